@@ -32,6 +32,7 @@ from langchain_core.messages import (
     convert_to_messages,
     convert_to_openai_messages,
 )
+from pydantic import Field
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
@@ -39,7 +40,7 @@ from guardrail.files import check_version
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.prompting import PromptWrapping, question_text
+from guardrail.prompting import PromptWrapping, conversation_text
 from guardrail.types import Frozen, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator
 
@@ -67,7 +68,9 @@ class Step(Frozen):
     messages: tuple[dict[str, Any], ...]
     """The conversation before it, without the system message, in OpenAI's form."""
     references: tuple[str, ...]
-    """What was right there: calls as canonical JSON, or a text. At least one."""
+    """What was right there: calls as canonical JSON, or a text. At least one, or one in ``rejected``."""
+    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
+    """What a person rejected there without saying what is right, in the same form."""
     group: str | None = None
     """The conversation it is part of."""
 
@@ -79,8 +82,13 @@ class Step(Frozen):
     def to_question(self) -> Question:
         """As an item of a record file: its question is the whole conversation, so that steps differ as they do."""
         messages = convert_to_messages(list(self.messages))
-        text = question_text(messages) if len(messages) == 1 else "\n".join(_line(message) for message in messages)
-        return Question(id=self.id, question=text, references=self.references, group=self.group)
+        return Question(
+            id=self.id,
+            question=conversation_text(messages),
+            references=self.references,
+            rejected=self.rejected,
+            group=self.group,
+        )
 
 
 def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
@@ -101,7 +109,7 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
 
 
 def read_steps(path: str | Path) -> list[Step]:
-    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id`` and ``group``.
+    """Read a step file: JSONL of ``messages``, ``references`` and optionally ``id``, ``group`` and ``rejected``.
 
     ``messages`` are in OpenAI's form (``role``, ``content``, ``tool_calls``, ``tool_call_id``), without the system
     message. A reference is a text, a call ``{"name": ..., "arguments": {...}}``, or a list of calls.
@@ -239,12 +247,6 @@ def fit_action(
     return fit_artifact(path, estimator=estimator_key(estimator), alpha=alpha, rule=rule, delta=delta, groups=groups)
 
 
-def _line(message: BaseMessage) -> str:
-    calls = getattr(message, "tool_calls", [])
-    made = canonical_calls(ToolCall(name=call["name"], arguments=call["args"]) for call in calls) if calls else ""
-    return f"{message.type}: {' '.join(part for part in (str(message.text), made) if part)}"
-
-
 def _step(row: Any, where: str) -> Step:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
         raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
@@ -258,11 +260,16 @@ def _step(row: Any, where: str) -> Step:
         raise RecordError(f"{where}: field 'messages': a system message is given when collecting; leave it out here")
     given = row.get("references")
     listed = given if isinstance(given, list) and not _is_calls(given) else [given]
-    references = tuple(_reference(one, where) for one in listed)
+    rejected = tuple(_reference(one, where) for one in row.get("rejected") or ())
+    references = () if rejected and not given else tuple(_reference(one, where) for one in listed)
     group = row.get("group")
     named = row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)
     return Step(
-        id=str(named), messages=tuple(plain), references=references, group=None if group is None else str(group)
+        id=str(named),
+        messages=tuple(plain),
+        references=references,
+        rejected=rejected,
+        group=None if group is None else str(group),
     )
 
 

@@ -30,6 +30,8 @@ class InfeasibleReason(StrEnum):
     """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
     UNKNOWN_SEGMENT = "unknown_segment"
     """Of an artifact with a threshold for each segment: none was fitted for the questions of all other segments."""
+    NOT_CALIBRATED = "not_calibrated"
+    """There is no artifact yet ("collect"): a person decides about each call, and its samples are recorded."""
 
 
 class Diagnostics(Frozen):

@@ -23,9 +23,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import Field, field_validator, model_validator
 
 from .errors import ArtifactMismatchError, UsageError
-from .types import Bindings, Frozen
+from .types import Bindings, Frozen, ToolCall, canonical_calls
 
-__all__ = ["ONE_QUESTION", "PromptWrapping", "question_text", "role_of", "turns_of"]
+__all__ = ["ONE_QUESTION", "PromptWrapping", "conversation_text", "question_text", "role_of", "turns_of"]
 
 ONE_QUESTION = "human"
 """Turns of a prompt that is one question; see `turns_of`."""
@@ -85,6 +85,19 @@ def question_text(messages: Sequence[BaseMessage]) -> str:
     human = [message for message in messages if role_of(message) == "human"]
     chosen = human[-1] if human else messages[-1]
     return str(chosen.text)
+
+
+def conversation_text(messages: Sequence[BaseMessage]) -> str:
+    """A conversation as the text of a question: one line a message; a single message as `question_text` has it."""
+    if len(messages) == 1:
+        return question_text(messages)
+    return "\n".join(_spoken(message) for message in messages)
+
+
+def _spoken(message: BaseMessage) -> str:
+    calls = getattr(message, "tool_calls", [])
+    made = canonical_calls(ToolCall(name=call["name"], arguments=call["args"]) for call in calls) if calls else ""
+    return f"{message.type}: {' '.join(part for part in (str(message.text), made) if part)}"
 
 
 class PromptWrapping(Frozen):

@@ -85,12 +85,14 @@ class Verdict(Frozen):
     promises nothing about it; None if it was, or if that was not checked."""
     segment: str | None = None
     """Segment whose threshold decided, `ALL_OTHERS` for questions of no known one; None if there is one threshold."""
+    record: str | None = None
+    """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         found: dict[str, Any] = write(self)
-        for name in ("turns", "segment"):
+        for name in ("turns", "segment", "record"):
             if getattr(self, name) is None:
                 found.pop(name, None)
         return found
@@ -152,6 +154,8 @@ def next_step(verdict: Verdict) -> str:
     """What to do after this verdict, in one sentence."""
     if verdict.uncertainty.reason is Unmeasured.MISCONFIGURED:
         return CONFIGURATION
+    if verdict.record is not None:
+        return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
         return "Hand the question to a person: its own answers are the cause, and asking again would only select."
     return _NEXT[verdict.reason]

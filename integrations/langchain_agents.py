@@ -18,6 +18,7 @@ How it works, in the order of a step:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -27,23 +28,34 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import bindings_for
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
 from guardrail.guard.assess import Abstentions
 from guardrail.guard.decide import Gate, decide
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
+from guardrail.guard.observe import Observed, ObserveQueue, unlike_calls
 from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.sampling.replies import read_reply, refuse_unstorable
-from guardrail.specs import identify
-from guardrail.types import Sample, SampleSet, Unmeasured
+from guardrail.specs import ModelIdentity, identify
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from ._agents.agent_model import AgentModel, DecidedModel, HeldBack, Outcome, this_step
-from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load
+from ._agents.agent_model import AgentModel, DecidedModel, HeldBack, Outcome, carrying, this_step, this_thread
+from ._agents.artifact_set import ArtifactSet, EarlyStopping, highest_agreement, load, load_gated
+from ._agents.collecting import (
+    RECORDS,
+    StepRecords,
+    collecting_artifact,
+    collects_only,
+    is_collecting,
+    refuse_unreviewed,
+    with_collected,
+)
 from ._agents.held import (
     FrozenMessage,
     GuardState,
@@ -123,7 +135,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
+            its place, where there is none yet: a person decides about every call, and its samples are recorded for
+            `calibrate steps`.
         exempt: Tools whose calls pass: those that only read.
         on_abstain: "review" (formerly "interrupt"): a person decides (needs a checkpointer). "message": the agent ends
             with ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure;
@@ -149,9 +163,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
         max_concurrency: Calls in flight at once for models without a native sampler.
+        records: Record file for samples of tools that "collect".
+        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7. Tools that it does
+            not name are the agent's.
+        mode: "guard", or "observe": the agent acts as it would without this middleware; verdicts on gated messages are
+            computed in the background, for ``on_verdict`` and `observed`. Measuring draws messages; it runs no tool.
+        observe_rate: Under "observe", the probability with which a gated message is measured; a hash of its id chooses.
 
     Raises:
-        UsageError: Nothing is gated, or a tool is gated and exempt at once.
+        UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.
         ArtifactError: An artifact cannot be read, or they were not collected together.
     """
 
@@ -162,7 +182,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self,
         artifact: CalibrationArtifact | str | Path | None = None,
         *,
-        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,  # a path, or "collect"
         exempt: Sequence[str] = (),
         on_abstain: Literal["review", "interrupt"] | OnAbstain = REVIEW,
         abstain_message: Wording = ABSTENTION,
@@ -180,6 +200,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         switch: SafetySwitch | None = None,
         on_verdict: Observer | Sequence[Observer] | None = None,
         max_concurrency: int | None = None,
+        records: str | Path = RECORDS,
+        plan: SamplingPlan | None = None,
+        mode: Literal["guard", "observe"] = "guard",
+        observe_rate: float = 1.0,
     ) -> None:
         super().__init__()
         self.tools = []
@@ -189,14 +213,26 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             raise UsageError(
                 "calibrated_settings and settings are two names of one argument. Give calibrated_settings=."
             )
+        if mode not in ("guard", "observe") or not 0 < observe_rate <= 1:
+            raise UsageError(
+                f'mode must be "guard" or "observe" and observe_rate in (0, 1], got {mode!r} and {observe_rate!r}'
+            )
+        gated = {name: load_gated(one) for name, one in (tools or {}).items()}
+        refuse_unreviewed(gated, reviewed=on_abstain in (REVIEW, "interrupt") and mode == "guard")
+        answer = None if artifact is None else load(artifact)
+        self._collects_only = collects_only(answer, gated)
+        unknown_model = ModelIdentity(provider="unknown", model="unknown")  # until the first request tells
+        empty = partial(collecting_artifact, unknown_model, plan=plan, system=None, bindings=Bindings())
         self._artifacts = ArtifactSet(
-            answer=None if artifact is None else load(artifact),
-            tools={name: load(one) for name, one in (tools or {}).items()},
+            answer=answer,
+            tools=with_collected(answer, gated, empty),
             exempt=frozenset(exempt),
             judges=_by_name(judges if judge is None else judge),
             similarity=similarity,
             entailment=entailment,
         )
+        self._records_path, self._plan = Path(records), plan
+        self._mode, self._observe_rate, self._queue = mode, observe_rate, ObserveQueue()
         if isinstance(on_abstain, str) and on_abstain not in (REVIEW, "interrupt", "message", "raise"):
             raise UsageError(
                 f'on_abstain must be "review", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
@@ -222,7 +258,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self._early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self._probe = probe
         self._max_concurrency = max_concurrency
-        self._known: dict[int, tuple[BaseChatModel, dict[str, Gate], EndpointTrust]] = {}
+        self._known: dict[tuple[Any, ...], _Gates] = {}
         self._abstentions = Abstentions()
 
     # -- the model call ----------------------------------------------------------------------------------------------
@@ -241,13 +277,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
-    ) -> Steps[ExtendedModelResponse[Any]]:
+    ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
         """Either way of the model call; the handler is sync in one and async in the other."""
         note = _released(request.state)
         if note is not None and note.message is not None:
             decided = readable(request.response_format, _decided(note.message))
             call = partial(handler, _replaying(request, decided))
             return _given_out((yield Effect(call, call)), decided, note)
+        if self._mode == "observe":
+            return (yield from self._pass_through(request, handler))
         outcome = Outcome()
         model = self._agent_model(request, outcome)
         call = partial(handler, request if model is None else request.override(model=model))
@@ -269,19 +307,20 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _agent_model(self, request: ModelRequest[Any], outcome: Outcome) -> AgentModel | None:
         """The model for one request; None for a model that is not the calibrated one and may pass."""
-        names = [_tool_name(tool) for tool in request.tools]
-        self._artifacts.check_tools(names)
         running = identify(request.model)
-        if self._unjudged == "pass" and any(a.model.differences(running) for a in self._artifacts.artifacts):
+        artifacts = self._artifacts_for(request, running)
+        artifacts.check_tools([_tool_name(tool) for tool in request.tools])
+        if self._unjudged == "pass" and any(a.model.differences(running) for a in artifacts.artifacts):
             return None
-        for artifact in self._artifacts.artifacts:
+        for artifact in artifacts.artifacts:
             artifact.check_model(running)
-        gates, trust = self._gates_and_trust(request.model)
+        known = self._gates_for(request.model, artifacts)
         return AgentModel(
             model=request.model,
-            artifacts=self._artifacts,
-            gates=gates,
-            trust=trust,
+            artifacts=artifacts,
+            gates=known.gates,
+            trust=known.trust,
+            records=known.records,
             observers=self._observers,
             outcome=outcome,
             held_back=_Held if self._on_abstain == REVIEW else None,
@@ -294,19 +333,33 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             profile=request.model.profile,
             abstentions=self._abstentions,
             step=this_step(),
+            thread=this_thread(),
         )
 
-    def _gates_and_trust(self, model: BaseChatModel) -> tuple[dict[str, Gate], EndpointTrust]:
-        known = self._known.get(id(model))
+    def _artifacts_for(self, request: ModelRequest[Any], running: ModelIdentity) -> ArtifactSet:
+        """The artifacts; of an agent that has none, what collects with the request's model, system prompt and tools."""
+        if not self._collects_only:
+            return self._artifacts
+        system = None if request.system_message is None else str(request.system_message.text)
+        bindings = bindings_for(request.tools, tool_choice=request.tool_choice)
+        own = collecting_artifact(running, plan=self._plan, system=system, bindings=bindings)
+        return replace(self._artifacts, tools=dict.fromkeys(self._artifacts.tools, own))
+
+    def _gates_for(self, model: BaseChatModel, artifacts: ArtifactSet) -> _Gates:
+        key = (id(model), *(artifact.digest for artifact in artifacts.artifacts))
+        known = self._known.get(key)
         if known is None:
-            gates = self._artifacts.gates(model, self._early_stopping, shown=self._on_abstain == REVIEW)
+            gates = artifacts.gates(model, self._early_stopping, shown=self._on_abstain == REVIEW)
             rate = highest_agreement(gates.values())
-            trust = EndpointTrust(model, self._artifacts.plan, rate=rate, enabled=self._probe == "auto")
-            known = (model, gates, trust)
+            trust = EndpointTrust(model, artifacts.plan, rate=rate, enabled=self._probe == "auto")
+            records = None
+            if any(map(is_collecting, artifacts.artifacts)):
+                records = StepRecords(self._records_path, artifacts.artifacts, artifacts.plan)
+            known = _Gates(model, gates, trust, records)
             while len(self._known) >= MODELS:
                 self._known.pop(next(iter(self._known)), None)
-            self._known[id(model)] = known
-        return known[1], known[2]
+            self._known[key] = known
+        return known
 
     def _stray(self, response: ModelResponse[Any], outcome: Outcome) -> AIMessage | None:
         """The message, if it is not the one the gated model let out."""
@@ -325,6 +378,69 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return _extended(
             ModelResponse(result=[placeholder]), GuardState(phase="held", placeholder=placeholder.id, held=held)
         )
+
+    # -- observing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def observed(self) -> Observed:
+        """Under "observe": what became of the messages that a gate judges so far."""
+        return self._queue.observed
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until what was observed is measured; what still waits after that time is dropped, and counted.
+
+        Returns:
+            Whether everything was measured.
+        """
+        return self._queue.drain(seconds)
+
+    def _pass_through(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
+    ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
+        """The model's own response, unchanged."""
+        call = partial(handler, request)
+        response: ModelResponse[Any] = yield Effect(call, call)
+        for message in response.result:
+            if isinstance(message, AIMessage):
+                self._observe(request, message)
+        state: Mapping[str, Any] = request.state
+        if state.get("guardrail") is None:
+            return response
+        # What was decided in an earlier turn, under "guard", is not about this message.
+        return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": None}))
+
+    def _observe(self, request: ModelRequest[Any], message: AIMessage) -> None:
+        """Have a message that a gate judges measured in the background: its samples are drawn, and no tool is run."""
+        artifacts = self._artifacts
+        calls = [str(call["name"]) for call in (*message.tool_calls, *message.invalid_tool_calls)]
+        if not artifacts.judging_calls(calls, structured_names(request.response_format)):
+            return
+        system = [] if request.system_message is None else [request.system_message]
+        messages: list[BaseMessage] = [*system, *request.messages]
+        given = {**request.model_settings, "tools": request.tools, "tool_choice": request.tool_choice}
+
+        def prepared(answer: Sample) -> Callable[[], Verdict] | None:
+            artifacts.check_tools([_tool_name(tool) for tool in request.tools])
+            for artifact in artifacts.artifacts:
+                artifact.check_model(identify(request.model))
+            artifacts.check_messages(messages)
+            known = self._gates_for(request.model, artifacts)
+            other = request.response_format is not None  # its form depends on the model
+            other |= any(given.pop(name, None) != value for name, value in self._settings.items())
+            if other or unlike_calls(request.model, artifacts.plan, None, given, message):
+                return None
+            assessor = artifacts.assessor(
+                carrying(request.model, self._settings),
+                known.gates,
+                known.trust,
+                self._observers,
+                self._abstentions,
+                max_concurrency=self._max_concurrency,
+            )
+            question = artifacts.artifacts[0].prompt.question_of(messages)
+            return partial(assessor.served_verdict, messages, answer, question)
+
+        self._queue.observe(message, prepared, key=message.id or str(uuid4()), rate=self._observe_rate)
 
     # -- messages of other models ------------------------------------------------------------------------------------
 
@@ -407,7 +523,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         What is compared is the request that arrives here. Middleware that stands after this one in the list can still
         change it, unseen.
         """
-        order = order_of(request, self._artifacts.exempt)
+        order = self._order(request)
         if isinstance(order, ToolMessage):
             return order
         return with_edit_note(handler(edited(request, order)), order, request.tool_call["id"])
@@ -416,10 +532,28 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
-        order = order_of(request, self._artifacts.exempt)
+        order = self._order(request)
         if isinstance(order, ToolMessage):
             return order
         return with_edit_note(await handler(edited(request, order)), order, request.tool_call["id"])
+
+    def _order(self, request: ToolCallRequest) -> ToolCallOrder | ToolMessage:
+        """What is done with a call. Under "observe" it runs as it is, unless a person decided about it before."""
+        if self._mode == "observe":
+            note = unpack(request.state.get("guardrail"))
+            if note is None or str(request.tool_call["id"]) not in note.orders:
+                return ToolCallOrder(digest="", decision="not_gated")
+        return order_of(request, self._artifacts.exempt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    """What belongs to one model object: it is kept here, so that its id stays its own."""
+
+    model: BaseChatModel
+    gates: dict[str, Gate]
+    trust: EndpointTrust
+    records: StepRecords | None
 
 
 def _by_name(judge: Any) -> dict[str, Any]:

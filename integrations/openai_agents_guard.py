@@ -27,9 +27,10 @@ from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
 from guardrail.specs import ModelIdentity
-from guardrail.types import Bindings
+from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType
 from ._agents.held import edit_note
 from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
@@ -188,7 +189,9 @@ class GuardedModel(Model):
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
+            its place, where there is none yet: a person decides about every call, and its samples are recorded for
+            `calibrate steps`.
         exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the
@@ -200,6 +203,8 @@ class GuardedModel(Model):
         allowed_decisions: What a person may decide about a held-back call or answer, see `decide`.
         verdicts: Where verdicts on tool calls, and held-back answers, are kept. Pass `VerdictStore(path)` if runs are
             resumed elsewhere.
+        records: Record file for samples of tools that "collect".
+        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
             max_concurrency.
         **options: The same as keywords.
@@ -223,6 +228,8 @@ class GuardedModel(Model):
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
+        records: str | Path = RECORDS,
+        plan: SamplingPlan | None = None,
         guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -242,6 +249,8 @@ class GuardedModel(Model):
             verdicts=verdicts,
             guard_options=guard_settings(guard_options, options),
             allowed_decisions=allowed_decisions,
+            records=records,
+            plan=plan,
         )
 
     @property

@@ -26,9 +26,10 @@ from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
 from guardrail.plain_json import canonical_json
 from guardrail.specs import ModelIdentity
-from guardrail.types import Bindings
+from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType
 from ._agents.held import edit_note
 from ._frameworks.chat import (
@@ -277,6 +278,8 @@ class GuardedModel(WrapperModel):
             verdicts=capability.verdicts,
             guard_options=capability.guard_options,
             allowed_decisions=capability.allowed_decisions,
+            records=capability.records,
+            plan=capability.plan,
             asks=capability._asks,
         )
         return made
@@ -406,7 +409,8 @@ class GuardCapability(AbstractCapability[Any]):
     file. None lets answers pass."""
     _: KW_ONLY
     tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
-    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool."""
+    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in its place,
+    where there is none yet: a person decides about every call, and its samples are recorded for `calibrate steps`."""
     exempt: Sequence[str] = ()
     """Tools whose calls pass: those that only read."""
     judge: Any = None
@@ -422,6 +426,10 @@ class GuardCapability(AbstractCapability[Any]):
     """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
     """Where verdicts on tool calls, and held-back answers, are kept; with a path they outlive the process."""
+    records: str | Path = RECORDS
+    """Record file for samples of tools that "collect"."""
+    plan: SamplingPlan | None = None
+    """How these are drawn, if there is no artifact at all; default: ten at temperature 0.7."""
     guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
     settings: InitVar[Mapping[str, Any] | None] = None
@@ -431,6 +439,7 @@ class GuardCapability(AbstractCapability[Any]):
     _wrapped: Latest[GuardedModel] = field(default_factory=lambda: Latest(MODELS), init=False, repr=False)
 
     def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+        refuse_unreviewed(self.tools or {}, reviewed=self._asks)
         self._decisions = CallReviews(self.verdicts, self.allowed_decisions)
         self.calibrated_settings = self.calibrated_settings if settings is None else settings
         self.guard_options = self.guard_options if options is None else options

@@ -18,6 +18,7 @@ from . import (
     run,
     sample,
     score,
+    steps,
 )
 from .frame import app
 
@@ -38,4 +39,5 @@ __all__ = [
     "run",
     "sample",
     "score",
+    "steps",
 ]

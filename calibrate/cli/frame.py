@@ -131,6 +131,7 @@ _ORDER = (
     "audit",
     "drift",
     "from-reviews",
+    "steps",
     "candidates",
     "inspect",
 )

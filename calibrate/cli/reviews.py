@@ -36,7 +36,7 @@ from ..reviews import (
 from .fit import print_verdict
 from .frame import app, console, finish, keep_inputs, print_line, table
 
-__all__ = ["from_reviews"]
+__all__ = ["MissingOption", "RespondOption", "from_reviews", "opened_store"]
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
@@ -114,7 +114,7 @@ def from_reviews(
     keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
-    with _opened(store) as opened:
+    with opened_store(store) as opened:
         pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
         _print_pool(pool)
@@ -167,7 +167,12 @@ def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
     return written
 
 
-def _opened(given: str) -> ReviewStore:
+def opened_store(given: str) -> ReviewStore:
+    """A review store that exists.
+
+    Raises:
+        UsageError: There is no such file.
+    """
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 

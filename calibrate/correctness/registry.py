@@ -17,6 +17,7 @@ from guardrail.types import Bindings, Sample
 
 from ..data.columns import ColumnRecords
 from ..data.progress import Progress, silent
+from ..data.questions import Question
 from ..data.records import Record
 from ..grammar import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
@@ -99,6 +100,8 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:
     """Label every record that has an answer and a reference; the others get ``correct=None`` and say why.
 
+    Without a reference, an answer that people rejected is wrong.
+
     Raises:
         UsageError: Records were imported without answers: labels they came with are not this rule's.
         GuardrailError: A judge failed on everything.
@@ -109,7 +112,7 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
             f"{imported} of {len(records)} records were imported without an answer, so {rule.spec.name} has nothing to "
             "label. Keep the labels they came with, or give labels by id (calibrate label --labels FILE)."
         )
-    items = [(_text(r, rule), r.to_question()) for r in records if r.answer is not None and r.references]
+    items = [(_text(r, rule), _compared(r)) for r in records if r.answer is not None and (r.references or r.rejected)]
     if isinstance(rule, BatchRule):
         found = iter(rule.label_all(items, progress))
     else:
@@ -125,11 +128,20 @@ def _text(record: Record, rule: CorrectnessRule) -> str:
     return primary.comparable if rule_fact(rule, "reads_tool_calls") else primary.text
 
 
+def _compared(record: Record) -> Question:
+    """The question with what the answer is compared with: its references, or what people rejected."""
+    question = record.to_question()
+    return question if question.references else question.model_copy(update={"references": question.rejected})
+
+
 def _labelled(record: Record, found: Iterator[Label]) -> Record:
     if record.answer is None:
         label = Label(None, "there is no answer to label")
-    elif not record.references:
+    elif not record.references and not record.rejected:
         label = Label(None, "there is no reference")
+    elif not record.references:
+        rejected = next(found).correct
+        label = Label(False) if rejected else Label(None, "people rejected another answer, and there is no reference")
     else:
         label = next(found)
     return record.model_copy(update={"correct": label.correct, "label_detail": label.detail})

@@ -698,6 +698,7 @@ def _decoder() -> Any:
         id=str,
         question=str,
         references=(list[str], ()),
+        rejected=(list[str], ()),
         options=(dict[str, str] | None, None),
         slots=(dict[str, str] | None, None),
         group=(str | None, None),
@@ -733,7 +734,7 @@ def _decoded(path: Path, offset: int, line: bytes) -> Any:
 
 def _digests(row: Any) -> tuple[bytes, bytes]:
     """`row_digest` and `question_digest`; a question with nothing but text and references is spelled here."""
-    if row.options is None and row.slots is None and row.tools is None:
+    if row.options is None and row.slots is None and row.tools is None and not row.rejected:
         quoted = encode_basestring  # what canonical_json spells texts with
         group = "null" if row.group is None else quoted(row.group)
         references = ",".join(map(quoted, row.references))

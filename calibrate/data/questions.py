@@ -56,6 +56,8 @@ class Question(Frozen):
     """Option label to option text, in display order; None for an open question."""
     slots: dict[str, str] | None = None
     """Texts of the prompt's slots beside the question, by name, e.g. {"context": "..."}; None if it has none."""
+    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
+    """Answers that people rejected without saying what is right; read where there is no reference."""
     group: str | None = None
     """A category such as "arithmetic" (for reports), or a cluster such as a conversation (`--cluster-by-group`)."""
     tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)

@@ -109,6 +109,8 @@ class Record(Frozen):
     """The question as asked, without its options."""
     references: tuple[str, ...] = ()
     """Accepted answers."""
+    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
+    """Answers that people rejected without saying what is right; read where there is no reference."""
     options: dict[str, str] | None = None
     """Option label to option text, for multiple choice."""
     slots: dict[str, str] | None = None
@@ -117,6 +119,8 @@ class Record(Frozen):
     """Category or cluster, as in the question file."""
     tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
     """Tools that were offered with this question alone; None where they are the plan's."""
+    messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
+    """The conversation, without the system message, in OpenAI's form, where a running agent recorded it."""
     turns: str | None = None
     """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -19,7 +19,19 @@ from ..data.progress import Progress, silent
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
-__all__ = ["Missing", "Pool", "Respond", "Reviewed", "Waiting", "read_reviews", "settled", "until_open", "waiting"]
+__all__ = [
+    "Ended",
+    "Missing",
+    "Pool",
+    "Respond",
+    "Reviewed",
+    "Waiting",
+    "all_items",
+    "read_reviews",
+    "settled",
+    "until_open",
+    "waiting",
+]
 
 PAGE = 500
 """Items read at a time."""
@@ -37,8 +49,26 @@ Missing = Literal["wait", "wrong", "leave-out"]
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a person decided, or that nobody did.
+
+    Attributes:
+        correct: Whether the candidate is right, as people decided; None without a decision.
+        open: Whether a decision may still come.
+        action: What was decided.
+    """
+
+    correct: bool | None
+    open: bool
+    action: str | None
+
+
+_Item = TypeVar("_Item", bound=Ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed(Ended):
     """One item of the queue that an artifact in question has judged.
 
     Attributes:
@@ -48,9 +78,6 @@ class Reviewed:
         group: Conversation, user or document, where the item's metadata say so.
         verdict: What the gate said then, with the candidate that the reviewer was shown.
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
-        correct: Whether the candidate is right, as people decided; None without a decision.
-        open: Whether a decision may still come.
-        action: What was decided.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
             have another right answer.
         arrived: When it came into the queue, in seconds since 1970 UTC.
@@ -62,9 +89,6 @@ class Reviewed:
     group: str | None
     verdict: Verdict
     chance: float
-    correct: bool | None
-    open: bool
-    action: str | None
     context: str = ""
     arrived: float = 0.0
 
@@ -145,7 +169,7 @@ def read_reviews(
     others: Counter[str] = Counter()
     stats = store.stats()
     total = stats.pending + stats.claimed + stats.decided + stats.expired
-    for done, item in enumerate(_items(store), start=1):
+    for done, item in enumerate(all_items(store), start=1):
         progress(done, max(done, total))
         if since is not None and item.created < since:
             continue
@@ -158,7 +182,7 @@ def read_reviews(
     return Pool(items, dict(others), both_ways)
 
 
-def until_open(items: Sequence[Reviewed]) -> list[Reviewed]:
+def until_open(items: Sequence[_Item]) -> list[_Item]:
     """What arrived before the oldest open item: for a monitor, which is fed the rest later."""
     first = next((i for i, item in enumerate(items) if item.open), len(items))
     return list(items[:first])
@@ -171,7 +195,7 @@ def waiting(items: Sequence[Reviewed], missing: Missing = "wait") -> Waiting | N
     return Waiting(decided, items[used].name, items[used].arrived) if decided else None
 
 
-def settled(items: Sequence[Reviewed], missing: Missing) -> list[Reviewed]:
+def settled(items: Sequence[_Item], missing: Missing) -> list[_Item]:
     """Items with a label each, as `Missing` says; none where the first item is the one that is waited for."""
     if missing == "leave-out":
         return [item for item in items if item.correct is not None]
@@ -186,7 +210,7 @@ def settled(items: Sequence[Reviewed], missing: Missing) -> list[Reviewed]:
     ]
 
 
-def _items(store: ReviewStore) -> Iterator[Item]:
+def all_items(store: ReviewStore) -> Iterator[Item]:
     """All items in order of arrival, a page at a time."""
     offset = 0
     while page := store.items(limit=PAGE, offset=offset):

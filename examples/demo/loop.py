@@ -361,7 +361,7 @@ def _ask(client: openai.OpenAI, question: Question, key: str) -> Asked:
 
 def is_right(answer: str, question: Question) -> bool:
     """What the people know: whether an answer is one of the references."""
-    return TokenF1().label(answer, question).correct
+    return TokenF1().label(answer, question).correct is True
 
 
 def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> None:

@@ -20,7 +20,7 @@ from ..plain_json import sha256_hex
 from ..prompting import role_of
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
-from ..sampling.effects import Effect, Steps, computation
+from ..sampling.effects import Effect, Steps, computation, run
 from ..sampling.limits import new_lock
 from ..sampling.sampler import Sampler
 from ..types import Cost, Sample, SampleSet
@@ -228,6 +228,12 @@ class Assessor:
             verdict = self.trust.record(strictest(by_name.values()), problem)
             seen = yield from self.observers.apply_steps(verdict, messages)
             return Assessment(drawn, seen, by_name)
+
+    def served_verdict(self, messages: Sequence[BaseMessage], served: Sample, question: str) -> Verdict:
+        """The verdict of `observe_steps`, drawn in this thread; at least one gate must judge the answer."""
+        verdict = run(self.observe_steps(messages, served, question=question)).verdict
+        assert verdict is not None, "some gate judges the answer"
+        return verdict
 
     def _key(self, messages: Sequence[BaseMessage]) -> str:
         """Digest of all that makes a prompt the same; ids and response metadata of messages do not count."""

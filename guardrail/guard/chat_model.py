@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
@@ -21,14 +21,13 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for, check_settings
-from ..errors import ArtifactMismatchError, GuardrailError, UsageError
+from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..sampling.replies import read_reply
 from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample
@@ -42,7 +41,7 @@ from .decide import Gate
 from .early_stopping import can_stop_early, saves_calls
 from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
-from .observe import Observed, ObserveQueue, chosen, fate_of, unlike_calls
+from .observe import Observed, ObserveQueue, unlike_calls
 from .observers import Observers, as_observers, early_stopping_conflict
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
@@ -371,35 +370,14 @@ class Guardrail(GuardedChatModel):
 
         None is the answer of a stream that failed or that the caller left.
         """
-        found = self._queue
-        found.count("served")
-        if not chosen(key, self.observe_rate, salt="observe"):
-            return
-        found.count("chosen")
-        if message is None:
-            found.drop("incomplete")
-            return
-        try:
-            answer = read_reply(message)
-        except Exception:  # such a reply would be unmeasured in a guard; here nothing must reach the application
-            found.drop("unreadable")
-            return
-        try:
+
+        def prepared(answer: Sample) -> Callable[[], Verdict] | None:
             assessor = self._served_assessor(messages)
-            comparable = not unlike_calls(self.model, self.artifact.plan, stop, given, message)
-        except GuardrailError:
-            comparable = False
-        if not comparable:
-            found.count("not_comparable")
-            return
-        question = self.artifact.prompt.question_of(messages)
+            if message is None or unlike_calls(self.model, self.artifact.plan, stop, given, message):
+                return None
+            return partial(assessor.served_verdict, messages, answer, self.artifact.prompt.question_of(messages))
 
-        def measure() -> str:
-            made = run(assessor.observe_steps(messages, answer, question=question))
-            assert made.verdict is not None, "the one gate judges every candidate"
-            return fate_of(made.verdict)
-
-        found.offer(measure)
+        self._queue.observe(message, prepared, key=key, rate=self.observe_rate)
 
     def stream(
         self,

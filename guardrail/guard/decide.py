@@ -148,6 +148,9 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
     unit = " nats" if uncertainty.unit == "nats" else ""
     outcome = artifact.outcome
+    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED:
+        fault = "" if uncertainty.value is not None else f" Not measured: {uncertainty.reason}: {uncertainty.detail}."
+        return f"Held back: {outcome.detail}{fault}"
     if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_SEGMENT:
         return f"Held back: {outcome.detail}"
     if isinstance(outcome, Infeasible):

@@ -1,5 +1,7 @@
 """Observe mode: answers are served as they are, and verdicts on the served answers are computed behind them.
 
+Also the record files that a running program writes, which `calibrate` reads.
+
 Which requests are measured is chosen before anything is known about them, by a hash. What is not measured although it
 was chosen is counted, because dropping slow answers would drop hard questions.
 """
@@ -7,23 +9,41 @@ was chosen is counted, because dropping slow answers would drop hard questions.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import os
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from ..bindings import Effect, bindings_for, names
-from ..types import Bindings, SamplingPlan
+from ..errors import GuardrailError, UsageError
+from ..prompting import PromptWrapping
+from ..sampling.replies import read_reply
+from ..specs import ModelIdentity
+from ..types import Bindings, Sample, SampleSet, SamplingPlan
 from ..verdict import Reason, Verdict
 
-__all__ = ["ObserveQueue", "Observed", "chosen", "fate_of", "unlike_calls", "unlike_plan", "unlike_served"]
+__all__ = [
+    "ObserveQueue",
+    "Observed",
+    "RecordLines",
+    "chosen",
+    "fate_of",
+    "unlike_calls",
+    "unlike_plan",
+    "unlike_served",
+]
 
 MOST = 1000
 """Answers that wait to be measured; later ones are dropped."""
@@ -244,6 +264,48 @@ class ObserveQueue:
             threading.Thread(target=self._work, name="guardrail-observe", daemon=True).start()
         return True
 
+    def observe(
+        self,
+        message: AIMessage | None,
+        prepared: Callable[[Sample], Callable[[], Verdict] | None],
+        *,
+        key: str,
+        rate: float,
+    ) -> None:
+        """Have an answer that was served measured later, if it is chosen; nothing is raised.
+
+        Args:
+            message: The answer; None if it failed, or if the caller left its stream.
+            prepared: What measures it; None, or a `GuardrailError`, if it was not drawn as the plan's primary answer.
+            key: Names the answer: its hash decides whether it is measured.
+            rate: The probability of that.
+        """
+        self.count("served")
+        if not chosen(key, rate, salt="observe"):
+            return
+        self.count("chosen")
+        if message is None:
+            self.drop("incomplete")
+            return
+        try:
+            answer = read_reply(message)
+        except Exception:  # such a reply would be unmeasured in a guard; here nothing must reach the application
+            self.drop("unreadable")
+            return
+        try:
+            measure = prepared(answer)
+        except GuardrailError:
+            measure = None
+        except Exception as error:
+            log.debug("guardrail: observing failed", exc_info=error)
+            self.drop("failed")
+            return
+        if measure is None:
+            self.count("not_comparable")
+            return
+        taken = measure
+        self.offer(lambda: fate_of(taken()))
+
     def drain(self, seconds: float) -> bool:
         """Wait until everything is measured; what waits after that time is dropped, and counted.
 
@@ -287,3 +349,71 @@ def fate_of(verdict: Verdict) -> str:
     if verdict.accepted:
         return "accepted"
     return "unmeasured" if verdict.reason is Reason.UNMEASURED else "abstained"
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+class RecordLines:
+    """Appends to a record file, in the form that `calibrate.data.records` reads; shared by threads.
+
+    Args:
+        path: The file; made with its header if it does not exist. A torn last line is removed.
+        name: Name of the set, for the header.
+        model: Whose answers it holds.
+        plan: How they are drawn.
+        prompt: How questions are wrapped.
+
+    Raises:
+        UsageError: The file holds answers of another model, plan or prompt.
+    """
+
+    def __init__(
+        self, path: Path, *, name: str, model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping
+    ) -> None:
+        self._path, self._lock = path, threading.Lock()
+        parts = {"model": model, "plan": plan, "prompt": prompt}
+        same = {what: part.model_dump(mode="json") for what, part in parts.items()}
+        if not path.exists() or not path.stat().st_size:
+            known = {"format": 1, "created": datetime.now(UTC).isoformat(timespec="seconds"), **same}
+            self._begin({"header": {**known, "questions_name": name, "questions_sha256": "", "n_questions": 0}})
+        content = path.read_bytes()
+        try:
+            header = json.loads(content.partition(b"\n")[0])["header"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
+        differ = [what for what, value in same.items() if header.get(what) != value]
+        if differ:
+            raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+    def append(self, key: str, question: str, drawn: SampleSet, more: Mapping[str, Any]) -> None:
+        """Write one record; it is on disk when this returns.
+
+        Args:
+            key: Its id.
+            question: What was asked.
+            drawn: The answers.
+            more: Further fields of a record.
+        """
+        self._write({"id": key, "question": question, **more, "drawn": drawn.model_dump(mode="json")})
+
+    def _begin(self, header: Mapping[str, Any]) -> None:
+        """Make the file with its header, or leave it to another process that does so now."""
+        self._path.unlink(missing_ok=True)
+        part = self._path.with_name(f".{self._path.name}.{uuid4().hex}.part")
+        try:
+            self._write(header, part)
+            os.link(part, self._path)
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _write(self, row: Mapping[str, Any], path: Path | None = None) -> None:
+        line = f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "replace")  # half a pair would break the file
+        opened = os.open(path or self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with self._lock, open(opened, "wb") as stream:
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())

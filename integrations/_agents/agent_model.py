@@ -39,6 +39,7 @@ from guardrail.verdict import Verdict
 
 from ..langgraph_review import HOLDING, held_message, lean
 from .artifact_set import ANSWER, ArtifactSet
+from .collecting import StepRecords
 from .held import FrozenMessage, HeldMessage, ToolCallOrder, call_digest, targets_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 else:
     get_config = require("langgraph.config", extra="agents").get_config
 
-__all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step"]
+__all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step", "this_thread"]
 
 TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
@@ -61,6 +62,15 @@ def this_step() -> str | None:
     except RuntimeError:
         return None
     return name if isinstance(name, str) and name else None
+
+
+def this_thread() -> str | None:
+    """Id of the LangGraph thread that runs here; None outside a graph, and in one without a checkpointer."""
+    try:
+        name = get_config().get("configurable", {}).get("thread_id")
+    except RuntimeError:
+        return None
+    return None if name is None else str(name)
 
 
 class HeldBack(Exception):  # noqa: N818 - a signal, raised through the agent's own layers and caught above them
@@ -102,6 +112,10 @@ class AgentModel(SteppedChatModel):
     """Of the middleware: a retry of a step gets the abstention again, not another draw."""
     step: str | None = None
     """The step of the agent that calls; see `this_step`."""
+    thread: str | None = None
+    """The conversation; see `this_thread`."""
+    records: InstanceOf[StepRecords] | None = Field(default=None, repr=False)
+    """Where samples for tools without an artifact are kept."""
     held_back: type[HeldBack] | None = Field(repr=False)
     """What is raised if a person decides; None takes ``on_abstain``."""
     holding_message: str = HOLDING
@@ -125,6 +139,8 @@ class AgentModel(SteppedChatModel):
         callbacks = child_callbacks(run_manager)
         question = self.artifacts.artifacts[0].prompt.question_of(messages)
         assessment = yield from self._assessor(model).assess_steps(messages, callbacks, question=question)
+        if self.records is not None:
+            assessment = yield from self.records.noted(assessment, messages, self.thread)
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         message = self._settled(assessment, messages)

@@ -22,11 +22,27 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, from_spec
 
-__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "EarlyStopping", "common_plan", "highest_agreement", "load"]
+from .collecting import COLLECT, Gated, is_collecting
+
+__all__ = [
+    "ANSWER",
+    "ANY_TOOL",
+    "ArtifactSet",
+    "EarlyStopping",
+    "common_plan",
+    "highest_agreement",
+    "load",
+    "load_gated",
+]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
 EarlyStopping = Literal["auto", "on", "off"]
+
+
+def load_gated(gated: CalibrationArtifact | str | Path) -> Gated:
+    """What a tool is gated by: `load`, or "collect"."""
+    return COLLECT if isinstance(gated, str) and gated == COLLECT else load(gated)
 
 
 def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
@@ -116,7 +132,7 @@ class ArtifactSet:
     @property
     def drawn_plan(self) -> SamplingPlan:
         """What is drawn: the plan; without samples if nothing can be accepted anyway."""
-        hopeless = all(artifact.threshold is None for artifact in self.artifacts)
+        hopeless = all(artifact.threshold is None and not is_collecting(artifact) for artifact in self.artifacts)
         return self.plan.primary_only() if hopeless else self.plan
 
     @property
@@ -153,7 +169,10 @@ class ArtifactSet:
         """
         if sample is None:
             return {ANSWER: self.answer or self.artifacts[0]}
-        calls = [call.name for call in sample.tool_calls]
+        return self.judging_calls([call.name for call in sample.tool_calls], answers)
+
+    def judging_calls(self, calls: Sequence[str], answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
+        """`judging` for a message that calls these tools; an answer calls none."""
         found: dict[str, CalibrationArtifact] = {}
         if self.answer is not None and (not calls or any(name in answers for name in calls)):
             found[ANSWER] = self.answer
@@ -178,7 +197,9 @@ class ArtifactSet:
         for artifact in self.artifacts:
             estimator = self.estimators[artifact.digest]
             early: Literal["none", "acceptances", "all"] = "none"
-            if stopping == "on" and can_stop_early(self.plan, estimator):
+            if is_collecting(artifact):
+                early = "none"  # its record needs all samples
+            elif stopping == "on" and can_stop_early(self.plan, estimator):
                 early = "all"
             elif stopping == "auto" and saves_calls(model, self.plan, estimator, artifact.data):
                 early = "acceptances" if shown else "all"

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,10 +38,19 @@ from guardrail.plain_json import canonical_json, sha256_hex, spelled
 from guardrail.prompting import question_text
 from guardrail.sampling.effects import Steps, arun
 from guardrail.specs import identify
-from guardrail.types import Bindings, Sample, SampleSet, ToolCall, canonical_calls
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, ToolCall, canonical_calls
 from guardrail.verdict import Verdict
 
-from .._agents.artifact_set import ANY_TOOL, ArtifactSet, highest_agreement, load
+from .._agents.artifact_set import ANY_TOOL, ArtifactSet, highest_agreement, load, load_gated
+from .._agents.collecting import (
+    RECORDS,
+    StepRecords,
+    collecting_artifact,
+    collects_only,
+    is_collecting,
+    refuse_unreviewed,
+    with_collected,
+)
 from .._agents.decisions import ALL_DECISIONS, DecisionType, checked
 from .._agents.held import (
     FrozenMessage,
@@ -389,7 +399,8 @@ class FrameworkGuard:
         model: The chat model to guard.
         artifact: Judges answers, and without ``tools`` every call that is not exempt; an artifact or its file. None
             lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
+            its place, where there is none yet: a person decides about every call, and its samples are recorded.
         exempt: Tools whose calls pass.
         judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
@@ -397,9 +408,11 @@ class FrameworkGuard:
         verdicts: Where verdicts on tool calls, and held-back answers, are kept.
         guard_options: Further settings of `Guardrail`.
         allowed_decisions: What a person may decide about what is held back.
+        records: Record file for samples of tools that "collect".
+        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7.
 
     Raises:
-        UsageError: `ANSWER_TOOL` is gated or exempt.
+        UsageError: `ANSWER_TOOL` is gated or exempt, or a tool collects where no person decides.
     """
 
     def __init__(
@@ -414,34 +427,58 @@ class FrameworkGuard:
         verdicts: VerdictStore | None,
         guard_options: Mapping[str, Any],
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
+        records: str | Path = RECORDS,
+        plan: SamplingPlan | None = None,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
         if ANSWER_TOOL in {*exempt, *(tools or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
-        identify(model)  # its complaints come as they are, not as a validation error of the guard
+        running = identify(model)  # its complaints come as they are, not as a validation error of the guard
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options}
         judge = options.pop("judge", judge)
         answer = None if artifact is None else load(artifact)
-        gated = {name: load(one) for name, one in (tools or {}).items()}
+        given = {name: load_gated(one) for name, one in (tools or {}).items()}
+        refuse_unreviewed(given, reviewed=self.holds)
         if tools is None and answer is not None:
-            gated = {ANY_TOOL: answer}
+            given = {ANY_TOOL: answer}
         self.exempt = frozenset(exempt)
         alone = tools is None and not self.exempt
-        path = "message" if self.holds else on_abstain
-        key = (
-            id(model),
-            None if answer is None else answer.digest,
-            tuple((name, one.digest) for name, one in sorted(gated.items())),
-            (self.exempt, alone, self.holds),
-            tuple((name, _token(one)) for name, one in sorted({**options, "judge": judge, "path": path}.items())),
-        )
-        shared = _gates.get(
-            key, lambda: _made(model, answer, gated, self.exempt, judge, path, options, alone=alone, shown=self.holds)
-        )
-        self.guard, self.artifacts, self._assess = shared.guard, shared.artifacts, shared.assess
+        path, kept_in = "message" if self.holds else on_abstain, Path(records)
+
+        def gates(system: str | None, bindings: Bindings) -> _Gates:
+            empty = partial(collecting_artifact, running, plan=plan, system=system, bindings=bindings)
+            gated = with_collected(answer, given, empty)
+            key = (
+                id(model),
+                None if answer is None else answer.digest,
+                tuple((name, one.digest) for name, one in sorted(gated.items())),
+                (self.exempt, alone, self.holds, str(records)),
+                tuple((name, _token(one)) for name, one in sorted({**options, "judge": judge, "path": path}.items())),
+            )
+            return _gates.get(
+                key,
+                lambda: _made(
+                    model, answer, gated, self.exempt, judge, path, options, kept_in, alone=alone, shown=self.holds
+                ),
+            )
+
+        # An agent without any artifact collects under the system prompt and the tools that its first request shows.
+        self._collects_only = collects_only(answer, given)
+        self._gates_of = gates
+        self._shared = gates(None, Bindings())
         self.verdicts = verdicts or VerdictStore()
         self.reviews = CallReviews(self.verdicts, allowed_decisions)
+
+    @property
+    def guard(self) -> Guardrail:
+        """The guard of the first artifact."""
+        return self._shared.guard
+
+    @property
+    def artifacts(self) -> ArtifactSet:
+        """The artifacts of the agent."""
+        return self._shared.artifacts
 
     async def ask(
         self,
@@ -468,10 +505,14 @@ class FrameworkGuard:
             UsageError: A tool that is neither gated nor exempt.
             AbstainedError: Under "raise", and where a text would be taken for an answer.
         """
-        plan = self.artifacts.plan
+        shared = self._shared
+        if self._collects_only:
+            system = next((str(one.text) for one in messages[:1] if one.type == "system"), None)
+            shared = self._gates_of(system, asked)
+        plan = shared.artifacts.plan
         _same_bindings(plan.bindings or Bindings(), asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
-        judged = await self._judged(list(messages), asked, answers)
+        judged = await self._judged(shared, list(messages), asked, answers)
         candidate, verdict = judged.drawn.primary, judged.verdict
         chosen, held = "", None
         if judged.accepted and candidate is not None:
@@ -503,19 +544,22 @@ class FrameworkGuard:
             return Answer(message.model_copy(update=update), None, judged.drawn.cost.calls)
         return Answer(with_verdict(message, verdict), verdict, verdict.cost.calls)
 
-    async def _judged(self, messages: Sequence[BaseMessage], asked: Bindings, answers: Collection[str]) -> Assessment:
-        if self._assess is None:
-            verdict = await self.guard.aassess(messages)
+    async def _judged(
+        self, shared: _Gates, messages: Sequence[BaseMessage], asked: Bindings, answers: Collection[str]
+    ) -> Assessment:
+        if shared.assess is None:
+            verdict = await shared.guard.aassess(messages)
             drawn = SampleSet(question="", primary=verdict.candidate, cost=verdict.cost)
             return Assessment(drawn, verdict)
-        self.artifacts.check_tools([name for name in asked.tool_names if name not in answers])
-        self.artifacts.check_messages(messages)
-        return await arun(self._assess(messages, answers, self._unknown_turns(messages)))
+        shared.artifacts.check_tools([name for name in asked.tool_names if name not in answers])
+        shared.artifacts.check_messages(messages)
+        return await arun(shared.assess(messages, answers, self._unknown_turns(messages)))
 
     def _unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a conversation that none of the artifacts was calibrated on, which its verdict names."""
-        found = [artifact.unknown_turns(messages) for artifact in self.artifacts.artifacts]
-        if any(turns is None for turns in found):
+        calibrated = [artifact for artifact in self.artifacts.artifacts if not is_collecting(artifact)]
+        found = [artifact.unknown_turns(messages) for artifact in calibrated]
+        if not found or any(turns is None for turns in found):
             return None
         if self.guard.turns == "refuse":
             raise ArtifactMismatchError(
@@ -619,6 +663,7 @@ def _made(
     judge: Any,
     path: Any,
     options: Mapping[str, Any],
+    records: Path,
     *,
     alone: bool,
     shown: bool,
@@ -649,11 +694,19 @@ def _made(
     trust = EndpointTrust(model, artifacts.plan, rate=highest_agreement(gates.values()), enabled=enabled)
     abstentions = guard.remember if isinstance(guard.remember, Abstentions) else Abstentions(guard.remember)
 
+    kept: list[StepRecords] = []  # made with the first request, when system prompt and tools are known
+
     def assess(messages: Sequence[BaseMessage], answers: Collection[str], turns: str | None) -> Steps[Assessment]:
         assessor = artifacts.assessor(
             model, gates, trust, observers, abstentions, answers=answers, max_concurrency=guard.max_concurrency
         )
-        return assessor.assess_steps(messages, None, question=first.prompt.question_of(messages), turns=turns)
+        question = first.prompt.question_of(messages)
+        found = yield from assessor.assess_steps(messages, None, question=question, turns=turns)
+        if not any(map(is_collecting, artifacts.artifacts)):
+            return found
+        if not kept:
+            kept.append(StepRecords(records, artifacts.artifacts, artifacts.plan))
+        return (yield from kept[0].noted(found, messages, None))
 
     return _Gates(guard, artifacts, assess, made_of)
 

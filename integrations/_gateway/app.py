@@ -295,7 +295,7 @@ class Gateway:
             partial(self._measured, alias, asked, credential, segment, key),
             repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         )
-        leave = partial(self._repeats.leave, work, cancel=one.on_disconnect == "cancel")
+        leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=one.on_disconnect == "cancel")
         reply = partial(_reply, request=asked, request_id=request_id, model=alias.name)
         gone = asyncio.ensure_future(_disconnected(request.receive))
         try:

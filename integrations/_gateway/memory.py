@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
@@ -95,15 +96,14 @@ class Repeats(Generic[T]):
             begun = start() if self._shared is None else self._shared.answer(key, start, work.run, repeated=repeated)
             work.task = asyncio.get_running_loop().create_task(begun)
             self.running.add(work.task)
-            work.task.add_done_callback(lambda task, key=key, work=work: self._ended(key, work))
+            work.task.add_done_callback(partial(self._ended, key, work))
             self._known.move_to_end(key)
             while len(self._known) > MOST or ((ends := next(iter(self._known.values())).ends) and ends <= now):
                 self._known.popitem(last=False)
         work.clients += 1
         return work
 
-    def _ended(self, key: str, work: Work[T]) -> None:
-        task = work.task
+    def _ended(self, key: str, work: Work[T], task: asyncio.Task[T]) -> None:
         self.running.discard(task)
         if self._seconds > 0 and not task.cancelled() and task.exception() is None and task.result().settled:
             work.ends = self._clock() + self._seconds

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import reduce
 from operator import add
-from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_message
@@ -18,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_mes
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.guard.endpoint_trust import EndpointTrust
-from guardrail.guard.observe import ObserveQueue, chosen, fate_of, unlike_served
+from guardrail.guard.observe import ObserveQueue, RecordLines, chosen, fate_of, unlike_served
 from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import read_reply
@@ -66,11 +63,21 @@ class Observing:
         self.alias, self._settings = alias, alias.config.observe
         self.queue = ObserveQueue(most=self._settings.queue, at_once=self._settings.max_concurrency)
         self._client: Any = None
-        self._records: _RecordLines | None = None
+        self._records: RecordLines | None = None
         self._collectors: Latest[tuple[Sampler, EndpointTrust]] = Latest(CREDENTIALS)
         if self._settings.records is not None:
             assert alias.plan is not None, "checked in the configuration"
-            self._records = _RecordLines(self._settings.records.path, alias, alias.plan, self._prompt)
+            if self._prompt.slots:
+                raise UsageError(
+                    f"models.{alias.name}: records cannot be kept of a prompt with slots {self._prompt.slots}."
+                )
+            self._records = RecordLines(
+                self._settings.records.path,
+                name=f"observed: {alias.name}",
+                model=identify(alias.chat(alias.upstream, None)),
+                plan=alias.plan,
+                prompt=self._prompt,
+            )
 
     @property
     def _prompt(self) -> PromptWrapping:
@@ -177,7 +184,9 @@ class Observing:
             return "not_comparable"
         kept = self._settings.records
         if self._records is not None and kept is not None and chosen(key, kept.rate, salt="label"):
-            self._records.append(key, messages, drawn)
+            before, _, after = self._prompt.template.partition("{question}")
+            question = drawn.question.removeprefix(before).removesuffix(after)
+            self._records.append(key, question, drawn, {"turns": turns_of(messages)})
         return fate
 
     def _collected(
@@ -238,56 +247,3 @@ async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessag
     found = [chunk.message async for chunk in chunks_of(events())]
     message: Any = message_chunk_to_message(reduce(add, found))
     return AIMessage(**message.model_dump(exclude={"type"}))
-
-
-class _RecordLines:
-    """Appends to a record file, in the form that `calibrate.data.records` reads.
-
-    Args:
-        path: The file; made with its header if it does not exist. A torn last line is removed.
-        alias: Whose answers it holds.
-        plan: How they are drawn.
-        prompt: How questions are wrapped.
-
-    Raises:
-        UsageError: The file holds answers of another model, plan or prompt.
-    """
-
-    def __init__(self, path: Path, alias: ServedAlias, plan: SamplingPlan, prompt: PromptWrapping) -> None:
-        if prompt.slots:
-            raise UsageError(f"models.{alias.name}: records cannot be kept of a prompt with slots {prompt.slots}.")
-        self._path, self._prompt, self._lock = path, prompt, threading.Lock()
-        same = {
-            "model": identify(alias.chat(alias.upstream, None)).model_dump(mode="json"),
-            "plan": plan.model_dump(mode="json"),
-            "prompt": prompt.model_dump(mode="json"),
-        }
-        if path.exists() and path.stat().st_size:
-            content = path.read_bytes()
-            try:
-                header = json.loads(content.partition(b"\n")[0])["header"]
-            except (ValueError, LookupError, TypeError) as error:
-                raise UsageError(f"{path} is not a record file. Give another path for the records.") from error
-            differ = [name for name, value in same.items() if header.get(name) != value]
-            if differ:
-                raise UsageError(f"{path} holds records of another {differ[0]}. Give another path for the records.")
-            os.truncate(path, content.rfind(b"\n") + 1)
-            return
-        known = {"format": 1, "created": datetime.now(UTC).isoformat(timespec="seconds"), **same}
-        name = {"questions_name": f"observed: {alias.name}", "questions_sha256": "", "n_questions": 0}
-        self._write({"header": {**known, **name}})
-
-    def append(self, key: str, messages: tuple[BaseMessage, ...], drawn: SampleSet) -> None:
-        """Write one record; it is on disk when this returns."""
-        before, _, after = self._prompt.template.partition("{question}")
-        question = drawn.question.removeprefix(before).removesuffix(after)
-        self._write(
-            {"id": key, "question": question, "turns": turns_of(messages), "drawn": drawn.model_dump(mode="json")}
-        )
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        line = f"{json.dumps(row, ensure_ascii=False)}\n".encode()
-        with self._lock, open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as stream:
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())

@@ -11,11 +11,14 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from calibrate import make_rule, read_records
 from calibrate.agent_steps import collect_steps, fit_action, read_steps, split_by_action, steps_of, write_steps
+from calibrate.correctness import ToolCalls, label_records
 from calibrate.data.questions import Question
+from calibrate.data.records import Record
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
 from guardrail.judges import ToolCallJudge
 from guardrail.testing import ScriptedChat
+from guardrail.types import Sample, SampleSet, ToolCall
 from guardrail.uncertainty import make
 from guardrail.uncertainty.plan import plan_for
 
@@ -65,6 +68,21 @@ def test_a_conversation_becomes_one_step_for_each_decision(tmp_path: Path) -> No
     ]
     write_steps(tmp_path / "steps.jsonl", steps)
     assert read_steps(tmp_path / "steps.jsonl") == steps
+
+
+def test_a_step_may_say_only_what_was_rejected(tmp_path: Path) -> None:
+    call = {"name": "transfer", "arguments": {"to": "bob", "amount": 5}}
+    (tmp_path / "steps.jsonl").write_text(
+        json.dumps({"messages": [{"role": "user", "content": "pay bob"}], "rejected": [call]})
+    )
+    steps = read_steps(tmp_path / "steps.jsonl")
+    assert (steps[0].references, len(steps[0].rejected)) == ((), 1)
+    write_steps(tmp_path / "again.jsonl", steps)
+    assert read_steps(tmp_path / "again.jsonl") == steps
+    for amount, correct in ((5, False), (6, None)):  # of another call nobody said whether it is right
+        sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": amount}),))
+        record = Record.of(steps[0].to_question(), SampleSet(question="pay bob", primary=sample))
+        assert [one.correct for one in label_records([record], ToolCalls())] == [correct]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "id": f"{draw(_TEXTS)}{number}",
                 "question": draw(_TEXTS),
                 "references": draw(st.lists(_TEXTS, max_size=2)),
+                "rejected": draw(st.lists(_TEXTS, max_size=1)),
                 "options": draw(st.none() | st.just({"B": "x", "A": "y"})),
                 "slots": draw(st.none() | st.just({"context": "c"})),
                 "group": draw(st.none() | st.sampled_from(["g", "h"])),

@@ -57,7 +57,7 @@ def sending(amount: int, to: str = "bob") -> AIMessage:
 class AgentChat(ScriptedChat):
     """Like `ScriptedChat`, keyed by the question and the number of tool results since; counts its calls."""
 
-    steps: Mapping[tuple[str, int], Sequence[Any]] = Field(default_factory=dict)
+    steps: Mapping[tuple[str, int], Sequence[Any]] = Field(default_factory=dict, repr=False)  # LangChain reprs a model
     _made: Any = PrivateAttr(default_factory=itertools.count)
     _seen: list[dict[str, Any]] = PrivateAttr(default_factory=list)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,43 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
+from langchain.agents import create_agent
+from typer.testing import CliRunner
+
+from calibrate.cli import app
 from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.prompting import PromptWrapping
+from guardrail.review import Candidate, Decision
 from guardrail.testing import make_artifact
+from guardrail.types import ToolCall
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
 
 PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
+
+
+def decide(bridge: Any, agent: Any) -> None:
+    """What people say: 18 transfers are right, one is another amount, and one should not be."""
+    for item in bridge.store.items(limit=100):
+        amount = item.content.candidate.tool_calls[0].arguments["amount"]
+        meant = Candidate(tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 70}),))
+        made = Decision(action="edit", candidate=meant) if amount == 7 else Decision(action="approve")
+        lease = bridge.store.claim("ann", item=item.id)
+        bridge.store.decide(lease, Decision(action="reject") if amount == 8 else made)
+    done = [bridge.resume(agent, {"configurable": {"thread_id": f"c{thread}"}}) for thread in range(20)]
+    ran = [result["messages"][-2].text for result in done]
+    assert ran[3] == "sent 3 to bob"
+    assert ran[7].endswith("sent 70 to bob")
+    assert "was not run" in ran[8]
+
+
+def run_commands() -> None:
+    """The commands of the page."""
+    shown = re.findall(r"^\$ calibrate (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(shown) == 2
+    for line in shown:
+        done = CliRunner().invoke(app, shlex.split(line))
+        assert done.exit_code == 0, done.output
 
 
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +77,8 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     make_artifact(chat, n=4).save("plain.json")
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    names["requests"] = [f"Send {k} to Bob" for k in range(20)]
+    assert len(blocks) == 7
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
         if number == 0:
@@ -60,5 +92,16 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         if number == 2:
             assert len(names["bridge"].store.items()) == 1
             names["bridge"].store.close()
+        if number == 4:
+            assert CalibrationArtifact.load("transfers.json").outcome.n == 30
+        if number == 5:
+            decide(names["bridge"], names["agent"])
+            run_commands()
+            names["bridge"].store.close()
+    fitted = CalibrationArtifact.load("transfers.json")
+    assert (fitted.outcome.n, fitted.threshold is None, fitted.turns) == (20, False, ("human",))
+    assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected
+    answers = create_agent(chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]])
+    sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
+    assert sent.text == "sent 3 to bob"  # nobody was asked
     assert names["app"].invoke({"messages": ["Send 3 to Bob"]}, {"configurable": {"thread_id": "p"}})
-    assert CalibrationArtifact.load("transfers.json").outcome.n == 30

@@ -35,6 +35,8 @@ from agents.retry import ModelRetrySettings, RetryDecision, retry_policies  # no
 from agents.testing import assistant_message, function_call  # noqa: E402
 from openai import AsyncOpenAI  # noqa: E402
 
+from calibrate.data.records import read_records  # noqa: E402
+from calibrate.reviews.steps import reviews_of_store  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
@@ -562,6 +564,31 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     assert told.startswith(said)
     assert asyncio.run(bridge.resume(bank.model, one, result)) is None  # it is carried out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
+
+
+def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    inner, bank, store = Scripted(SURE, ["Done"]), Bank(Scripted(SURE)), review.ReviewStore(tmp_path / "reviews.db")
+    records = tmp_path / "records.jsonl"
+    model = GuardedModel(inner, tools={"pay": "collect"}, records=records, probe="off")
+    one, bridge = agent(model, tools=[model.tool(bank._tool())]), ReviewBridge(store)
+    result = run(one, "Pay what I owe")
+    (item,) = asyncio.run(bridge.enqueue(model, result))
+    call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="edit", candidate=call))
+    assert bank.paid == []
+    assert asyncio.run(bridge.resume(model, one, result)).final_output == "Done"
+    assert bank.paid == [7]
+    file = read_records(records)
+    (record,) = file.records
+    assert (record.id, record.group) == (item.content.verdict["record"], "Pay what I owe")
+    assert (file.header.plan.bindings, file.header.prompt.system) == (bank.bindings, "Be brief.")
+    (step,), others = reviews_of_store(store, {record.id: record})
+    assert (step.action, step.correct, step.reference) == ("edit", False, '[{"arguments":{"amount":7},"name":"pay"}]')
+    assert (step.messages, others) == (({"role": "user", "content": "Pay what I owe"},), 0)
+    with pytest.raises(UsageError, match='needs on_abstain="review"'):
+        GuardedModel(inner, tools={"pay": "collect"}, on_abstain="message")
+    store.close()
 
 
 def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Path) -> None:

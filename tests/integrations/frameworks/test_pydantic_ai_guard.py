@@ -53,6 +53,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import ExternalToolset, WrapperToolset
 from pydantic_ai.usage import RequestUsage
 
+from calibrate.data.records import read_records
+from calibrate.reviews.steps import reviews_of_store
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
@@ -601,6 +603,27 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     assert (done.output, bank.paid) == ("Done", paid)
     assert told(bank).startswith(said)
     assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
+
+
+def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    bank, store = Bank(Scripted(SURE, ["Done"])), review.ReviewStore(tmp_path / "reviews.db")
+    given: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "guard_options": {"probe": "off"}}
+    guard = GuardCapability(records=tmp_path / "records.jsonl", **given)
+    one, bridge = bank._agent(bank.inner, capabilities=[guard]), ReviewBridge(store)
+    result = asyncio.run(one.run("Pay what I owe"))
+    (item,) = asyncio.run(bridge.enqueue(guard, result))
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
+    assert bank.paid == []
+    assert asyncio.run(bridge.resume(guard, one, result)).output == "Done"
+    assert bank.paid == [5]
+    (record,) = read_records(tmp_path / "records.jsonl").records
+    (step,), others = reviews_of_store(store, {record.id: record})
+    assert (step.action, step.correct, step.gated, others) == ("approve", True, {"pay"}, 0)
+    for wrong in ({"on_abstain": "raise"}, {"held": "retry"}):
+        with pytest.raises(UsageError, match='needs on_abstain="review"'):
+            GuardCapability(**{**given, **wrong})
+    store.close()
 
 
 async def test_a_run_that_fails_after_the_decision_can_be_resumed_again(tmp_path: Path) -> None:

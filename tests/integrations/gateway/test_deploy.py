@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -126,7 +127,7 @@ def test_the_request_of_a_gateway_that_was_killed_is_free_again(
     serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "LEASE", 0.3)
-    monkeypatch.setattr(memory.Shared, "_note", lambda *_: memory.asyncio.sleep(0))  # it changes no mark any more
+    monkeypatch.setattr(memory.Shared, "_note", lambda *_: asyncio.sleep(0))  # it changes no mark any more
     reviews = str(tmp_path / "reviews.db")
     serve(reviews=reviews).ask()
     assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]

@@ -189,7 +189,8 @@ def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpo
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
     for name in OTHER:  # of another type than OpenAI describes
         for wrong in (7, {"x": 1}):
-            assert served.ask(**{name: wrong}).status_code == 400
+            body: dict[str, Any] = {name: wrong}
+            assert served.ask(**body).status_code == 400
     assert not endpoint.requests
 
 

@@ -119,7 +119,7 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
         stream.write('{"id": "torn')
     alias = served.gateway.config.models["m"]
     again = Gateway(served.gateway.config)
-    again.observing["m"]._records.append("more", (), file.records[0].drawn)  # type: ignore[union-attr, arg-type]
+    again.observing["m"]._records.append("more", UNSURE, file.records[0].drawn, {})  # type: ignore[union-attr, arg-type]
     assert len(read_records(path).records) == len(file.records) + 1
     other = alias.model_copy(
         update={"observe": alias.observe.model_copy(update={"prompt": type(alias.observe.prompt)()})}

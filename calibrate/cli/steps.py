@@ -1,0 +1,160 @@
+"""The command that makes labelled steps of what people decided about an agent's calls: steps."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from guardrail.bindings import read_bindings
+from guardrail.errors import UsageError, require
+from guardrail.files import sqlite_path
+from guardrail.judges import ToolCallJudge
+from guardrail.uncertainty.plan import plan_for
+
+from ..agent_steps import collect_steps, write_steps
+from ..correctness import make_rule
+from ..data.progress import bar
+from ..data.records import RecordFile, read_records
+from ..reviews import Respond
+from ..reviews.steps import (
+    ReviewedStep,
+    labelled_records,
+    labelled_steps,
+    reviews_of_checkpoints,
+    reviews_of_store,
+    write_parts,
+)
+from ..scoring.scores import parse_estimator
+from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model, table
+from .reviews import MissingOption, RespondOption, opened_store
+from .score import next_step
+
+__all__ = ["steps"]
+
+
+@app.command()
+def steps(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Review store (its file or URL), or the SQLite file of a LangGraph checkpointer: interrupts of "
+            "GuardrailMiddleware and of LangChain's HumanInTheLoopMiddleware."
+        ),
+    ],
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(help='Record file that tools="collect" wrote. May be repeated. The model is not called then.'),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Step file to write.")] = Path("steps.jsonl"),
+    estimator: Annotated[
+        str, typer.Option("--estimator", "-e", help="What the steps are scored with.")
+    ] = "primary_disagreement",
+    rule: Annotated[
+        str, typer.Option(help='When a call is the reference, e.g. "tool_call(numbers=true)".')
+    ] = "tool_call",
+    respond: RespondOption = "wrong",
+    missing: MissingOption = "wait",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help=f"Without --records: draw the samples from it. {MODEL_HELP}")
+    ] = None,
+    tools: Annotated[Path | None, typer.Option(help="With --model: the agent's tools as JSON, see `collect`.")] = None,
+    system: Annotated[str | None, typer.Option(help="With --model: the agent's system prompt.")] = None,
+    n: Annotated[int, typer.Option(help="With --model: samples for each step.")] = 10,
+) -> None:
+    """Make labelled steps of what people decided about an agent's tool calls.
+
+    Approved: the call was right. Edited: the edit was. Rejected: the call was wrong. The step file serves any later
+    collection. With the samples that a collecting agent recorded (--records), or drawn now (--model), there is also a
+    scored and labelled record file for each tool, ready for `fit`.
+
+    Example: [cyan]calibrate steps reviews.db --records agent.records.jsonl --out steps.jsonl[/cyan]
+
+    Example: [cyan]calibrate steps checkpoints.sqlite --model python:bank:chat --tools tools.json[/cyan]
+    """
+    if records and model is not None:
+        raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
+    if model is not None and tools is None:
+        raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
+    drawn_file = out.with_name(f"{out.name.split('.')[0]}.records.jsonl")
+    keep_inputs([*(records or ()), tools, sqlite_path(source)], [out, *([] if model is None else [drawn_file])])
+    measured = parse_estimator(estimator, judge=ToolCallJudge())
+    compared = make_rule(rule)
+    file = read_records(*records) if records else None
+    items = _reviewed(source, file, respond)
+    made = labelled_steps(items, missing)
+    _print_decisions(items)
+    if not made:
+        raise UsageError(
+            f"{source} holds no decision that can be used yet. Decide about the calls that wait; with --missing wait "
+            "nothing after the oldest open one counts."
+        )
+    used = {step.id for step in made}
+    if left := sum(item.correct is not None and item.id not in used for item in items):
+        print_line(f"{left} decisions wait for the oldest open one, which counts as wrong until then.", "yellow")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_steps(out, made)
+    if model is not None and tools is not None:
+        plan = plan_for([measured], n=n, bindings=read_bindings(tools))
+        with bar(console, "asking") as progress:
+            collect_steps(made, resolve_model(model), plan, drawn_file, system=system, name=out.name, progress=progress)
+        file = read_records(drawn_file)
+    if file is None:
+        finish([out], f"calibrate steps {source} --model MODEL --tools tools.json --system PROMPT --out {out}")
+        return
+    labelled = labelled_records(file, made, compared, measured)
+    parts = write_parts(labelled, {name for item in items for name in item.gated}, out)
+    first = next(iter(parts.values()), None)
+    if first is None:
+        raise UsageError(f"no message of {file.path} calls a tool that people decided about.")
+    header = read_records(first).header
+    finish([out, *parts.values()], f"{next_step(header, first)} --cluster-by-group")
+
+
+def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:
+    """What people decided, from a checkpointer's file or a review store."""
+    path = sqlite_path(source)
+    if path is not None and path.is_file() and _has_checkpoints(path):
+        require("langgraph.checkpoint.sqlite", extra="agents")
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            found = reviews_of_checkpoints(saver, respond=respond)
+        known = None if file is None else {record.id for record in file.records}
+        mine = [item for item in found if known is None or item.id in known]
+        others = len(found) - len(mine)
+    elif file is None:
+        raise UsageError(
+            "a review store has the calls without their conversations. Give --records, the file that the agent wrote."
+        )
+    else:
+        with opened_store(source) as store:
+            mine, others = reviews_of_store(store, {record.id: record for record in file.records}, respond=respond)
+    if others:
+        print_line(f"{others} reviews belong to none of the records and are left out.", "yellow")
+    if file is not None and (unseen := len(file.records) - len(mine)):
+        print_line(f"{unseen} recorded messages have no review in {source} and are left out.", "yellow")
+    return mine
+
+
+def _has_checkpoints(path: Path) -> bool:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        try:
+            rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise UsageError(f"{path} is neither a review store nor a checkpointer's file ({error}).") from error
+    return {"checkpoints", "writes"} <= {row[0] for row in rows}
+
+
+def _print_decisions(items: list[ReviewedStep]) -> None:
+    """How many messages were decided about, by tool."""
+    rows = []
+    for name in sorted({tool for item in items for tool in item.gated}):
+        own = [item for item in items if name in item.gated]
+        counts = [sum(item.action == action for item in own) for action in ("approve", "edit", "reject", "respond")]
+        rows.append([name, *map(str, counts), str(sum(item.open for item in own)), str(len(own))])
+    columns = ("tool", "approved", "edited", "rejected", "responded", "open", "messages")
+    console.print(table("Decisions", columns, rows))

@@ -1,0 +1,314 @@
+"""People's decisions about an agent's calls as labelled steps: from the review queue, or from LangGraph checkpoints.
+
+A message of the agent is one step. Approved: its calls are the reference. Edited: the edit is. Rejected: its calls are
+wrong, and nobody said what is right. A message with several calls is right only if all of them are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, SystemMessage, convert_to_openai_messages
+
+from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
+from guardrail.types import ToolCall, canonical_calls
+from guardrail.uncertainty import Estimator
+
+from ..agent_steps import Step
+from ..correctness import CorrectnessRule, label_records
+from ..data.records import Record, RecordFile, write_records
+from ..pipeline import part_header
+from ..scoring.scores import score_records
+from .pool import Ended, Missing, Respond, all_items, settled
+
+if TYPE_CHECKING:
+    from guardrail.review import Item, ReviewStore
+
+__all__ = [
+    "ReviewedStep",
+    "labelled_records",
+    "labelled_steps",
+    "reviews_of_checkpoints",
+    "reviews_of_store",
+    "write_parts",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedStep(Ended):
+    """What people decided about one message of an agent.
+
+    Attributes:
+        id: Id of its record, otherwise of its interrupt.
+        messages: The conversation before it, without the system message, in OpenAI's form.
+        group: The conversation it is part of.
+        proposed: The calls of the message.
+        gated: Names of the tools whose calls were decided about.
+        reference: What was right, as canonical JSON; None if nobody said.
+        recorded: Whether ``id`` is that of a record.
+        arrived: When it was asked; sorts as it came.
+    """
+
+    id: str
+    messages: tuple[dict[str, Any], ...]
+    group: str | None
+    proposed: tuple[ToolCall, ...]
+    gated: frozenset[str]
+    reference: str | None
+    recorded: bool
+    arrived: str | float
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A decision about some calls of a message, and what an edit put in their place."""
+
+    action: str | None
+    ours: tuple[ToolCall, ...]
+    theirs: tuple[ToolCall, ...] = ()
+
+
+def reviews_of_store(
+    store: ReviewStore, records: Mapping[str, Record], *, respond: Respond = "wrong"
+) -> tuple[list[ReviewedStep], int]:
+    """What people decided in a review queue about calls whose samples were recorded.
+
+    Args:
+        store: The queue.
+        records: Records by id, with the conversations.
+        respond: What "respond" says about the calls.
+
+    Returns:
+        The steps in order of arrival, and the number of items that belong to none of the records.
+    """
+    found: defaultdict[str, list[Item]] = defaultdict(list)
+    others = 0
+    for item in all_items(store):
+        name = str((item.content.verdict or {}).get("record"))
+        about_calls = item.content.kind == "tool_call" and item.content.candidate is not None
+        if about_calls and name in records and records[name].messages is not None:
+            found[name].append(item)
+        else:
+            others += 1
+    steps = []
+    for name, items in found.items():
+        record = records[name]
+        primary = record.drawn.primary if record.drawn is not None else None
+        decided = [_decided(item) for item in items]
+        steps.append(
+            _reviewed(
+                () if primary is None else primary.tool_calls,
+                decided,
+                respond,
+                id=name,
+                messages=record.messages or (),
+                group=record.group,
+                recorded=True,
+                open=any(item.state in ("pending", "claimed") for item in items),
+                arrived=min(item.created for item in items),
+            )
+        )
+    return sorted(steps, key=lambda step: step.arrived), others
+
+
+def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[ReviewedStep]:
+    """What people decided in LangGraph interrupts: those of `GuardrailMiddleware` and of ``HumanInTheLoopMiddleware``.
+
+    Args:
+        saver: A checkpointer with the threads' whole history.
+        respond: What "respond" says about the calls.
+
+    Returns:
+        The steps in order of arrival. Of two decisions about one message (both kinds of middleware asked) the later.
+    """
+    newest: set[tuple[str, str]] = set()
+    found: dict[str, ReviewedStep] = {}
+    for one in saver.list(None):  # the newest checkpoint of a thread comes first
+        at = one.config["configurable"]
+        thread = (str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
+        is_newest = thread not in newest
+        newest.add(thread)
+        step = _step_of(one, thread[0], respond, open_=is_newest)
+        if step is None:
+            continue
+        key = canonical_json([thread, step.messages])
+        later = found.get(key)
+        if later is None:
+            found[key] = step
+        elif step.recorded and not later.recorded:
+            found[key] = replace(later, id=step.id, recorded=True)
+    return sorted(found.values(), key=lambda step: step.arrived)
+
+
+def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Step]:
+    """Steps with what is right there, or with what was rejected.
+
+    Args:
+        items: In order of arrival.
+        missing: How steps without a decision are used. Where they count as wrong, their calls count as rejected.
+    """
+    return [
+        Step(
+            id=item.id,
+            messages=item.messages,
+            references=() if item.reference is None else (item.reference,),
+            rejected=(canonical_calls(item.proposed),) if item.reference is None else (),
+            group=item.group,
+        )
+        for item in settled(items, missing)
+    ]
+
+
+def labelled_records(
+    file: RecordFile, steps: Sequence[Step], rule: CorrectnessRule, estimator: Estimator
+) -> RecordFile:
+    """The records of some steps, scored, and labelled by their references.
+
+    Raises:
+        UsageError: None of the steps has a record.
+    """
+    known = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
+    drawn = {record.id: record for record in file.records if record.id in known}
+    kept = [drawn[step.id].model_copy(update=known[step.id]) for step in steps if step.id in drawn]
+    if not kept:
+        raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
+    labelled = tuple(label_records(kept, rule))
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    return score_records(replace(file, header=header, records=labelled), [estimator])
+
+
+def write_parts(file: RecordFile, tools: Collection[str], out: Path) -> dict[str, Path]:
+    """Write a record file for each tool, next to ``out``: of the messages that call it."""
+    found = {}
+    for name in sorted(tools):
+        part = [record for record in file.records if name in _called(record)]
+        if part:
+            found[name] = out.with_name(f"{out.name.split('.')[0]}.{name}.jsonl")
+            write_records(found[name], part_header(file.header, part), part)
+    return found
+
+
+def _called(record: Record) -> set[str]:
+    primary = record.drawn.primary if record.drawn is not None else None
+    return set() if primary is None else {call.name for call in primary.tool_calls}
+
+
+def _reviewed(
+    proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
+) -> ReviewedStep:
+    """The decisions about a message, taken together."""
+    actions = [one.action for one in decided]
+    correct: bool | None = None
+    action, reference = None, None
+    if "reject" in actions:
+        action, correct = "reject", False
+    elif None not in actions:
+        action = next((one for one in ("respond", "edit") if one in actions), "approve")
+    if action == "respond" and respond == "wrong":
+        correct = False
+    if action in ("approve", "edit"):
+        calls = _edited(proposed, decided)
+        if calls is None:
+            action = None
+        else:
+            reference = canonical_calls(calls)
+            correct = reference == canonical_calls(proposed)
+    return ReviewedStep(
+        proposed=tuple(proposed),
+        gated=frozenset(call.name for one in decided for call in one.ours),
+        reference=reference,
+        correct=correct,
+        action=action,
+        open=open and correct is None and action is None,
+        **known,
+    )
+
+
+def _edited(proposed: Sequence[ToolCall], decided: Sequence[_Decided]) -> list[ToolCall] | None:
+    """The calls of a message with those that a person put in the place of some; None if it has not those calls."""
+    calls: list[ToolCall] = list(proposed)
+    free = list(range(len(calls)))
+    for one in decided:
+        for ours, theirs in zip(one.ours, one.theirs or one.ours, strict=True):
+            place = next((place for place in free if calls[place] == ours), None)
+            if place is None:
+                return None
+            free.remove(place)
+            calls[place] = theirs
+    return calls
+
+
+def _decided(item: Item) -> _Decided:
+    assert item.content.candidate is not None, "others are left out"
+    ours = tuple(
+        call for place, call in enumerate(item.content.candidate.tool_calls) if place not in item.content.fixed
+    )
+    if item.decision is None:
+        return _Decided(None, ours)
+    given = item.decision.candidate
+    if item.decision.action != "edit" or given is None:
+        return _Decided(item.decision.action, ours)
+    theirs = tuple(call for place, call in enumerate(given.tool_calls) if place not in item.content.fixed)
+    return _Decided("edit", ours, theirs)
+
+
+def _step_of(one: Any, thread: str, respond: Respond, *, open_: bool) -> ReviewedStep | None:
+    """What a checkpoint's interrupts asked about its last message, and what was answered; None if nothing was."""
+    asked = list(_asked(one.pending_writes or ()))
+    messages = list(one.checkpoint["channel_values"].get("messages") or ())
+    last = next((place for place in reversed(range(len(messages))) if isinstance(messages[place], AIMessage)), None)
+    if not asked or last is None:
+        return None
+    first = asked[0][1]
+    shown = first["candidate"]["tool_calls"] if "candidate" in first else messages[last].tool_calls
+    if "candidate" in first and not messages[last].response_metadata.get("guardrail_held"):
+        last = len(messages)  # an application removed the line that stands for what is held
+    before = [message for message in messages[:last] if not isinstance(message, SystemMessage)]
+    plain: Any = convert_to_openai_messages(before)
+    record = (first.get("verdict") or {}).get("record")
+    return _reviewed(
+        [ToolCall(name=call["name"], arguments=call["args"]) for call in shown],
+        [decided for _, value, answer in asked for decided in _answered(value, answer)],
+        respond,
+        id=record or asked[0][0],
+        messages=tuple(plain),
+        group=thread,
+        recorded=record is not None,
+        open=open_,
+        arrived=str(one.checkpoint["ts"]),
+    )
+
+
+def _asked(writes: Sequence[tuple[str, str, Any]]) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Interrupts about tool calls: id, value, and what was answered (None if nothing was)."""
+    answers = {task: value for task, channel, value in writes if channel == "__resume__"}
+    for task, channel, value in writes:
+        for one in value if channel == "__interrupt__" else ():
+            given = answers.get(task)
+            if _is_about_calls(one.value):
+                yield one.id, one.value, given[0] if isinstance(given, list) and len(given) == 1 else None
+
+
+def _is_about_calls(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return value.get("type") == "tool_approval" or ("action_requests" in value and value.get("kind") != "answer")
+
+
+def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
+    """A decision for each call that an interrupt asked about."""
+    alone = value.get("type") == "tool_approval"
+    actions = [value] if alone else value["action_requests"]
+    given = [answer] if alone else (answer or {}).get("decisions", ())
+    for place, action in enumerate(actions):
+        ours = (ToolCall(name=action["name"], arguments=action["args"]),)
+        decision = given[place] if place < len(given) else None
+        kind = None if decision is None or decision["type"] == "lapse" else decision["type"]
+        edited = decision["edited_action"] if decision is not None and kind == "edit" else None
+        theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)
+        yield _Decided(kind, ours, theirs)

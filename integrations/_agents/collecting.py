@@ -1,0 +1,196 @@
+"""Tools without an artifact: every call waits for a person, and what was drawn for it is recorded.
+
+The record file and people's decisions are what `calibrate steps` makes labelled steps of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, SystemMessage, convert_to_openai_messages
+
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.errors import UsageError
+from guardrail.guard.assess import Assessment
+from guardrail.guard.observe import RecordLines
+from guardrail.judges import ToolCallJudge
+from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
+from guardrail.prompting import PromptWrapping, conversation_text, turns_of
+from guardrail.sampling.effects import Steps, computation
+from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
+from guardrail.types import Bindings, SamplingPlan
+from guardrail.uncertainty import make_estimator
+from guardrail.uncertainty.plan import plan_for
+from guardrail.verdict import Verdict
+
+__all__ = [
+    "COLLECT",
+    "RECORDS",
+    "Gated",
+    "StepRecords",
+    "collecting_artifact",
+    "collects",
+    "collects_only",
+    "is_collecting",
+    "refuse_unreviewed",
+    "with_collected",
+]
+
+COLLECT: Literal["collect"] = "collect"
+"""In the place of a tool's artifact: a person decides about each call, and its samples are recorded."""
+RECORDS = Path("agent.records.jsonl")
+"""Where samples are recorded by default."""
+Gated: TypeAlias = CalibrationArtifact | Literal["collect"]
+"""What a tool is gated by."""
+
+
+def collects(tools: Mapping[str, Any]) -> bool:
+    """Whether some tools have no artifact yet."""
+    return COLLECT in [one for one in tools.values() if isinstance(one, str)]
+
+
+def collects_only(answer: object, tools: Mapping[str, Gated]) -> bool:
+    """Whether an agent has no artifact at all, so that its first request says how its samples are drawn."""
+    return answer is None and bool(tools) and all(isinstance(one, str) for one in tools.values())
+
+
+def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
+    """Refuse to collect where no person decides.
+
+    Raises:
+        UsageError: A tool collects, and what is held back goes another way.
+    """
+    if collects(tools) and not reviewed:
+        raise UsageError(
+            'tools={NAME: "collect"} holds every call for a person, so it needs on_abstain="review" and '
+            'mode="guard". Collect with these, or give the tool an artifact.'
+        )
+
+
+def with_collected(
+    answer: CalibrationArtifact | None,
+    tools: Mapping[str, Gated],
+    made: Callable[[], CalibrationArtifact],
+) -> dict[str, CalibrationArtifact]:
+    """Artifacts by tool; those that collect draw like the other artifacts of the agent, so that one draw serves all.
+
+    Args:
+        answer: The artifact for answers.
+        tools: What each tool is gated by.
+        made: A collecting artifact, where the agent has no artifact at all.
+    """
+    there = [one for one in (answer, *tools.values()) if isinstance(one, CalibrationArtifact)]
+    if len(there) == len(tools) + (answer is not None):
+        return {name: one for name, one in tools.items() if isinstance(one, CalibrationArtifact)}
+    own = _uncalibrated(there[0].model, there[0].plan, there[0].prompt, there[0].estimator) if there else made()
+    return {name: one if isinstance(one, CalibrationArtifact) else own for name, one in tools.items()}
+
+
+def collecting_artifact(
+    model: ModelIdentity, *, plan: SamplingPlan | None, system: str | None, bindings: Bindings
+) -> CalibrationArtifact:
+    """What stands in the place of an artifact in an agent that has none: it accepts nothing.
+
+    Args:
+        model: The agent's model.
+        plan: How samples are drawn; None for ten of them at temperature 0.7. Without tools of its own it has the
+            agent's.
+        system: The agent's system prompt.
+        bindings: The agent's tools.
+    """
+    estimator = make_estimator("primary_disagreement", judge=ToolCallJudge())
+    plan = plan or plan_for([estimator])
+    if plan.bindings is None:
+        plan = plan.model_copy(update={"bindings": bindings})
+    return _uncalibrated(model, plan, PromptWrapping(system=system), estimator.spec)
+
+
+def is_collecting(artifact: CalibrationArtifact) -> bool:
+    """Whether an artifact was made by `collecting_artifact` or `with_collected`."""
+    outcome = artifact.outcome
+    return isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED
+
+
+def _uncalibrated(
+    model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping, estimator: EstimatorSpec
+) -> CalibrationArtifact:
+    figures = Diagnostics(
+        base_error=0.0, auroc=None, zero_error_floor=None, max_acceptance=0.0, smallest_feasible_alpha=None
+    )
+    outcome = Infeasible(
+        reason=InfeasibleReason.NOT_CALIBRATED,
+        detail="this tool has no artifact yet, so a person decides about every call.",
+        rule="none",
+        alpha=0.0,
+        delta=None,
+        n=0,
+        guarantee="None: nothing was calibrated.",
+        diagnostics=figures,
+    )
+    return CalibrationArtifact(
+        created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
+        model=model,
+        plan=plan,
+        prompt=prompt,
+        estimator=estimator,
+        correctness=CorrectnessSpec(name="none", version=0),
+        data=DataFingerprint(name="none", sha256="", n_questions=0, n_used=0, n_unmeasured=0, n_unlabelled=0),
+        outcome=outcome,
+        certificate=outcome,
+        calibration=CalibrationScores(uncertainty=(), error=()),
+        packages={},
+    )
+
+
+class StepRecords:
+    """Records what was drawn for calls of tools without an artifact.
+
+    Args:
+        path: The record file.
+        artifacts: The artifacts of the agent, one of which collects.
+        plan: How samples are drawn.
+
+    Raises:
+        UsageError: The file holds records of another model, plan (tools included) or prompt.
+    """
+
+    def __init__(self, path: Path, artifacts: Sequence[CalibrationArtifact], plan: SamplingPlan) -> None:
+        self._collecting = {one.digest for one in artifacts if is_collecting(one)}
+        first = artifacts[0]
+        self._lines = RecordLines(path, name="agent", model=first.model, plan=plan, prompt=first.prompt)
+
+    def noted(self, assessment: Assessment, messages: Sequence[BaseMessage], group: str | None) -> Steps[Assessment]:
+        """The assessment, whose verdicts name the record that was written, if a tool of the message collects.
+
+        Args:
+            assessment: What the gates say.
+            messages: The conversation.
+            group: Names the conversation; None to tell conversations by their first message.
+        """
+        judged = assessment.by_name.values()
+        if assessment.drawn.primary is None or self._collecting.isdisjoint(one.artifact for one in judged):
+            return assessment
+        key = f"step-{uuid4().hex[:12]}"
+        said = [message for message in messages if not isinstance(message, SystemMessage)]
+        plain = convert_to_openai_messages(said)
+        own = conversation_text(said[:1])
+
+        def write() -> None:
+            group_of = own if group is None else group
+            more = {"turns": turns_of(messages), "messages": plain, "group": group_of}
+            self._lines.append(key, conversation_text(said), assessment.drawn, more)
+
+        yield computation(write, slow=True)
+
+        def named(verdict: Verdict) -> Verdict:
+            return verdict.model_copy(update={"record": key})
+
+        return replace(
+            assessment,
+            verdict=None if assessment.verdict is None else named(assessment.verdict),
+            by_name={name: named(one) for name, one in assessment.by_name.items()},
+        )

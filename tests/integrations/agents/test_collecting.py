@@ -1,0 +1,316 @@
+"""Tools without an artifact: calls wait, samples are recorded, and decisions become labelled steps; observe mode."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
+from typer.testing import CliRunner
+
+from calibrate.agent_steps import read_steps
+from calibrate.cli import app
+from calibrate.data.records import read_records
+from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
+from guardrail.errors import UsageError
+from guardrail.guard.observe import Observed
+from guardrail.types import MAX_TOKENS
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
+
+SENT: list[int] = []
+
+
+@tool
+def transfer(to: str, amount: int) -> str:
+    """Send money."""
+    SENT.append(amount)
+    return f"sent {amount} to {to}"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    SENT.clear()
+
+
+class Greedy(AgentChat):
+    """An agent's model that answers as the plan's primary answer is drawn."""
+
+    temperature: float = 0.0
+    max_tokens: int = MAX_TOKENS
+
+
+def chat(kind: type[AgentChat] = AgentChat, **steps: Sequence[Any]) -> AgentChat:
+    """Answers a request named by its first word, then says "Done."."""
+    return kind(steps={(name, 0): said for name, said in steps.items()} | {(name, 1): ["Done."] for name in steps})
+
+
+def agent(model: AgentChat, *middleware: Any, saver: Any = None, system: str = SYSTEM) -> Any:
+    tools = [balance, transfer, close]
+    saver = saver or InMemorySaver()
+    return create_agent(model, tools, system_prompt=system, middleware=middleware, checkpointer=saver)
+
+
+def ask(made: Any, text: str, thread: str = "1") -> dict[str, Any]:
+    result: dict[str, Any] = made.invoke({"messages": text}, {"configurable": {"thread_id": thread}})
+    return result
+
+
+def answer(made: Any, *decisions: dict[str, Any], thread: str = "1") -> Any:
+    return made.invoke(Command(resume={"decisions": list(decisions)}), {"configurable": {"thread_id": thread}})
+
+
+def edit(amount: int, to: str = "bob") -> dict[str, Any]:
+    return {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": to, "amount": amount}}}
+
+
+APPROVE, REJECT, RESPOND = {"type": "approve"}, {"type": "reject"}, {"type": "respond", "message": "Paid in cash."}
+
+
+def collecting(**given: Any) -> GuardrailMiddleware:
+    return GuardrailMiddleware(tools={"transfer": "collect", "close": "collect"}, exempt=["balance"], **given)
+
+
+# -- collecting --------------------------------------------------------------------------------------------------------
+
+
+def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
+    model = chat(
+        send=[sending(40), sending(40), sending(4)], hello=["Hi."], look=[calls(("balance", {"account": "a"}))]
+    )
+    made = agent(model, collecting())
+    assert ask(made, "hello", "0")["messages"][-1].text == "Hi."  # answers pass, as without an artifact for them
+    assert ask(made, "look", "2")["messages"][-1].text == "Done."  # and so do exempt tools
+    assert not Path("agent.records.jsonl").exists() or not read_records("agent.records.jsonl").records
+    before = model.made
+    (waiting,) = ask(made, "send")["__interrupt__"]
+    assert (SENT, model.made - before) == ([], 11)
+    assert waiting.value["verdict"]["detail"] == (
+        "Held back: this tool has no artifact yet, so a person decides about every call."
+    )
+    file = read_records("agent.records.jsonl")
+    (record,) = file.records
+    assert (record.id, record.group) == (waiting.value["verdict"]["record"], "1")
+    assert record.messages == ({"role": "user", "content": "send"},)
+    assert file.header.prompt.system == SYSTEM
+    assert file.header.plan.bindings is not None
+    assert set(file.header.plan.bindings.tool_names) == {"balance", "close", "transfer"}
+    assert record.drawn is not None
+    amounts = [sample.tool_calls[0].arguments["amount"] for sample in record.drawn.samples]
+    assert sorted(amounts) == [4] * 5 + [40] * 5
+    answer(made, APPROVE)
+    assert (SENT, model.made - before) == ([40], 12)  # nothing was drawn again
+    with pytest.raises(UsageError, match="records of another prompt"):
+        ask(agent(model, collecting(), system="Another."), "send", "3")
+
+
+async def test_it_collects_on_an_event_loop_too() -> None:
+    made = agent(chat(send=[sending(40)]), collecting(records="own.jsonl"))
+    held = await made.ainvoke({"messages": "send"}, {"configurable": {"thread_id": "1"}})
+    assert held["__interrupt__"][0].value["verdict"]["record"] == read_records("own.jsonl").records[0].id
+
+
+def test_a_tool_collects_beside_calibrated_ones() -> None:
+    shut = ("close", {"account": "a"})
+    model = chat(send=[sending(40)], shut=[calls(shut)], both=[calls(shut, ("transfer", {"to": "bob", "amount": 1}))])
+    artifact = artifact_of(model, tools=[balance, transfer, close])
+    mixed = GuardrailMiddleware(tools={"transfer": artifact, "close": "collect"}, exempt=["balance"])
+    made = agent(model, mixed)
+    assert ask(made, "send")["messages"][2].text == "sent 40 to bob"
+    assert read_records("agent.records.jsonl").records == ()
+    for thread, text in enumerate(("shut", "both"), start=2):
+        value = ask(made, text, str(thread))["__interrupt__"][0].value
+        assert value["verdict"]["reason"] == "infeasible"
+        assert [one["name"] for one in value["action_requests"]] == ["close", "transfer"][: thread - 1]
+    file = read_records("agent.records.jsonl")
+    assert [len(record.drawn.samples) for record in file.records if record.drawn] == [4, 4]  # the artifact's plan
+    assert SENT == [40]
+
+
+@pytest.mark.parametrize("given", [{"on_abstain": "message"}, {"mode": "observe"}])
+def test_it_needs_a_person(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match='needs on_abstain="review"'):
+        collecting(**given)
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+ASKED = ("send", "wrong", "spam", "cash")
+SAID: dict[str, dict[str, Any]] = {"send": APPROVE, "wrong": edit(7), "spam": REJECT, "cash": RESPOND}
+
+
+def decided(saver: Any, guard: Callable[[], Any], *, each: bool = False) -> None:
+    """Four requests that people decided about, and one that is open, each in a thread of its own."""
+    model = chat(**{name: [sending(40)] for name in (*ASKED, "late")})
+    made = agent(model, guard(), saver=saver)
+    for name in (*ASKED, "late"):
+        waiting = ask(made, name, name)["__interrupt__"]
+        if name in SAID and each:
+            resume = {waiting[0].id: SAID[name]}
+            made.invoke(Command(resume=resume), {"configurable": {"thread_id": name}})
+        elif name in SAID:
+            answer(made, SAID[name], thread=name)
+
+
+GUARDS: dict[str, Callable[[], Any]] = {
+    "collect": collecting,
+    "batched": lambda: HumanInTheLoopMiddleware({"transfer": True}),
+    "per_call": lambda: HumanInTheLoopMiddleware({"transfer": True}, interrupt_mode="per_call"),
+}
+
+
+@pytest.mark.parametrize("kind", GUARDS)
+def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
+    saver = InMemorySaver()
+    decided(saver, GUARDS[kind], each=kind == "per_call")
+    items = reviews_of_checkpoints(saver)
+    assert [(item.group, item.action, item.correct, item.open) for item in items] == [
+        ("send", "approve", True, False),
+        ("wrong", "edit", False, False),
+        ("spam", "reject", False, False),
+        ("cash", "respond", False, False),
+        ("late", None, None, True),
+    ]
+    assert [item.recorded for item in items] == [kind == "collect"] * 5
+    steps = labelled_steps(items)
+    assert len(steps) == 5  # the open one counts as wrong
+    assert [json.loads(step.references[0])[0]["arguments"]["amount"] for step in steps[:2]] == [40, 7]
+    assert [(step.references, len(step.rejected)) for step in steps[2:]] == [((), 1)] * 3
+    assert steps[0].messages == ({"role": "user", "content": "send"},)
+    left_out = labelled_steps(reviews_of_checkpoints(saver, respond="leave-out"), "leave-out")
+    assert [step.group for step in left_out] == ["send", "wrong", "spam"]
+
+
+def test_the_later_of_two_decisions_about_one_message_counts() -> None:
+    saver = InMemorySaver()
+    model = chat(send=[sending(40)])
+    made = agent(model, HumanInTheLoopMiddleware({"transfer": True}), collecting(), saver=saver)
+    ask(made, "send")
+    answer(made, APPROVE)
+    answer(made, edit(5))
+    assert SENT == [5]
+    (item,) = reviews_of_checkpoints(saver)
+    assert (item.action, item.correct, item.recorded) == ("edit", False, True)
+    assert "5" in str(item.reference)
+
+
+def test_an_interrupt_that_a_new_message_left_behind_is_not_open() -> None:
+    saver = InMemorySaver()
+    made = agent(chat(send=[sending(40)], hello=["Hi."]), collecting(), saver=saver)
+    ask(made, "send")
+    ask(made, "hello")
+    (item,) = reviews_of_checkpoints(saver)
+    assert (item.correct, item.open) == (None, False)
+
+
+def command(*given: str) -> str:
+    done = CliRunner().invoke(app, ["steps", *given])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        decided(saver, collecting)
+    said = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
+    assert "transfer 1 1 1 1 1 5" in said
+    assert "calibrate fit steps.transfer.jsonl --alpha 0.1 --cluster-by-group" in said
+    steps = read_steps("steps.jsonl")
+    part = read_records("steps.transfer.jsonl")
+    assert [record.id for record in part.records] == [step.id for step in steps]
+    assert [record.correct for record in part.records] == [True, False, False, False]
+    assert [record.group for record in part.records] == list(ASKED)
+    assert all(record.scores["primary_disagreement:tool_call"].value == 0.0 for record in part.records)
+    # Without records the samples can be drawn later.
+    said = command("threads.sqlite", "--out", "bare.jsonl")
+    assert "--model MODEL" in said
+    assert [step.references for step in read_steps("bare.jsonl")[:2]] == [step.references for step in steps[:2]]
+    sqlite3.connect("other.sqlite").close()
+    refused = CliRunner().invoke(app, ["steps", "other.sqlite"])
+    assert refused.exit_code == 2
+    assert "Give --records" in " ".join(refused.output.split())
+
+
+MODEL = chat(**{name: [sending(40), sending(40), sending(4)] for name in ASKED})
+
+
+def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None:
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        decided(saver, GUARDS["batched"])
+    tools = [{"type": "function", "function": {"name": "transfer", "parameters": {"type": "object", "properties": {}}}}]
+    Path("tools.json").write_text(json.dumps(tools))
+    model = f"python:{__name__}:MODEL"
+    given = ("--model", model, "--tools", "tools.json", "--system", SYSTEM, "--n", "2", "--missing", "leave-out")
+    command("threads.sqlite", *given)
+    part = read_records("steps.transfer.jsonl")
+    assert [record.correct for record in part.records] == [True, False, False, False]
+    assert [len(record.drawn.samples) for record in part.records if record.drawn] == [2] * 4
+
+
+# -- observing ---------------------------------------------------------------------------------------------------------
+
+
+def test_observing_changes_nothing_and_runs_no_tool_for_a_measurement() -> None:
+    model = chat(
+        Greedy, send=[sending(40)], unsure=[sending(1), sending(2), sending(3), sending(4), sending(5)], hello=["Hi."]
+    )
+    artifact, seen = artifact_of(model, tools=[balance, transfer, close]), []
+    observing = GuardrailMiddleware(
+        tools={"*": artifact}, exempt=["balance"], mode="observe", on_verdict=lambda verdict, _: seen.append(verdict)
+    )
+    plain, made = agent(model), agent(model, observing)
+    for thread, text in enumerate(("send", "unsure", "hello")):
+        own, passed = ask(plain, text, str(thread)), ask(made, text, str(thread))
+        assert [_said(one) for one in passed["messages"]] == [_said(one) for one in own["messages"]]
+        assert "guardrail" not in passed
+    assert observing.drain(20)
+    assert SENT == [40, 40, 1, 1]  # each call once with the middleware, as without
+    assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
+    assert {one.candidate.tool_calls[0].arguments["amount"]: one.accepted for one in seen} == {40: True, 1: False}
+    assert {one.cost.calls for one in seen} == {4}  # the served message itself was not drawn again
+
+
+def test_what_was_not_drawn_like_the_calibrated_messages_is_not_comparable() -> None:
+    model = chat(Greedy, send=[sending(40)])
+    artifact = artifact_of(model, tools=[balance, transfer, close])
+    observing = GuardrailMiddleware(tools={"*": artifact}, exempt=["balance"], mode="observe")
+    model.temperature = 1.0  # type: ignore[attr-defined]
+    ask(agent(model, observing), "send")
+    model.temperature = 0.0  # type: ignore[attr-defined]
+    ask(agent(model, observing, system="Another."), "send")
+    assert observing.observed == Observed(served=2, chosen=2, not_comparable=2)
+    assert SENT == [40, 40]
+
+
+def test_a_rejection_stands_when_the_agent_goes_on_under_observe() -> None:
+    model, saver = chat(Greedy, send=[sending(1), sending(2), sending(3), sending(4), sending(5)]), InMemorySaver()
+    gates: dict[str, Any] = {
+        "tools": {"*": artifact_of(model, tools=[balance, transfer, close])},
+        "exempt": ["balance"],
+    }
+    ask(agent(model, GuardrailMiddleware(**gates), saver=saver), "send")
+    observing = agent(model, GuardrailMiddleware(**gates, mode="observe"), saver=saver)
+    assert "was not run" in answer(observing, REJECT)["messages"][-2].text
+    assert SENT == []
+    assert ask(observing, "send")["messages"][-1].text == "Done."
+    assert SENT == [1]
+
+
+def _said(message: Any) -> tuple[Any, ...]:
+    made = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    return message.type, message.content, made
