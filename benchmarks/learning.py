@@ -42,7 +42,9 @@ def template(accepted: bool) -> Reviewed:
         artifact=ARTIFACT.digest,
         candidate=Sample(text="a"),
     )
-    return Reviewed("", "", "", None, verdict, 1.0, True, False, None)
+    return Reviewed(
+        key="", name="", question="", group=None, verdict=verdict, chance=1.0, correct=True, open=False, action=None
+    )
 
 
 TEMPLATES = {accepted: template(accepted) for accepted in (True, False)}

@@ -756,13 +756,13 @@ BY_HAND = ("questions.csv", "questions.jsonl", "run.yaml", "tools.json")
 
 @contextmanager
 def fixed_ids() -> Iterator[None]:
-    """Random ids, counted."""
+    """Random ids, counted, and no time in them."""
     numbers = itertools.count(1)
 
     def token(size: int) -> str:
         return f"{next(numbers):0{2 * size}x}"
 
-    with patch("secrets.token_hex", token), patch("secrets.token_urlsafe", token):
+    with patch("secrets.token_hex", token), patch("secrets.token_urlsafe", token), patch("time.time_ns", lambda: 0):
         yield
 
 

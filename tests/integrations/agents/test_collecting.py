@@ -55,7 +55,7 @@ class Greedy(AgentChat):
     max_tokens: int = MAX_TOKENS
 
 
-def chat(kind: type[AgentChat] = AgentChat, **steps: Sequence[Any]) -> AgentChat:
+def chat(kind: type[AgentChat] = AgentChat, /, **steps: Sequence[Any]) -> AgentChat:
     """Answers a request named by its first word, then says "Done."."""
     return kind(steps={(name, 0): said for name, said in steps.items()} | {(name, 1): ["Done."] for name in steps})
 
@@ -281,7 +281,8 @@ def test_observing_changes_nothing_and_runs_no_tool_for_a_measurement() -> None:
     assert observing.drain(20)
     assert SENT == [40, 40, 1, 1]  # each call once with the middleware, as without
     assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
-    assert {one.candidate.tool_calls[0].arguments["amount"]: one.accepted for one in seen} == {40: True, 1: False}
+    said = [(one.candidate, one.accepted) for one in seen]
+    assert {one and one.tool_calls[0].arguments["amount"]: accepted for one, accepted in said} == {40: True, 1: False}
     assert {one.cost.calls for one in seen} == {4}  # the served message itself was not drawn again
 
 

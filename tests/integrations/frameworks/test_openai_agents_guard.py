@@ -581,6 +581,7 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     assert bank.paid == [7]
     file = read_records(records)
     (record,) = file.records
+    assert item.content.verdict is not None
     assert (record.id, record.group) == (item.content.verdict["record"], "Pay what I owe")
     assert (file.header.plan.bindings, file.header.prompt.system) == (bank.bindings, "Be brief.")
     (step,), others = reviews_of_store(store, {record.id: record})

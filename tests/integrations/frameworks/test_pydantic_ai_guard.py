@@ -619,7 +619,7 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     assert bank.paid == [5]
     (record,) = read_records(tmp_path / "records.jsonl").records
     (step,), others = reviews_of_store(store, {record.id: record})
-    assert (step.action, step.correct, step.gated, others) == ("approve", True, {"pay"}, 0)
+    assert (step.action, step.correct, step.gated, others) == ("approve", True, frozenset({"pay"}), 0)
     for wrong in ({"on_abstain": "raise"}, {"held": "retry"}):
         with pytest.raises(UsageError, match='needs on_abstain="review"'):
             GuardCapability(**{**given, **wrong})
