@@ -57,7 +57,7 @@ MANY_CUT_OFF = 0.02
 
 
 PACKED_FROM = 50_000
-"""Calibration items from which on their scores are stored packed: five million numbers are 92 MiB of JSON."""
+"""Items from which on scores and hashes of questions are stored packed: five million numbers are 92 MiB of JSON."""
 
 
 class DataFingerprint(Frozen):
