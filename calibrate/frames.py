@@ -270,7 +270,7 @@ class Records:
         fitted = [key for key, spec in known.items() if artifact is not None and spec == artifact.estimator]
         return fitted[0] if fitted else key_of(self.file, estimator)
 
-    def _unchosen(self) -> tuple[Record, ...]:
+    def _unchosen(self) -> Sequence[Record]:
         """The records without those that the artifact's estimator was chosen on."""
         return self.file.records if self.artifact is None else without_choice(self.artifact, self.file.records)
 

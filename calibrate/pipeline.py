@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
-from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
+from .data.columns import CUT, ENDED, ColumnRecords, coded_groups, open_records, records_fingerprint
 from .data.labels import refuse_contradictions
-from .data.questions import fingerprint
-from .data.records import Record, RecordFile, RecordHeader, read_records
+from .data.questions import fingerprint, question_digest
+from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, all_grouped, one_per_cluster, split
 from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap, training_of
 from .scoring.reach import at_look, check_labelled_part, draw_digest
-from .scoring.scores import Scored, arrays
+from .scoring.scores import Scored, arrays, labels_of, taken
 from .segments import BySegment, with_segments
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
@@ -36,19 +36,23 @@ __all__ = [
     "CERTIFICATE_DELTA",
     "Groups",
     "HeldOut",
+    "accepted_of",
     "at_calibration",
     "calibration_part",
     "fit_artifact",
     "fitted_hashes",
+    "hashes_of_fit",
     "held_out",
     "is_accepted",
     "looked_before",
     "part_header",
+    "question_hashes",
     "refit",
     "refuse_choice",
     "refuse_fitted",
     "require_same",
     "split",
+    "without",
     "without_choice",
 ]
 
@@ -125,8 +129,8 @@ def fit_artifact(
             of the questions, a cluster rule without groups, a look that was not declared or lacks labels, or a rule
             that cannot be used.
     """
-    file = records if isinstance(records, RecordFile) else read_records(records)
-    used = file.records if part is None else tuple(part)
+    file = records if isinstance(records, RecordFile) else open_records(records)
+    used = file.records if part is None else part
     looked = None
     if look is not None or looks:
         if look is None or part is not None:
@@ -148,6 +152,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
+    kept = _kept(used, scored, estimator)
     spec = header.estimators.get(estimator)
     if spec is None:
         raise UsageError(
@@ -169,19 +174,19 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, scored),
+        data=_fingerprint(file, used, kept, scored),
         outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked)),
         certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(used, scored),
+        turns=_turns(kept),
         reach=reach,
         looks=looked,
     )
     if by is None:
         return artifact
-    group = {record.id: record.group for record in used}
-    return with_segments(artifact, [group[name] for name in scored.ids], by)
+    groups_of = kept.groups if isinstance(kept, ColumnRecords) else [record.group for record in kept]
+    return with_segments(artifact, groups_of, by)
 
 
 def refit(
@@ -232,7 +237,10 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
         return False
     if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
         return False
-    return not Counter(earlier.calibration.uncertainty) - Counter(later.calibration.uncertainty)
+    old, old_count = np.unique(earlier.calibration.uncertainty, return_counts=True)
+    new, new_count = np.unique(later.calibration.uncertainty, return_counts=True)
+    place = np.minimum(np.searchsorted(new, old), new.size - 1)
+    return bool(((new[place] == old) & (old_count <= new_count[place])).all())
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -276,16 +284,20 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     Raises:
         UsageError: No record has a label, or the estimator was chosen on some of them.
     """
-    labelled = [record for record in records if record.correct is not None]
+    known = labels_of(records) >= 0
+    labelled = taken(records, known)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
     refuse_choice(artifact, labelled, "test")
     refuse_fitted(artifact, labelled, "test")
-    accepted = [record for record in labelled if is_accepted(artifact, record, estimator)]
-    errors = sum(not record.correct for record in accepted)
-    correct = sum(bool(record.correct) for record in labelled)
-    return HeldOut.count(n=len(labelled), n_accepted=len(accepted), n_errors=errors, n_correct=correct)
+    right, accepted = labels_of(labelled) == 1, accepted_of(artifact, labelled, estimator)
+    return HeldOut.count(
+        n=len(labelled),
+        n_accepted=int(np.count_nonzero(accepted)),
+        n_errors=int(np.count_nonzero(accepted & ~right)),
+        n_correct=int(np.count_nonzero(right)),
+    )
 
 
 def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
@@ -297,15 +309,31 @@ def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
     return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
 
 
-def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> tuple[Record, ...]:
+def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Record]:
     """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
-    used = frozenset() if artifact.choice is None else frozenset(artifact.choice.questions)
-    return tuple(record for record in records if not used or training_of([record]).ids[0] not in used)
+    if artifact.choice is None:
+        return records
+    used = frozenset(artifact.choice.questions)
+    if isinstance(records, ColumnRecords):
+        hashes = np.array([int(one, 16) for one in used], dtype=np.uint64)
+        return records.take(~np.isin(records.numbers("id_hash", np.uint64), hashes))
+    return tuple(record for record in records if training_of([record]).ids[0] not in used)
+
+
+def without(records: Sequence[Record], others: Sequence[Record]) -> Sequence[Record]:
+    """The records whose ids are not among the others'."""
+    if not others:
+        return records
+    if isinstance(records, ColumnRecords) and isinstance(others, ColumnRecords):
+        return records.take(~np.isin(records.numbers("id_hash", np.uint64), others.numbers("id_hash", np.uint64)))
+    names = {record.id for record in others}
+    ids = records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
+    return taken(records, np.array([name not in names for name in ids], dtype=np.bool_))
 
 
 def calibration_part(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
-) -> tuple[list[Record], list[Record]]:
+) -> tuple[Sequence[Record], Sequence[Record]]:
     """The records of the calibration part, and the others but those that the estimator was chosen on.
 
     Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
@@ -316,13 +344,13 @@ def calibration_part(
         UsageError: It does not say, and there are more.
     """
     records = without_choice(artifact, records)
-    used, clusters = artifact.data.questions, artifact.calibration.group
+    clusters = artifact.calibration.group
     if clusters is not None:
         groups = set(clusters)
-        ours = [record.group in groups for record in records]
-    elif used is not None:
-        known = set(used)
-        ours = [_question_hash(record) in known for record in records]
+        codes, names = coded_groups(records)
+        ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
+    elif artifact.data.questions is not None:
+        ours = np.isin(question_hashes(records), hashes_of_fit(artifact))
     else:
         usable = len(arrays(records, estimator).ids)
         if usable > artifact.data.n_used:
@@ -331,14 +359,28 @@ def calibration_part(
                 "and a label, and an artifact of this older version does not say which it used. Name the part that was "
                 "kept out with --test, or fit again."
             )
-        ours = [True] * len(records)
-    kept = [record for record, own in zip(records, ours, strict=True) if own]
-    return kept, [record for record, own in zip(records, ours, strict=True) if not own]
+        ours = np.ones(len(records), dtype=np.bool_)
+    return taken(records, ours), taken(records, ~ours)
 
 
-def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> set[str]:
+def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
+    """Short hashes of id and text of the records' questions, as `DataFingerprint.questions` has them, shape (n,)."""
+    if isinstance(records, ColumnRecords):
+        return records.numbers("question", np.uint64)
+    digests = b"".join(question_digest(record.to_question()) for record in records)
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+
+
+def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
+    """`question_hashes` of the calibration part; none where the artifact does not know them."""
+    digests = bytes.fromhex("".join(artifact.data.questions or ()))
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+
+
+def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
     """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
-    return set(artifact.data.questions or ()) & set(map(_question_hash, records))
+    known = hashes_of_fit(artifact)
+    return np.intersect1d(known, question_hashes(records)) if known.size else known
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -349,12 +391,14 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     Raises:
         UsageError: Naming how many there are.
     """
-    known = fitted_hashes(artifact, records)
-    shared = [record.id for record in records if known and _question_hash(record) in known]
+    known = hashes_of_fit(artifact)
+    if not known.size:
+        return
+    shared = taken(records, np.isin(question_hashes(records), known))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
-            f"{shared[0]!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
+            f"{shared[0].id!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
         )
 
 
@@ -370,6 +414,20 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
             f"{shared} of {len(records)} {what} records are among those that --estimator auto chose on, where the "
             "chosen estimator looks better than on new questions. Leave them out, or test on other questions."
         )
+
+
+def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> NDArray[np.bool_]:
+    """Which records the artifact's gate accepts; see `is_accepted`."""
+    if not isinstance(records, ColumnRecords):
+        return np.array([is_accepted(artifact, record, estimator) for record in records], dtype=np.bool_)
+    codes, names = (
+        records.coded("group") if artifact.segments is not None else (np.zeros(len(records), np.int64), [None])
+    )
+    outcomes = [artifact.outcome_in(name) for name in names]
+    cut = np.array([one.threshold if isinstance(one, Feasible) else -np.inf for one in outcomes], dtype=np.float64)
+    # What is not measured is NaN, which is not below any threshold.
+    found: NDArray[np.bool_] = records.values(estimator) <= cut[codes]
+    return found
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
@@ -420,36 +478,47 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
-def _fingerprint(file: RecordFile, used: Sequence[Record], scored: Scored) -> DataFingerprint:
-    kept = set(scored.ids)
+def _kept(used: Sequence[Record], scored: Scored, estimator: str) -> Sequence[Record]:
+    """The records that the rule is fitted on."""
+    if isinstance(used, ColumnRecords):
+        return used.take(used.usable(estimator))
+    names = set(scored.ids)
+    return [record for record in used if record.id in names]
+
+
+def _fingerprint(file: RecordFile, used: Sequence[Record], kept: Sequence[Record], scored: Scored) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=fingerprint(record.to_question() for record in used if record.id in kept),
+        sha256=records_fingerprint(kept),
+        version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
         n_cut_off=_cut_off(used),
-        questions=tuple(sorted(map(_question_hash, used))),
+        questions=_spelled(np.sort(question_hashes(used))),
     )
 
 
-def _question_hash(record: Record) -> str:
-    """Of id and text: ids alone are often row numbers, and one text may be asked twice."""
-    return sha256_hex(canonical_json([record.id, record.to_question().asked]))[:16]
+def _spelled(hashes: NDArray[np.uint64]) -> tuple[str, ...]:
+    """Each as 16 hex digits."""
+    digits = hashes.astype(">u8").tobytes().hex()
+    return tuple(digits[at : at + 16] for at in range(0, len(digits), 16))
 
 
 def _cut_off(used: Sequence[Record]) -> int | None:
     """Answers that were cut off; None where nothing says how answers ended."""
+    if isinstance(used, ColumnRecords):
+        flags = used.flags()
+        return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
     primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
     known = any(primary.finish_reason is not None for primary in primaries)
     return sum(record.cut_off for record in used) if known else None
 
 
-def _turns(used: Sequence[Record], scored: Scored) -> tuple[str, ...] | None:
+def _turns(kept: Sequence[Record]) -> tuple[str, ...] | None:
     """Turns of the prompts the threshold was fitted on; None where those of one are not known."""
-    kept = set(scored.ids)
-    found = {record.turns for record in used if record.id in kept}
+    found = set(kept.coded("turns")[1]) if isinstance(kept, ColumnRecords) else {record.turns for record in kept}
     return None if None in found or not found else tuple(sorted(turns for turns in found if turns is not None))
 
 

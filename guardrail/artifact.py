@@ -7,12 +7,24 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+import zlib
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    FieldSerializationInfo,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
@@ -44,6 +56,10 @@ MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
 
+PACKED_FROM = 50_000
+"""Items from which on scores and hashes of questions are stored packed: five million numbers are 92 MiB of JSON."""
+
+
 class DataFingerprint(Frozen):
     """Which labelled questions the threshold was fitted on."""
 
@@ -51,6 +67,8 @@ class DataFingerprint(Frozen):
     """Name of the question set, e.g. its file name without folders."""
     sha256: str
     """Hash over the questions that were used, in canonical form."""
+    version: Literal[1, 2] = Field(default=1, exclude_if=lambda version: version == 1)
+    """What is hashed. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
@@ -65,6 +83,17 @@ class DataFingerprint(Frozen):
     questions: tuple[str, ...] | None = Field(default=None, repr=False, exclude_if=lambda questions: questions is None)
     """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
     in one file. None in older files."""
+
+    @field_validator("questions", mode="before")
+    @classmethod
+    def _unpacked(cls, stored: Any) -> Any:
+        return tuple(f"{number:016x}" for number in _unpack(stored, "Q")) if isinstance(stored, dict) else stored
+
+    @field_serializer("questions", when_used="json")
+    def _packed(self, questions: tuple[str, ...] | None) -> Any:
+        if questions is None or len(questions) < PACKED_FROM:
+            return questions
+        return _pack("Q", (int(one, 16) for one in questions))
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -176,9 +205,42 @@ class CalibrationScores(Frozen):
             raise ValueError(f"uncertainty, error, group and segment differ in length: {sorted(lengths)}")
         return self
 
+    @field_validator("uncertainty", "error", mode="before")
+    @classmethod
+    def _unpacked(cls, stored: Any) -> Any:
+        return tuple(_unpack(stored, "bd")) if isinstance(stored, dict) else stored
+
+    @field_serializer("uncertainty", "error", when_used="json")
+    def _packed(self, values: tuple[float, ...], info: FieldSerializationInfo) -> Any:
+        if len(values) < PACKED_FROM:
+            return values
+        return _pack("d", values) if info.field_name == "uncertainty" else _pack("b", map(int, values))
+
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without(write(self), "segment")
+
+
+def _pack(kind: str, values: Iterable[float]) -> dict[str, str]:
+    """Numbers as {type code: base64 of their compressed little-endian bytes}."""
+    numbers = array(kind, values)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return {kind: b64encode(zlib.compress(numbers.tobytes(), 1)).decode()}
+
+
+def _unpack(stored: dict[str, str], kinds: str) -> array[Any]:
+    (kind, text), *others = stored.items() or [("", "")]
+    if others or kind not in tuple(kinds):
+        raise ValueError(f"packed numbers have one field of {', '.join(kinds)}, got the fields {sorted(stored)}")
+    numbers = array(kind)
+    try:
+        numbers.frombytes(zlib.decompress(b64decode(text, validate=True)))
+    except (TypeError, zlib.error) as error:
+        raise ValueError(f"the packed numbers cannot be read: {error}") from error
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 class Segments(Frozen):

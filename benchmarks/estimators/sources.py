@@ -54,7 +54,7 @@ class Source:
     name: str
     title: str
     path: Path
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     plan: SamplingPlan
     judges: tuple[str, ...] = ()
     similarities: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ def _intercode_observed(path: Path, name: str) -> Source:
 def _agent(
     path: Path,
     name: str,
-    records: tuple[Record, ...],
+    records: Sequence[Record],
     title: str,
     judges: tuple[str, ...],
     notes: tuple[str, ...],

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.markup import escape
 from rich.panel import Panel
 
@@ -18,15 +20,14 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.records import read_records
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
-from ..pipeline import fitted_hashes, require_same
+from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
-from .frame import RecordsArgument, app, console, finish, print_line, read_pool
+from .frame import RecordsArgument, app, console, finish, open_files, open_pool, print_line, read_pool
 
 __all__ = ["audit", "drift"]
 
@@ -68,10 +69,10 @@ def audit(
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
-        file = read_pool(records)
+        file = open_pool(records)
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = read_pool(calibration) if calibration else None
+        fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
@@ -181,7 +182,7 @@ def _print_what_helps(
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
     """The commands that give a record file the scores and labels it lacks."""
-    header, name = read_records(path).header, shlex.quote(str(path))
+    header, name = open_files([path])[0].header, shlex.quote(str(path))
     commands = [] if key in header.estimators else [f"calibrate score {name} {estimator_flags(key)}"]
     if header.correctness is None:
         rule = written(JudgeSpec.model_validate(artifact.correctness.model_dump()))
@@ -194,28 +195,29 @@ def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Se
 
     A file counts if it is scored and labelled as the artifact says and adds questions of the fit to those found before.
     """
-    missing = set(artifact.data.questions or ())
+    missing = hashes_of_fit(artifact)
     found: list[Path] = []
     for folder in dict.fromkeys([path.parent, *(one.parent for one in fresh)]):
         for candidate in sorted(folder.glob("*.jsonl")):
-            if missing and not any(candidate.samefile(one) for one in (*fresh, *found)):
+            if missing.size and not any(candidate.samefile(one) for one in (*fresh, *found)):
                 held = _questions_of_fit(artifact, candidate, key)
-                if held <= missing and held:
+                if held.size and np.isin(held, missing).all():
                     found.append(candidate)
-                    missing -= held
-    return [] if missing else found
+                    missing = np.setdiff1d(missing, held)
+    return [] if missing.size else found
 
 
-def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> set[str]:
+def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> NDArray[np.uint64]:
     """Hashes of the questions of the fit in a record file; none in a file of another kind."""
+    nothing = np.empty(0, dtype=np.uint64)
     try:
         with path.open("rb") as stream:
             if not stream.read(20).startswith(b'{"header"'):
-                return set()  # other JSON, which may be large
-        file = read_records(path)
+                return nothing  # other JSON, which may be large
+        (file,) = open_files([path])
         require_same(artifact, file, key)
     except (GuardrailError, OSError):
-        return set()
+        return nothing
     return fitted_hashes(artifact, file.records)
 
 

@@ -15,7 +15,6 @@ import typer
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
-from ..data.records import read_records
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
@@ -24,7 +23,7 @@ from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..report.sentences import percent
 from ..thresholds.registry import compared_rules
-from .frame import app, console, finish, keep_inputs, print_line, table, warn_repeated
+from .frame import app, console, finish, keep_inputs, open_files, print_line, table, warn_repeated
 
 __all__ = ["evaluate"]
 
@@ -94,8 +93,7 @@ def evaluate(
     Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
     """
     keep_inputs(records, [figure, csv_path, json_path])
-    files = [read_records(path) for path in records]
-    pools = sources(files, apart=apart)
+    pools = sources(open_files(records), apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
     asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)

@@ -18,6 +18,7 @@ from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
+from ..data.columns import in_memory
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
@@ -39,11 +40,11 @@ from ..report.sentences import (
     second_look,
 )
 from ..scoring.metrics import ks_two_sample
-from ..scoring.reach import waits_for_label
+from ..scoring.reach import waiting_of
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, read_pool, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, open_pool, print_line, table
 from .label import print_structured, shortened
 from .score import chosen_estimator
 
@@ -134,7 +135,7 @@ def fit(
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
-    file = read_pool(records)
+    file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
@@ -144,19 +145,20 @@ def fit(
                 "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
                 "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
             )
-        _fit_with_people(file, key, human_labels, alpha, delta, out, asked_people)
+        _fit_with_people(in_memory(file), key, human_labels, alpha, delta, out, asked_people)
         return
     if by and cluster_by_group:
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    part, rest = list(file.records), None
+    part: Sequence[Record] = file.records
+    rest: Sequence[Record] | None = None
     tests = list(test or ())
     if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     if test_fraction and look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
-    tested = read_pool(test) if test else None
+    tested = open_pool(test) if test else None
     if tested is not None:
-        rest = list(tested.records)
+        rest = tested.records
     elif test_fraction:
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         tests = [kept_out]
@@ -164,9 +166,9 @@ def fit(
     rule = rule or ("certified" if by else "acrc")
     choice: dict[str, Any] = {}
     if key == AUTO:
-        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, seed=seed)
+        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=tuple(part), seed=seed)
         print_choice(chosen)
-        key, part, choice = chosen.estimator, list(chosen.rest), {"choice": chosen.choice}
+        key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
     artifact = fit_artifact(
         file,
         estimator=key,
@@ -338,8 +340,10 @@ def warn_incomplete(file: RecordFile) -> None:
             "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
             "yellow",
         )
-    waiting = [waits_for_label(record, file.header) for record in file.records]
-    if file.header.reach is not None and True in waiting and not all(waiting[waiting.index(True) :]):
+    if file.header.reach is None:
+        return
+    waiting = waiting_of(file.records, file.header).tolist()
+    if True in waiting and not all(waiting[waiting.index(True) :]):
         print_line(
             f"{sum(waiting)} of the {len(waiting)} questions that were drawn have no label, and they are not the last "
             "of the draw. If they were left out because they are hard to judge, the promise does not hold. Label the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
@@ -25,6 +26,8 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
+from ..data.columns import open_each, pool
+from ..data.progress import bar
 from ..data.records import RecordFile, read_records, write_records
 
 __all__ = [
@@ -37,6 +40,8 @@ __all__ = [
     "first_problem",
     "keep_inputs",
     "one_file",
+    "open_files",
+    "open_pool",
     "print_line",
     "read_pool",
     "resolve_model",
@@ -186,6 +191,18 @@ def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None
                 raise UsageError(
                     f"writing {target} would overwrite {source}, which is read here. Name another file to write."
                 )
+
+
+def open_files(paths: Sequence[Path]) -> list[RecordFile]:
+    """Record files; large ones by columns, which all cores build where they are missing."""
+    return open_each(paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
+
+
+def open_pool(paths: Sequence[Path]) -> RecordFile:
+    """`open_files` as one, with a warning about questions that are in two of them."""
+    file = pool(open_files(paths))
+    warn_repeated(file)
+    return file
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:

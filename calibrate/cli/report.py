@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from guardrail.artifact import CalibrationArtifact
@@ -14,11 +15,11 @@ from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
-from ..pipeline import require_same
+from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
 from .fit import exit_if_refuted, fit_flags, following, merged_command, print_verdict
-from .frame import app, console, finish, keep_inputs, print_line, read_pool
+from .frame import app, console, finish, keep_inputs, open_pool, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -48,10 +49,10 @@ def report(
     Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = read_pool(records), CalibrationArtifact.load(artifact)
+    file, loaded = open_pool(records), CalibrationArtifact.load(artifact)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
-    test_file = read_pool(test) if test else None
+    test_file = open_pool(test) if test else None
     if test_file is not None:
         require_same(loaded, test_file, key)
     parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)
@@ -68,10 +69,10 @@ def report(
         f"calibrate fit {file.path} {fit_flags(loaded, key)} --out {artifact}",
         f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
     )
-    inside = {(record.id, record.question) for record in file.records}
     fresh = ""
-    if test_file is not None and not any((record.id, record.question) in inside for record in test_file.records):
-        fresh = str(test_file.path)  # not merged already
+    if test_file is not None:
+        inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))
+        fresh = "" if inside.any() else str(test_file.path)  # merged already
     merged = merged_command(loaded, key, str(file.path), fresh, artifact)
     written = write_report(
         out,

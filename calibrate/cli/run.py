@@ -225,7 +225,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     exit_if_refuted(artifact, audited)
 
 
-def _parts(settings: RunConfig, groups: Groups) -> tuple[list[Question], list[Question]]:
+def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
     questions = _questions(settings.questions, settings.questions_format)
     if settings.test_questions is not None:
         test = _questions(settings.test_questions, settings.questions_format)

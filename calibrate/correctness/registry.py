@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured, read_json
 from guardrail.judges.registry import JUDGES
@@ -13,6 +15,7 @@ from guardrail.judges.tool_call import read_calls
 from guardrail.models import resolve_model
 from guardrail.types import Bindings, Sample
 
+from ..data.columns import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.records import Record
@@ -158,13 +161,12 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         rule: Name of the rule that labelled them.
         judge: Name of the judge of the scores that will be used.
     """
-    answers = [record.drawn.primary for record in records if record.drawn is not None and record.drawn.primary]
-    if not answers:
+    kinds, labels = _kinds_and_labels(records)
+    if not kinds:
         return []
-    kind, count = Counter(map(_kind, answers)).most_common(1)[0]
-    if 2 * count < len(answers):
+    kind, count = kinds.most_common(1)[0]
+    if 2 * count < kinds.total():
         return []
-    labels = [record.correct for record in records]
     none_right = False in labels and True not in labels
     made = RULES.get(rule)  # None for labels that people gave
     of_words = rule_fact(made, "compares_words")
@@ -182,6 +184,15 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
         advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")
     return advice
+
+
+def _kinds_and_labels(records: Sequence[Record]) -> tuple[Counter[Kind], set[bool | None]]:
+    """How many primary answers are of each kind, the kind of the first record first; and the labels that occur."""
+    if isinstance(records, ColumnRecords):
+        found: dict[Any, int] = records.kinds()
+        return Counter(found), {None if one < 0 else bool(one) for one in np.unique(records.labels()).tolist()}
+    answers = (record.drawn.primary for record in records if record.drawn is not None and record.drawn.primary)
+    return Counter(map(_kind, answers)), {record.correct for record in records}
 
 
 def _compares_words(kind: Kind, role: str, name: str) -> str:

@@ -17,6 +17,7 @@ from guardrail.files import check_version
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
+from .columns import ColumnRecords
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
 
@@ -155,11 +156,11 @@ def refuse_contradictions(records: Iterable[Record]) -> None:
     Raises:
         UsageError: Naming both records of the first pair and the number of pairs.
     """
-    found = contradictions(records)
-    if not found:
+    pair, n = _first_contradiction(records)
+    if pair is None:
         return
-    right, wrong = sorted(found[0], key=lambda record: not record.correct)
-    more = f" ({len(found)} such pairs in all)" if len(found) > 1 else ""
+    right, wrong = sorted(pair, key=lambda record: not record.correct)
+    more = f" ({n} such pairs in all)" if n > 1 else ""
     shown = right.shown_answer
     answer = "" if shown is None else f" and the same answer {shown[:200]!r}"
     raise UsageError(
@@ -167,6 +168,17 @@ def refuse_contradictions(records: Iterable[Record]) -> None:
         f"is labelled right and the second wrong{more}. One of the labels (or its reference) is a mistake: correct it "
         "and label again, or leave a record out (calibrate import --exclude ID)."
     )
+
+
+def _first_contradiction(records: Iterable[Record]) -> tuple[tuple[Record, Record] | None, int]:
+    """The first of `contradictions`, and their number."""
+    if not isinstance(records, ColumnRecords):
+        found = contradictions(records)
+        return (found[0] if found else None), len(found)
+    places, n = records.both_ways()
+    pairs = ((records[one], records[other]) for one, other in places.tolist())
+    # Columns hold short hashes, so the records themselves have the last word.
+    return next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None), n
 
 
 def _asked_and_answered(record: Record) -> str:

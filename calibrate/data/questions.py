@@ -34,6 +34,8 @@ __all__ = [
     "read_questions",
     "read_rows",
     "reference_label",
+    "row_digest",
+    "rows_fingerprint",
     "slot_names",
 ]
 
@@ -130,6 +132,24 @@ def fingerprint(questions: Iterable[Question]) -> str:
         digest.update(canonical_json(row, compact=False).encode())
         digest.update(b"\n")
     return digest.hexdigest()
+
+
+def row_digest(question: Question) -> bytes:
+    """First 16 bytes of SHA-256 over the canonical row of a question."""
+    row = question.model_dump()
+    if question.slots is None:
+        del row["slots"]
+    return hashlib.sha256(canonical_json(row).encode()).digest()[:16]
+
+
+def question_digest(question: Question) -> bytes:
+    """First 8 bytes of SHA-256 over id and what is asked: ids are often row numbers, and a text may be asked twice."""
+    return hashlib.sha256(canonical_json([question.id, question.asked]).encode()).digest()[:8]
+
+
+def rows_fingerprint(rows: bytes) -> str:
+    """SHA-256 over sorted `row_digest` of questions, one behind the other: `fingerprint` without texts in memory."""
+    return hashlib.sha256(rows).hexdigest()
 
 
 def slot_names(questions: Sequence[Question]) -> tuple[str, ...]:

@@ -48,11 +48,16 @@ __all__ = [
     "RecordWriter",
     "exclusive",
     "open_writer",
+    "parse_header",
+    "parse_record",
+    "pool_header",
     "pooled",
     "read_records",
     "read_spans",
     "record_line",
+    "refuse_mixture",
     "refuse_other_collection",
+    "repeated",
     "replace_lines",
     "rewrite_records",
     "stream_records",
@@ -177,14 +182,14 @@ class RecordFile:
     Attributes:
         path: Where it was read. Of several files that were pooled: their paths, as on a command line.
         header: Its first line.
-        records: One record a question, in file order.
+        records: One record a question, in file order; of a large file `calibrate.data.columns.ColumnRecords`.
         torn: Whether a torn last line (a writer was killed) was left out.
         repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """
 
     path: Path
     header: RecordHeader
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     torn: bool = False
     repeated: tuple[tuple[str, str], ...] = ()
 
@@ -288,7 +293,7 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
         return first
     line_of: dict[str, Path] = {}
     for file in files:
-        _refuse_mixture(first, file)
+        refuse_mixture(first, file)
         for record in file.records:
             if record.id in line_of:
                 raise UsageError(
@@ -297,6 +302,17 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
                 )
             line_of[record.id] = file.path
     records = tuple(chain.from_iterable(file.records for file in files))
+    asked = fingerprint(record.to_question() for record in records)
+    return RecordFile(*pool_header(files, asked), records, any(file.torn for file in files), repeated(files))
+
+
+def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
+    """Name and header of a pool of files that pass `refuse_mixture`.
+
+    Raises:
+        UsageError: The files have scores, and none in common.
+    """
+    first = files[0]
     headers = [file.header for file in files]
     estimators = {
         key: spec
@@ -309,16 +325,16 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
     header = first.header.model_copy(
         update={
             "questions_name": " + ".join(dict.fromkeys(header.questions_name for header in headers)),
-            "questions_sha256": fingerprint(record.to_question() for record in records),
+            "questions_sha256": questions_sha256,
             "n_questions": sum({header.questions_sha256: header.n_questions for header in headers}.values()),
             "correctness": _correctness([header.correctness for header in headers]),
             "estimators": estimators,
         }
     )
-    return RecordFile(Path(_named(files)), header, records, any(file.torn for file in files), _repeated(files))
+    return Path(_named(files)), header
 
 
-def _repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
+def repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
     """Ids of the questions that are in two files under different ids; a file may repeat its own questions."""
     first: dict[str, str] = {}
     found: list[tuple[str, str]] = []
@@ -333,7 +349,12 @@ def _named(files: Sequence[RecordFile]) -> str:
     return shlex.join(str(file.path) for file in files)
 
 
-def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
+def refuse_mixture(first: RecordFile, other: RecordFile) -> None:
+    """Refuse files that cannot be one.
+
+    Raises:
+        UsageError: Naming both sides.
+    """
     found = first.header.model.differences(other.header.model)
     for name in ("plan", "prompt", "correctness"):
         ours, theirs = getattr(first.header, name), getattr(other.header, name)
@@ -420,7 +441,7 @@ class RecordReader:
         line = next(self._lines(), b"")
         if not line:
             raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
-        self.header = _parse_header(path, line)
+        self.header = parse_header(path, line)
         self.good += len(line)
 
     def __iter__(self) -> Iterator[Record]:
@@ -446,7 +467,7 @@ class RecordReader:
                 self.good += len(line)
 
     def _record(self, line: bytes, line_of: dict[str, int]) -> Record:
-        record = _parse_record(self.path, self._number, line)
+        record = parse_record(self.path, self._number, line)
         if record.id in line_of:
             raise RecordError(
                 f"{self.path}:{self._number}: field 'id': got {record.id!r}, which is already at line "
@@ -502,7 +523,7 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[R
                         yield Record.from_stored(line)
                 except ValidationError:
                     if line.endswith(b"\n"):
-                        _parse_record(path, _line_number(path, start), line)
+                        parse_record(path, _line_number(path, start), line)
                         raise
                 start += len(line)
 
@@ -573,7 +594,12 @@ def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
     return RecordFile(path, reader.header, records, reader.torn), reader.good
 
 
-def _parse_header(path: Path, line: bytes) -> RecordHeader:
+def parse_header(path: Path, line: bytes) -> RecordHeader:
+    """The header in the first line of a record file.
+
+    Raises:
+        RecordError: There is none, or one of another version.
+    """
     values = _json_object(path, 1, line)
     header = values.get("header")
     if not isinstance(header, dict):
@@ -588,7 +614,12 @@ def _parse_header(path: Path, line: bytes) -> RecordHeader:
         raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
 
 
-def _parse_record(path: Path, number: int, line: bytes) -> Record:
+def parse_record(path: Path, number: int, line: bytes) -> Record:
+    """The record in a line.
+
+    Raises:
+        RecordError: Naming the file, the number of the line, and the field.
+    """
     try:
         return Record.from_stored(line)
     except ValidationError as error:

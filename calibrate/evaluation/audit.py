@@ -6,28 +6,33 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
+from ..data.columns import ColumnRecords, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, at_calibration, is_accepted, refuse_choice, refuse_fitted, require_same
+from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
-from ..scoring.scores import estimator_key, score_records
+from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
 from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
 from ..thresholds.registry import RULES, certifies
 
 __all__ = ["LEVEL", "Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
+
+Reals = NDArray[np.float64]
 
 LEVEL = 0.05
 """Probability of refuting a gate whose error rate is exactly the target, where none is given."""
@@ -176,17 +181,19 @@ def audit(
         raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
     rate = artifact.alpha if target is None else target
     check_open_unit("target", rate)
-    labelled = [record for record in records if record.correct is not None]
+    label = labels_of(records)
+    labelled = int(np.count_nonzero(label >= 0))
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
-    refuse_overlap(artifact.estimator, labelled, what="test")
-    refuse_fitted(artifact, labelled, "test")
-    accepted = [record for record in records if is_accepted(artifact, record, estimator)]
-    judged = [record for record in accepted if record.correct is not None]
-    errors = sum(not record.correct for record in judged)
+    known = taken(records, label >= 0)
+    refuse_overlap(artifact.estimator, known, what="test")
+    refuse_fitted(artifact, known, "test")
+    values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
+    judged = int(np.count_nonzero(accepted & (label >= 0)))
+    errors = int(np.count_nonzero(accepted & (label == 0)))
     rule = RULES.get(artifact.outcome.rule)
     joint = rule is not None and rule.population == "all"
-    n = len(labelled) if joint else len(judged)
+    n = labelled if joint else judged
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     before = at_calibration(artifact)
     found = Audit(
@@ -198,25 +205,25 @@ def audit(
         population="all" if joint else "accepted",
         n=n,
         n_errors=errors,
-        n_unlabelled=len(accepted) - len(judged),
+        n_unlabelled=int(np.count_nonzero(accepted)) - judged,
         p_refute=p_refute,
         p_support=p_support,
         upper=clopper_pearson_upper(errors, n, level) if n else None,
         needed=needed,
         held_out=HeldOut.count(
-            n=len(labelled),
-            n_accepted=len(judged),
+            n=labelled,
+            n_accepted=judged,
             n_errors=errors,
-            n_correct=sum(bool(record.correct) for record in labelled),
+            n_correct=int(np.count_nonzero(label == 1)),
         ),
         at_calibration=before,
         error_p=None
         if not before.n_accepted or not judged
-        else _fisher(before.n_errors, before.n_accepted, errors, len(judged)),
-        base_error_p=_base_error_p(artifact, labelled, estimator),
-        certified=_certified(artifact, labelled, estimator, rate, level),
-        shift=_shift(artifact, records, estimator, len(accepted)),
-        seen_before=_seen_before(artifact, records, estimator)[0],
+        else _fisher(before.n_errors, before.n_accepted, errors, judged),
+        base_error_p=_base_error_p(artifact, values, label),
+        certified=_certified(artifact, values, label, rate, level),
+        shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
+        seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
     )
     return found if artifact.segments is None else _by_segment(found, artifact, records, estimator)
 
@@ -229,16 +236,12 @@ def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[R
         for name in (*artifact.segments.outcomes, None)
         if isinstance((own := artifact.in_segment(name)).outcome, Feasible)
     }
-    members: dict[str | None, list[Record]] = {name: [] for name in thresholds}
-    for record in records:
-        name = record.group if record.group in artifact.segments.outcomes else None
-        if name in members:
-            members[name].append(record)
-    tested = {
-        name: kept
-        for name, kept in members.items()
-        if any(one.correct is not None and is_accepted(artifact, one, estimator) for one in kept)
-    }
+    codes, names = coded_groups(records)
+    places = {name: place for place, name in enumerate(thresholds)}
+    number = [places.get(name if name in artifact.segments.outcomes else None, -1) for name in names]
+    segment = np.array(number, dtype=np.int64)[codes]
+    judged = np.unique(segment[accepted_of(artifact, records, estimator) & (labels_of(records) >= 0)]).tolist()
+    tested = {name: taken(records, segment == place) for name, place in places.items() if place in judged}
     level = found.level / (len(tested) + 1)
     each = {
         ALL_OTHERS if name is None else name: audit(thresholds[name], kept, estimator, level=level, target=found.target)
@@ -253,23 +256,21 @@ def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[R
     return found.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
 
 
-def _base_error_p(artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str) -> float:
+def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:
     """Of records with a score (and within the artifact's reach), as the calibration items are."""
-    cut = np.inf if artifact.reach is None else artifact.reach.cut
-    wrong = [not r.correct for r in labelled if (value := _value(r, estimator)) is not None and value <= cut]
+    known = label[(values <= (np.inf if artifact.reach is None else artifact.reach.cut)) & (label >= 0)]
     before = artifact.calibration.error
-    return _fisher(sum(before), len(before), sum(wrong), len(wrong)) if wrong else 1.0
+    return _fisher(sum(before), len(before), int(np.count_nonzero(known == 0)), known.size) if known.size else 1.0
 
 
 def _certified(
-    artifact: CalibrationArtifact, labelled: Sequence[Record], estimator: str, target: float, level: float
+    artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8], target: float, level: float
 ) -> Literal["refuted", "supported", "undecided"] | None:
     """The verdict on the certificate's threshold, by the same test: what using it would have changed."""
     if certifies(artifact.outcome.rule) or not isinstance(artifact.certificate, Feasible):
         return None
-    stricter = artifact.model_copy(update={"outcome": artifact.certificate, "segments": None})
-    judged = [record for record in labelled if is_accepted(stricter, record, estimator)]
-    return audit_counts(sum(not record.correct for record in judged), len(judged), target, level)[0]
+    judged = label[accepts(values, artifact.certificate.threshold) & (label >= 0)]
+    return audit_counts(int(np.count_nonzero(judged == 0)), judged.size, target, level)[0]
 
 
 def audit_counts(
@@ -367,13 +368,24 @@ def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
     Raises:
         UsageError: Naming how many, and one.
     """
-    old = {record.to_question().asked for record in calibration.records}
-    shared = [record.id for record in fresh.records if record.to_question().asked in old]
-    if shared:
+    n, first = _shared(fresh.records, calibration.records)
+    if n:
         raise UsageError(
-            f"{len(shared)} questions of {fresh.path} are also in {calibration.path}, e.g. {shared[0]!r}. A threshold "
-            "chosen on them fits them: leave them out."
+            f"{n} questions of {fresh.path} are also in {calibration.path}, e.g. {first!r}. A threshold chosen on them "
+            "fits them: leave them out."
         )
+
+
+def _shared(fresh: Sequence[Record], calibration: Sequence[Record]) -> tuple[int, str]:
+    """How many of the fresh records ask what a calibration record asks, and the id of the first."""
+    if isinstance(fresh, ColumnRecords) and isinstance(calibration, ColumnRecords):
+        # Columns hold short hashes, so the records themselves have the last word.
+        asked = fresh.numbers("asked", np.uint64)
+        fresh = fresh.take(np.isin(asked, calibration.numbers("asked", np.uint64)))
+        calibration = calibration.take(np.isin(calibration.numbers("asked", np.uint64), asked))
+    old = {record.to_question().asked for record in calibration}
+    shared = [record.id for record in fresh if record.to_question().asked in old]
+    return len(shared), shared[0] if shared else ""
 
 
 def _refuse_calibration(
@@ -400,7 +412,7 @@ def _refuse_calibration(
             "shows which questions to leave out, or that none is shared. The part that `calibrate fit --test-fraction` "
             "kept out is in a separate file."
         )
-    again, once = _seen_before(artifact, file.records, estimator)
+    again, once = _seen_before(artifact, _values(file.records, estimator))
     if again >= max(FEWEST_COINCIDENCES, once / 2):
         raise UsageError(
             f"{again} of the {once} scores that occur once in the artifact's calibration set occur in {file.path}. "
@@ -409,9 +421,8 @@ def _refuse_calibration(
         )
 
 
-def _shift(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, accepted: int) -> Shift:
+def _shift(artifact: CalibrationArtifact, values: Reals, estimator: str, accepted: int) -> Shift:
     before = np.array(artifact.calibration.uncertainty)
-    values = _values(records, estimator)
     if not values.size:
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
     if artifact.reach is not None and (values <= artifact.reach.cut).any():
@@ -440,10 +451,10 @@ def _fisher(a: int, n: int, b: int, m: int) -> float:
     return float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue)
 
 
-def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> tuple[int, int]:
+def _seen_before(artifact: CalibrationArtifact, values: Reals) -> tuple[int, int]:
     """Calibration scores that occur once there and once here, and that occur once there; (0, 0) for coarse scores."""
     old, old_count = np.unique(np.array(artifact.calibration.uncertainty), return_counts=True)
-    new, new_count = np.unique(_values(records, estimator), return_counts=True)
+    new, new_count = np.unique(values, return_counts=True)
     single = old[old_count == 1]
     if 2 * single.size < len(artifact.calibration.uncertainty):  # equal scores say nothing where most are shared
         return 0, 0
@@ -452,8 +463,13 @@ def _seen_before(artifact: CalibrationArtifact, records: Sequence[Record], estim
 
 def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
     """Whether the fingerprint of the questions with score and label is that of the fit."""
-    used = (record for record in records if record.correct is not None and _value(record, estimator) is not None)
-    return fingerprint(record.to_question() for record in used) == artifact.data.sha256
+    kept = ~np.isnan(values_of(records, estimator)) & (labels_of(records) >= 0)
+    if np.count_nonzero(kept) != artifact.data.n_used:
+        return False
+    used = taken(records, kept)
+    if artifact.data.version == 1:
+        return fingerprint(record.to_question() for record in used) == artifact.data.sha256
+    return records_fingerprint(used) == artifact.data.sha256
 
 
 def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
@@ -481,16 +497,15 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
 
 def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
     """Places of the scores by group; one group for all without groups, or where no group has two scores."""
-    measured = [record for record in records if _value(record, estimator) is not None]
-    places: dict[str | None, list[int]] = {}
-    for place, record in enumerate(measured):
-        places.setdefault(record.group, []).append(place)
-    return list(places.values()) if len(places) < len(measured) else [list(range(len(measured)))]
+    measured = taken(records, ~np.isnan(values_of(records, estimator)))
+    codes = coded_groups(measured)[0].tolist()
+    places: dict[int, list[int]] = {}
+    for place, group in enumerate(codes):
+        places.setdefault(group, []).append(place)
+    return list(places.values()) if len(places) < len(codes) else [list(range(len(codes)))]
 
 
-def _shuffled(
-    values: np.ndarray[tuple[int], np.dtype[np.float64]], places: list[list[int]], draws: np.random.Generator
-) -> list[float]:
+def _shuffled(values: Reals, places: list[list[int]], draws: np.random.Generator) -> list[float]:
     shuffled = values.copy()
     for group in places:
         shuffled[group] = draws.permutation(values[group])
@@ -503,13 +518,9 @@ def _among(some: Sequence[float], values: Sequence[float]) -> bool:
     return all(any(value == one for value in rest) for one in some)
 
 
-def _values(records: Sequence[Record], estimator: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([value for record in records if (value := _value(record, estimator)) is not None])
-
-
-def _value(record: Record, estimator: str) -> float | None:
-    score = record.scores.get(estimator)
-    return None if score is None else score.value
+def _values(records: Sequence[Record], estimator: str) -> Reals:
+    found = values_of(records, estimator)
+    return found[~np.isnan(found)]
 
 
 def _at_least(errors: int, n: int, rate: float) -> float:

@@ -15,7 +15,7 @@ from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster
 from ..scoring.ensemble import cut_for_training, refuse_overlap, training_of
 from ..scoring.metrics import auroc
-from ..scoring.scores import arrays
+from ..scoring.scores import arrays, labels_of, taken, values_of
 from ..thresholds.fit import fit
 from ..thresholds.registry import RULES
 from .label_checks import AurocInterval, auroc_interval
@@ -107,15 +107,15 @@ def rank_estimators(
         delta: Failure probability, for rules that have one.
         groups: What the records' groups are.
     """
-    used = [record for record in records if record.correct is not None]
-    used = list(one_per_cluster(used)) if groups == "cluster" else used
-    error = np.array([0 if record.correct else 1 for record in used], dtype=np.int64)
+    used = taken(records, labels_of(records) >= 0)
+    used = one_per_cluster(used) if groups == "cluster" else used
+    error = 1 - labels_of(used).astype(np.int64)
     scores = {key: found for key in keys if (found := _filled(used, key)) is not None}
     if not used or error.min() == error.max():
         return ()
     ranked = []
     for key in rank_scores(scores, error):
-        measured = sum(_value(record, key) is not None for record in used)
+        measured = int(np.count_nonzero(~np.isnan(values_of(used, key))))
         interval = auroc_interval(scores[key], error)
         assert interval is not None, "there are right and wrong answers"
         accepted = _accepted(used, key, alpha, rule, delta) if rule in RULES else None
@@ -184,20 +184,13 @@ def choose_estimator(
 
 def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
     """Scores, with one above all others where there is none: such a question always abstains."""
-    values = [_value(record, key) for record in records]
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return np.array([max(known) + 1.0 if value is None else value for value in values], dtype=np.float64)
-
-
-def _value(record: Record, key: str) -> float | None:
-    score = record.scores.get(key)
-    return None if score is None else score.value
+    values = values_of(records, key)
+    missing = np.isnan(values)
+    return None if missing.all() else np.where(missing, np.nanmax(values) + 1.0, values)
 
 
 def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delta: float | None) -> int:
-    scored = arrays([record for record in records if _value(record, key) is not None], key)
+    scored = arrays(taken(records, ~np.isnan(values_of(records, key))), key)
     clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "sums" else None
     found = fit(scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast")
     return getattr(found, "n_accepted", 0)

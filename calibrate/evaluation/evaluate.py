@@ -19,15 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
 from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..scoring.metrics import aurc, auroc, excess_aurc
+from ..scoring.metrics import ranking_of
 from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import check_items, request_for
-from ..thresholds.rule import Request, Rule, prefixes
+from ..thresholds.rule import Prefix, Request, Rule, ranked_prefixes
 
 __all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
@@ -203,23 +202,31 @@ def evaluate(
     tallies = [_Tally(splits) for _ in jobs]
     ids = None if groups is None else Groups.of(groups, scores.size)
     ranking = _Ranking()
-    for number, (calibration, test) in enumerate(_splits(scores.size, n_calibration, splits, seed, groups)):
-        fitted = prefixes(scores[calibration], labels[calibration])
-        u, wrong = scores[test], labels[test] == 1
+    # The pool is sorted once: both parts of a split are taken from it in this order.
+    order = np.argsort(scores, kind="stable")
+    ranked, wrong, rank = scores[order], labels[order], np.empty(order.size, dtype=np.int32)
+    rank[order] = np.arange(order.size, dtype=np.int32)
+    pool = ranked_prefixes(ranked, wrong)
+    for number, (calibration, _) in enumerate(_splits(scores.size, n_calibration, splits, seed, groups)):
+        inside = np.zeros(ranked.size, dtype=np.bool_)
+        inside[rank[calibration]] = True
+        fitted, test = (ranked_prefixes(ranked[part], wrong[part]) for part in (inside, ~inside))
         for job, tally in zip(jobs, tallies, strict=True):
             prefix, request = fitted, job.request
             if ids is not None and job.rule.grouping != "none":
                 part = ids.take(calibration)
                 prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
             index = job.rule.select(prefix, request)
-            accepted = np.zeros(u.size, dtype=np.bool_)
+            accepted = errors = 0
             if index is not None:
                 threshold = float(prefix.score[index])
-                accepted = accepts(u, threshold)
-                tally.above[number] = labels[accepts(scores, threshold)].mean() > job.request.alpha
-            tally.record(number, accepted, wrong)
-        ranking.record(u, labels[test])
+                accepted, errors = test.accepted(threshold)
+                taken, wrong_taken = pool.accepted(threshold)
+                tally.above[number] = wrong_taken / taken > job.request.alpha
+            tally.record(number, accepted, errors, test)
+        ranking.record(test)
         progress(number + 1, splits)
+    area, risk, excess = ranking_of(pool)
     return Evaluation(
         n=scores.size,
         n_calibration=n_calibration,
@@ -227,9 +234,9 @@ def evaluate(
         seed=seed,
         grouped=groups is not None,
         base_error=float(labels.mean()),
-        auroc=auroc(scores, labels),
-        aurc=aurc(scores, labels),
-        excess_aurc=excess_aurc(scores, labels),
+        auroc=area,
+        aurc=risk,
+        excess_aurc=excess,
         **ranking.estimates(),
         rows=tuple(tally.row(job) for job, tally in zip(jobs, tallies, strict=True)),
     )
@@ -250,11 +257,11 @@ class _Ranking:
         self.aurc: list[float] = []
         self.excess: list[float] = []
 
-    def record(self, uncertainty: NDArray[np.float64], error: NDArray[np.int8]) -> None:
-        area = auroc(uncertainty, error)
+    def record(self, test: Prefix) -> None:
+        area, risk, excess = ranking_of(test)
         self.auroc += [] if area is None else [area]
-        self.aurc.append(aurc(uncertainty, error))
-        self.excess.append(excess_aurc(uncertainty, error))
+        self.aurc.append(risk)
+        self.excess.append(excess)
 
     def estimates(self) -> dict[str, Estimate | None]:
         return {
@@ -275,11 +282,11 @@ class _Tally:
         self.above = np.zeros(splits)
         """1 where the error rate on the whole pool exceeds alpha."""
 
-    def record(self, split: int, accepted: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> None:
-        self.accepted[split] = np.count_nonzero(accepted)
-        self.errors[split] = np.count_nonzero(accepted & wrong)
-        self.right[split] = np.count_nonzero(~wrong)
-        self.n[split] = wrong.size
+    def record(self, split: int, accepted: int, errors: int, test: Prefix) -> None:
+        self.accepted[split] = accepted
+        self.errors[split] = errors
+        self.right[split] = test.n - test.errors
+        self.n[split] = test.n
 
     def row(self, job: _Job) -> EvaluationRow:
         some = self.accepted > 0

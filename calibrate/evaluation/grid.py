@@ -12,8 +12,9 @@ from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
+from ..data.columns import pool
 from ..data.progress import Progress, silent
-from ..data.records import Record, RecordFile, pooled
+from ..data.records import Record, RecordFile
 from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
@@ -40,7 +41,7 @@ class Source:
     dataset: str
     model: str
     file: RecordFile
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 class Cell(Frozen):
@@ -115,7 +116,7 @@ def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
     """
     if apart:
         return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
-    file = pooled(files)
+    file = pool(files)
     return [Source(_dataset(files[0]), file.header.model.model, file, file.records)]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +25,9 @@ from guardrail.types import Frozen
 from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
+from ..data.columns import ColumnRecords
 from ..data.records import Record
+from ..scoring.scores import labels_of, values_of
 from ..thresholds.fit import check_items, check_open_unit
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "auroc_interval",
     "judge_to_look_at",
     "labelled_answers",
+    "lowest",
     "merged_pairs",
     "missed",
     "suspicious",
@@ -130,37 +135,33 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
         estimator: Key of the score.
         k: Most records of each kind to return.
     """
-    usable = []
-    for record in records:
-        score = record.scores.get(estimator)
-        if record.correct is not None and score is not None and score.value is not None:
-            usable.append((score.value, record))
-    values = np.sort([value for value, _ in usable])
-    most = EXTREME * len(usable)
-
-    def certain(value: float) -> bool:
-        return float(np.searchsorted(values, value, side="left")) <= most
-
-    def uncertain(value: float) -> bool:
-        return float(values.size - np.searchsorted(values, value, side="right")) <= most
-
-    constant = values.size == 0 or values[0] == values[-1]
-    wrong = sorted(
-        ((value, record.id, record) for value, record in usable if not record.correct and certain(value)),
-        key=lambda item: item[:2],
-    )
-    right = sorted(
-        ((-value, record.id, record) for value, record in usable if record.correct and uncertain(value)),
-        key=lambda item: item[:2],
-    )
-    if constant:
-        wrong, right = [], []
+    score, label = values_of(records, estimator), labels_of(records)
+    usable = ~np.isnan(score) & (label >= 0)
+    values = np.sort(score[usable])
+    if not values.size or values[0] == values[-1]:
+        return Suspicious((), (), 0, 0)
+    # At most this share of the scores is below the largest certain one, and above the smallest uncertain one.
+    most = math.floor(EXTREME * values.size)
+    certain = usable & (label == 0) & (score <= values[min(most, values.size - 1)])
+    uncertain = usable & (label == 1) & (score >= values[max(values.size - 1 - most, 0)])
     return Suspicious(
-        wrong=tuple(record for *_, record in wrong[:k]),
-        right=tuple(record for *_, record in right[:k]),
-        n_wrong=len(wrong),
-        n_right=len(right),
+        wrong=tuple(record for _, record in lowest(records, certain, score, k)),
+        right=tuple(record for _, record in lowest(records, uncertain, -score, k)),
+        n_wrong=int(np.count_nonzero(certain)),
+        n_right=int(np.count_nonzero(uncertain)),
     )
+
+
+def lowest(
+    records: Sequence[Record], among: NDArray[np.bool_], score: NDArray[np.float64], k: int
+) -> list[tuple[float, Record]]:
+    """The k records with the lowest scores, with these; by id where they are equal."""
+    found = np.flatnonzero(among)
+    if found.size > k:
+        found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
+    ids = records.take(found).ids if isinstance(records, ColumnRecords) else [records[i].id for i in found.tolist()]
+    ranked = heapq.nsmallest(k, zip(score[found].tolist(), ids, found.tolist(), strict=True))
+    return [(value, records[place]) for value, _, place in ranked]
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -200,6 +201,8 @@ def _edge(consistent: Callable[[float], bool], inside: float, outside: float) ->
 
 _OF_WORDS = ("exact", "numeric", "token_f1")
 """Rules that may call a whole sentence wrong for the words around the right ones."""
+_MOST_READ = 10_000
+"""Wrong answers of a large file whose texts are read, the first of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,8 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     """
     if rule not in _OF_WORDS:
         return None
+    if isinstance(records, ColumnRecords):
+        records = records.take(np.flatnonzero(records.labels() == 0)[:_MOST_READ])
     wrong = [record for record in records if record.correct is False and record.answer and not record.options]
     found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
     if not found:
@@ -307,7 +312,8 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
         most: Most records to look at, the first of the file: a look takes as long as scoring them.
     """
     asked: dict[Item, str] = {}
-    looked_at = [(one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples][:most]
+    sampled = ((one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples)
+    looked_at = list(islice(sampled, most))
     for name, drawn in looked_at:
         folded = fold([sample.comparable for sample in drawn.samples if sample.comparable], judge)
         short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}

@@ -6,15 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
+from ..data.columns import coded_groups
 from ..data.records import Record
 from ..evaluation.choice import Ranked
 from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
-from ..evaluation.label_checks import Missed, Suspicious
+from ..evaluation.label_checks import Missed, Suspicious, lowest
 from ..evaluation.tables import TableRow
-from ..pipeline import HeldOut, is_accepted
+from ..pipeline import HeldOut, accepted_of
+from ..scoring.scores import labels_of, values_of
 from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
 
@@ -242,17 +247,18 @@ def reading(
 
     Both most certain first. When nothing is accepted: the most certain mistakes and right answers of all.
     """
-    none = not artifact.n_accepted
+    values, label, accepted = (
+        values_of(records, estimator),
+        labels_of(records),
+        accepted_of(artifact, records, estimator),
+    )
+    all_of_them = np.array(not artifact.n_accepted)
 
-    def pick(keep: Callable[[Record], bool]) -> list[Card]:
-        usable = [record for record in records if _usable(record, estimator) and keep(record)]
-        found = [(record.scores[estimator].value, record) for record in usable]
-        found.sort(key=lambda pair: (pair[0] or 0.0, pair[1].id))
-        return [_card(record, artifact, value) for value, record in found[:limit] if value is not None]
+    def pick(among: NDArray[np.bool_]) -> list[Card]:
+        found = lowest(records, among & ~np.isnan(values), values, limit)
+        return [_card(record, artifact, value) for value, record in found]
 
-    mistakes = pick(lambda record: not record.correct and (none or is_accepted(artifact, record, estimator)))
-    rejected = pick(lambda record: bool(record.correct) and (none or not is_accepted(artifact, record, estimator)))
-    return mistakes, rejected
+    return pick((label == 0) & (accepted | all_of_them)), pick((label == 1) & (~accepted | all_of_them))
 
 
 def contradictions(found: Suspicious, estimator: str, part: str, most: int = 8) -> list[Contradiction]:
@@ -289,37 +295,35 @@ def categories(
 
     The promise holds for all questions together: a category can lie above the target.
     """
-    labelled = [
-        [record for record in part.records if record.correct is not None and record.group is not None] for part in parts
-    ]
-    sizes = Counter(str(record.group) for records in labelled for record in records)
-    if not 2 <= len(sizes) <= sum(map(len, labelled)) / 3:
+    counted = [_by_category(artifact, part.records, estimator) for part in parts]
+    sizes: Counter[str] = Counter()
+    for found in counted:
+        sizes.update({name: n for name, (n, *_) in found.items()})
+    if not 2 <= len(sizes) <= sizes.total() / 3:
         return []
     return [
-        CategoryRow(name, tuple(_category(artifact, records, name, estimator) for records in labelled))
+        CategoryRow(name, tuple(_category(*found.get(name, (0, 0, 0, 0))) for found in counted))
         for name, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]
     ]
 
 
-def _category(
-    artifact: CalibrationArtifact, records: Sequence[Record], name: str, estimator: str
-) -> tuple[str, str, str, str]:
-    members = [record for record in records if record.group == name]
-    if not members:
+def _by_category(
+    artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
+) -> dict[str, tuple[int, int, int, int]]:
+    """Labelled questions of each category: all, wrong, accepted, wrong among the accepted."""
+    label, accepted = labels_of(records), accepted_of(artifact, records, estimator)
+    codes, names = coded_groups(records)
+    ours = (label >= 0) & np.array([name is not None for name in names], dtype=np.bool_)[codes]
+    masks = (ours, ours & (label == 0), ours & accepted, ours & accepted & (label == 0))
+    counts = np.stack([np.bincount(codes[mask], minlength=len(names)) for mask in masks], axis=1).tolist()
+    return {str(name): (n, wrong, taken, bad) for name, (n, wrong, taken, bad) in zip(names, counts, strict=True) if n}
+
+
+def _category(n: int, wrong: int, accepted: int, wrong_accepted: int) -> tuple[str, str, str, str]:
+    if not n:
         return "0", "-", "-", "-"
-    accepted = [record for record in members if is_accepted(artifact, record, estimator)]
-    wrong = sum(not record.correct for record in accepted)
-    return (
-        str(len(members)),
-        percent(sum(not record.correct for record in members) / len(members)),
-        percent(len(accepted) / len(members)),
-        f"{percent(wrong / len(accepted))} ({wrong} of {len(accepted)})" if accepted else "-",
-    )
-
-
-def _usable(record: Record, estimator: str) -> bool:
-    score = record.scores.get(estimator)
-    return record.correct is not None and score is not None and score.value is not None
+    among = f"{percent(wrong_accepted / accepted)} ({wrong_accepted} of {accepted})" if accepted else "-"
+    return str(n), percent(wrong / n), percent(accepted / n), among
 
 
 def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:

@@ -15,7 +15,7 @@ from guardrail.errors import require
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 
-from ..scoring.metrics import risk_coverage_curve
+from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 from ..thresholds.bounds import clopper_pearson_interval
 
 __all__ = ["Draw", "Figure", "Items", "Palette", "render", "risk_coverage", "score_histogram"]
@@ -23,6 +23,7 @@ __all__ = ["Draw", "Figure", "Items", "Palette", "render", "risk_coverage", "sco
 _BAND_POINTS = 160
 _FEW = 60
 _FEW_VALUES = 40
+_MOST_POINTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,13 @@ def risk_coverage(
         axes.fill_between(
             100 * curve.coverage[at], 100 * low, 100 * high, color=colour.blue, alpha=0.16, lw=0, label="95 % band"
         )
-        x, y = 100 * curve.coverage, 100 * curve.risk
+        x, y = _thinned(curve)
         # With few thresholds the line only joins them; dots show which points can be reached.
         dots = "o" if x.size <= _FEW else ""
         axes.plot(x, y, color=colour.blue, lw=2.2, marker=dots, ms=4.5, label="calibration")
         if test is not None:
             other = risk_coverage_curve(test.uncertainty, test.error)
-            x, y = 100 * other.coverage, 100 * other.risk
+            x, y = _thinned(other)
             axes.plot(x, y, color=colour.green, lw=1.8, ls=(0, (5, 2)), label="test")
             ends = _on_test(outcome, test)
             if ends is not None:
@@ -135,6 +136,14 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
     return render(draw, name, "How uncertain the model was for right and for wrong answers")
+
+
+def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Coverage and risk in %; of a long curve as many points as can be seen."""
+    at: Any = slice(None)
+    if curve.coverage.size > _MOST_POINTS:
+        at = np.linspace(0, curve.coverage.size - 1, _MOST_POINTS).round().astype(int)
+    return 100 * curve.coverage[at], 100 * curve.risk[at]
 
 
 def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
@@ -16,6 +16,7 @@ from guardrail.files import atomic_write
 from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
+from ..data.columns import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups
@@ -23,8 +24,8 @@ from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
-from ..pipeline import at_calibration, calibration_part
-from ..scoring.scores import arrays
+from ..pipeline import at_calibration, calibration_part, without
+from ..scoring.scores import arrays, labels_of, taken, values_of
 from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
 from . import sentences
 from .content import (
@@ -218,12 +219,11 @@ def parts_of(
     Raises:
         UsageError: The records lack scores of the artifact, or do not tell which of them it was fitted on.
     """
-    given = {record.id for record in test}
     if artifact.data.questions is None:  # ids are all there is to go by
-        records = [record for record in records if record.id not in given]
+        records = without(records, test)
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
-    others = [record for record in others if record.correct is not None and record.id not in given]
+    others = without(taken(others, labels_of(others) >= 0), test)
     if test or artifact.looks is not None:
         return Parts(fitted, test, len(others))
     return Parts(fitted, others)
@@ -231,25 +231,33 @@ def parts_of(
 
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:
     """Check that records hold every score of the artifact."""
-    there: Counter[tuple[float, int]] = Counter()
-    for record in records:
-        score = record.scores.get(estimator)
-        if score is not None and score.value is not None and record.correct is not None:
-            there[score.value, 0 if record.correct else 1] += 1
+    values, label = values_of(records, estimator), labels_of(records)
     calibration = artifact.calibration
-    needed: Counter[tuple[float, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
-    missing = needed - there
+    score, error = np.array(calibration.uncertainty), np.array(calibration.error)
+    missing = sum(_lacking(score[error == wrong], values[label == 1 - wrong]) for wrong in (0, 1))
     if missing:
         raise UsageError(
-            f"{missing.total()} of the {len(calibration.error)} scores in the artifact are not among these records (by "
+            f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
             f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
         )
+
+
+def _lacking(some: NDArray[np.float64], values: NDArray[np.float64]) -> int:
+    """How many of some values are not there, each as often as it occurs."""
+    needed, n_needed = np.unique(some, return_counts=True)
+    there, n_there = np.unique(values[~np.isnan(values)], return_counts=True)
+    if not there.size:
+        return some.size
+    place = np.minimum(np.searchsorted(there, needed), there.size - 1)
+    found = np.where(there[place] == needed, n_there[place], 0)
+    return int(np.maximum(n_needed - found, 0).sum())
 
 
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
     """All estimators with scores on the calibration records; none where there is nothing to compare."""
     outcome = artifact.outcome
-    keys = sorted({key for record in records for key in record.scores})
+    known = records.scores if isinstance(records, ColumnRecords) else {key for one in records for key in one.scores}
+    keys = sorted(known)
     if len(keys) < 2:
         return ()
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"

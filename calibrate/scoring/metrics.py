@@ -27,6 +27,7 @@ __all__ = [
     "excess_aurc",
     "ks_two_sample",
     "power",
+    "ranking_of",
     "risk_coverage_curve",
     "scer",
 ]
@@ -97,10 +98,14 @@ def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
     The perfect ranking has the same accuracy and no ties. Where we differ: the paper (Geifman, Uziel & El-Yaniv, 2019)
     approximates its area by ``mu + (1 - mu) ln(1 - mu)``; this is the exact sum.
     """
-    prefix = _prefix(uncertainty, error)
-    wrong = np.arange(1, prefix.errors + 1)
+    return ranking_of(_prefix(uncertainty, error))[2]
+
+
+def ranking_of(prefix: Prefix) -> tuple[float | None, float, float]:
+    """`auroc`, `aurc` and `excess_aurc` of items that are sorted already."""
+    wrong, area = np.arange(1, prefix.errors + 1), _aurc(prefix)
     perfect = float((wrong / (prefix.n - prefix.errors + wrong)).sum()) / prefix.n
-    return max(0.0, _aurc(prefix) - perfect)
+    return prefix.auroc, area, max(0.0, area - perfect)
 
 
 def _aurc(prefix: Prefix) -> float:

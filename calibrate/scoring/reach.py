@@ -25,9 +25,11 @@ from guardrail.artifact import Looks, Reach
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
+from ..data.columns import DETAIL, REFERENCES, ColumnRecords
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
 from .metrics import ks_two_sample
+from .scores import taken, values_of
 
 __all__ = [
     "POOL_FACTOR",
@@ -36,6 +38,7 @@ __all__ = [
     "cut_at",
     "draw_digest",
     "draw_to_label",
+    "waiting_of",
     "waits_for_label",
 ]
 
@@ -163,9 +166,8 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
             )
-    scored = [(record, value) for record in used if (value := _value(record, estimator)) is not None]
-    known = np.array([value for record, value in scored if not waits_for_label(record, file.header)])
-    waiting = np.array([value for record, value in scored if waits_for_label(record, file.header)])
+    values, waits = values_of(used, estimator), waiting_of(used, file.header)
+    known, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     if min(known.size, waiting.size) >= _FEWEST and (p := ks_two_sample(known, waiting)[1]) < SELECTED:
         raise UsageError(
             f"the {known.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} without "
@@ -186,7 +188,19 @@ def waits_for_label(record: Record, header: RecordHeader) -> bool:
     return record.correct is None and (not record.label_detail or (by_rule and not record.references))
 
 
-def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, tuple[Record, ...]]:
+def waiting_of(records: Sequence[Record], header: RecordHeader) -> NDArray[np.bool_]:
+    """Which records wait for a label; see `waits_for_label`."""
+    if not isinstance(records, ColumnRecords):
+        return np.array([waits_for_label(record, header) for record in records], dtype=np.bool_)
+    flags = records.flags()
+    open_ = (flags & DETAIL) == 0
+    if header.correctness is not None and header.correctness.name != "given":
+        open_ |= (flags & REFERENCES) == 0
+    found: NDArray[np.bool_] = (records.labels() < 0) & open_
+    return found
+
+
+def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, Sequence[Record]]:
     """The declared look, and the records it reads: the first of the draw, all of them labelled.
 
     Args:
@@ -216,11 +230,8 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             f"there is no look {look} of looks at {_listed(counts)} labels: counts increase, looks start at 1."
         )
     n = counts[look - 1]
-    if reach is not None:
-        part = file.records[:n]
-    else:
-        part = tuple(record for record in file.records if not waits_for_label(record, file.header))
-    missing = sum(waits_for_label(record, file.header) for record in part)
+    part = file.records[:n] if reach is not None else taken(file.records, ~waiting_of(file.records, file.header))
+    missing = int(np.count_nonzero(waiting_of(part, file.header)))
     if missing or len(part) != n:
         found = f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"
         raise UsageError(

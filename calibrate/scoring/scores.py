@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream
 
+from ..data.columns import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..grammar import estimator_flags
@@ -33,15 +35,22 @@ __all__ = [
     "default_estimator",
     "estimator_key",
     "key_of",
+    "labels_of",
     "lacking",
     "parse_estimator",
     "score_file",
     "score_records",
     "supported",
+    "taken",
     "uses_models",
     "usual_key",
+    "values_of",
     "with_cache",
 ]
+
+
+_MOST_REASONS = 10_000
+"""Records of a large file that are asked why they have no score, where none has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +67,10 @@ class Scored:
         n_unlabelled: Records with a score but without a label.
     """
 
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int64]
-    group: tuple[str, ...] | None
+    group: Sequence[str] | None
     n_records: int
     n_unmeasured: int
     n_unlabelled: int
@@ -358,12 +367,37 @@ def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHe
     return header.model_copy(update={"plan": plan.model_copy(update={"unanimous_at": unanimous_at}), "estimators": {}})
 
 
+def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:
+    """Scores of the records, shape (n,); NaN where there is none."""
+    if isinstance(records, ColumnRecords):
+        return records.values(key)
+    scores = (record.scores.get(key) for record in records)
+    found = [math.nan if score is None or score.value is None else score.value for score in scores]
+    return np.array(found, dtype=np.float64)
+
+
+def labels_of(records: Sequence[Record]) -> NDArray[np.int8]:
+    """Labels of the records, shape (n,): 1 right, 0 wrong, -1 none."""
+    if isinstance(records, ColumnRecords):
+        return records.labels()
+    return np.array([-1 if record.correct is None else record.correct for record in records], dtype=np.int8)
+
+
+def taken(records: Sequence[Record], kept: NDArray[np.bool_]) -> Sequence[Record]:
+    """Some of the records, in order."""
+    if isinstance(records, ColumnRecords):
+        return records.take(kept)
+    return tuple(record for record, keep in zip(records, kept.tolist(), strict=True) if keep)
+
+
 def arrays(records: Sequence[Record], key: str) -> Scored:
     """The items that have both a score by ``key`` and a label.
 
     Raises:
         UsageError: No record is usable; the message says which step is missing.
     """
+    if isinstance(records, ColumnRecords):
+        return _arrays_of_columns(records, key)
     usable = []
     unmeasured: Counter[str] = Counter()
     unlabelled = unscored = 0
@@ -378,11 +412,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         else:
             usable.append((record, score.value))
     if unscored:
-        known = sorted({name for record in records for name in record.scores})
-        raise UsageError(
-            f"{unscored} of {len(records)} records have no {key!r} score (scores present: "
-            f"{', '.join(known) or 'none'}). Run: calibrate score RECORDS {estimator_flags(key)}"
-        )
+        raise _unscored_error(unscored, len(records), {name for record in records for name in record.scores}, key)
     if not usable:
         raise UsageError(_nothing_usable(len(records), unmeasured, unlabelled))
     groups = [record.group for record, _ in usable]
@@ -394,6 +424,36 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         n_records=len(records),
         n_unmeasured=sum(unmeasured.values()),
         n_unlabelled=unlabelled,
+    )
+
+
+def _arrays_of_columns(records: ColumnRecords, key: str) -> Scored:
+    values, label = records.values(key), records.labels()
+    measured, n = ~np.isnan(values), len(records)
+    if unscored := records.unscored(key):
+        raise _unscored_error(unscored, n, records.scores, key)
+    usable = measured & (label >= 0)
+    kept, unlabelled = records.take(usable), int(np.count_nonzero(measured & (label < 0)))
+    if not len(kept):
+        reasons = Counter(_why(record, key) for record in records[:_MOST_REASONS])
+        raise UsageError(_nothing_usable(n, reasons, unlabelled))
+    codes, names = kept.coded("group")
+    return Scored(
+        ids=kept.ids,
+        uncertainty=values[usable],
+        error=1 - label[usable].astype(np.int64),
+        group=None if None in names else [str(names[code]) for code in codes.tolist()],
+        n_records=n,
+        n_unmeasured=n - int(np.count_nonzero(measured)),
+        n_unlabelled=unlabelled,
+    )
+
+
+def _unscored_error(unscored: int, n: int, known: Iterable[str], key: str) -> UsageError:
+    present = ", ".join(sorted(known)) or "none"
+    return UsageError(
+        f"{unscored} of {n} records have no {key!r} score (scores present: {present}). Run: calibrate score RECORDS "
+        f"{estimator_flags(key)}"
     )
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "default_min_accept",
     "min_accept_of",
     "prefixes",
+    "ranked_prefixes",
 ]
 
 
@@ -86,6 +87,11 @@ class Prefix:
         """Index of the first block end at or past k items; the number of blocks if there is none."""
         return int(np.searchsorted(self.k, k, side="left"))
 
+    def accepted(self, threshold: float) -> tuple[int, int]:
+        """Items that a threshold accepts, and errors among them."""
+        blocks = int(np.searchsorted(self.score, threshold, side="right"))
+        return (int(self.k[blocks - 1]), int(self.e[blocks - 1])) if blocks else (0, 0)
+
     def excess(self, alpha: float) -> NDArray[np.float64]:
         """C_k = e_k - alpha k at every block end, in items."""
         return self.e - alpha * self.k
@@ -123,6 +129,16 @@ def prefixes(uncertainty: NDArray[np.float64], error: NDArray[np.int8]) -> Prefi
         return Prefix(ranked.size, ranked, np.arange(1, ranked.size + 1), np.cumsum(counted, out=counted))
     end = np.flatnonzero(is_end)
     return Prefix(ranked.size, ranked[end], end + 1, np.searchsorted(wrong, ranked[end], side="right"))
+
+
+def ranked_prefixes(ranked: NDArray[np.float64], error: NDArray[np.int8]) -> Prefix:
+    """`prefixes` of items that are sorted already: no sort, for one pool that is cut many times."""
+    is_end = np.append(ranked[1:] != ranked[:-1], True)
+    counted = np.cumsum(error, dtype=np.int64)
+    if is_end.all():
+        return Prefix(ranked.size, ranked, np.arange(1, ranked.size + 1), counted)
+    end = np.flatnonzero(is_end)
+    return Prefix(ranked.size, ranked[end], end + 1, counted[end])
 
 
 @dataclass(frozen=True, slots=True)

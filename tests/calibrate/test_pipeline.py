@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
+from calibrate.data.questions import row_digest
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.split import one_per_cluster, split
 from calibrate.pipeline import fit_artifact, held_out, is_accepted, part_header, refit, require_same
@@ -33,7 +36,8 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
     assert artifact.correctness == header.correctness
     assert artifact.data.name == "questions.jsonl"
     assert (artifact.data.n_questions, artifact.data.n_used) == (240, 240)
-    assert artifact.data.sha256 == header.questions_sha256  # all questions are used, so it is the file's own hash
+    rows = sorted(row_digest(record.to_question()) for record in labelled.records)
+    assert (artifact.data.version, artifact.data.sha256) == (2, hashlib.sha256(b"".join(rows)).hexdigest())
     assert artifact.calibration.group is None  # a category is not a cluster
 
 

@@ -235,21 +235,21 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     kept, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
     found = parts_of(artifact, labelled.records, KEY)
-    assert (found.fitted, found.test, found.n_left_out) == (kept, test, 0)
+    assert (list(found.fitted), list(found.test), found.n_left_out) == (kept, test, 0)
     assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
     assert "32 labelled questions" in (sentences.not_fitted_on(32, 0) or "")
     with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
         write_report(Path("never.html"), artifact, kept, estimator=KEY, test=labelled.records)
     same_ids = [one.model_copy(update={"question": f"another {one.question}"}) for one in kept]
-    assert parts_of(artifact, kept, KEY, same_ids).fitted == kept  # ids may be row numbers
+    assert list(parts_of(artifact, kept, KEY, same_ids).fitted) == kept  # ids may be row numbers
     looked = artifact.model_copy(update={"looks": Looks(schedule=(168, 240), look=1)})
     later = parts_of(looked, labelled.records, KEY)
-    assert (later.fitted, later.test, later.n_left_out) == (kept, (), 72)  # for the next look
+    assert (list(later.fitted), later.test, later.n_left_out) == (kept, (), 72)  # for the next look
     old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
     with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
         parts_of(old, labelled.records, KEY)
-    assert parts_of(old, labelled.records, KEY, test).fitted == kept
-    assert parts_of(old, kept, KEY).test == []
+    assert list(parts_of(old, labelled.records, KEY, test).fitted) == kept
+    assert not parts_of(old, kept, KEY).test
     assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
     clusters = fit_artifact(
         by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
