@@ -144,8 +144,17 @@ def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> Non
     assert decision_of(store).action == "approve"
 
 
-@pytest.mark.parametrize("text", ["漢" * 130_000, '{"a":\n' * 60_000], ids=["letters", "lines"])
-@pytest.mark.parametrize("key", ["a", "r", "2", "e"])
+LETTERS, LINES = "漢" * 130_000, '{"a":\n' * 60_000
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        pytest.param(key, text, id=f"{key}-{name}", marks=() if f"{key}-{name}" in ("a-letters", "e-lines") else pytest.mark.slow)
+        for key in "ar2e"
+        for name, text in (("letters", LETTERS), ("lines", LINES))
+    ],
+)
 def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: ReviewStore, key: str, text: str) -> None:
     item = store.enqueue(held_back(answer=text))
     page = open_as("ann")

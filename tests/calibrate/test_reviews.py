@@ -115,7 +115,7 @@ def means(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), 4 * float(np.std(values)) / math.sqrt(len(values))
 
 
-@pytest.mark.parametrize("rates", [(0.4,), (0.2, 0.8)])
+@pytest.mark.parametrize("rates", [pytest.param((0.4,), marks=pytest.mark.slow), (0.2, 0.8)])
 def test_the_accepted_error_is_estimated_without_bias(rates: tuple[float, ...]) -> None:
     rng = np.random.default_rng(1)
     found = [accepted_error(stream(rng, 400, rates)) for _ in range(300)]
@@ -135,7 +135,7 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
     """The negative control: the surer half is audited rarely, so plain shares see too many errors."""
     rng = np.random.default_rng(2)
     plain, weighted = [], []
-    for _ in range(300):
+    for _ in range(150):
         found = []
         for i in range(400):
             u = float(rng.random()) * THRESHOLD
@@ -151,7 +151,7 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
     assert means(plain)[0] - 0.3 * THRESHOLD > 4 * means(plain)[1]
 
 
-@pytest.mark.parametrize("rates", [(0.4,), (0.2, 0.8)])
+@pytest.mark.parametrize("rates", [pytest.param((0.4,), marks=pytest.mark.slow), (0.2, 0.8)])
 def test_the_thinned_sample_is_like_the_questions_and_the_pool_is_not(rates: tuple[float, ...]) -> None:
     rng = np.random.default_rng(3)
     errors, scores, pooled, sizes = [], [], [], []

@@ -140,9 +140,9 @@ def test_processes_share_a_cache(tmp_path: Path) -> None:
         "for i in range(50): cache.store({f'{sys.argv[2]}-{i}'.encode(): True, b'shared': True})\n"
     )
     path = tmp_path / "pairs.sqlite"
-    running = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(4)]
-    assert [process.wait() for process in running] == [0] * 4
-    assert len(PairCache(path)) == 4 * 50 + 1
+    running = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(2)]
+    assert [process.wait() for process in running] == [0] * 2
+    assert len(PairCache(path)) == 2 * 50 + 1
 
 
 def test_verdicts_before_a_failure_are_kept(cache: PairCache, monkeypatch: pytest.MonkeyPatch) -> None:

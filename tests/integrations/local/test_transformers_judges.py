@@ -66,7 +66,9 @@ def forwards(judge: Any) -> list[tuple[int, int]]:
 # --- entailment -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["Bert", "DebertaV2", "Roberta"])
+@pytest.mark.parametrize(
+    "family", [pytest.param("Bert", marks=pytest.mark.slow), "DebertaV2", pytest.param("Roberta", marks=pytest.mark.slow)]
+)
 def test_the_verdict_is_entailment_both_ways_with_the_question_on_both_sides(family: str, tmp_path: Path) -> None:
     folder = save_nli(tmp_path / family, family=family)
 

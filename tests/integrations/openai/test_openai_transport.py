@@ -102,6 +102,7 @@ def test_the_deadline_holds_whatever_trickles(endpoint: Endpoint, mode: str, way
     assert eventually(lambda: endpoint.open == 0)  # the connection is closed with it
 
 
+@pytest.mark.slow
 def test_the_time_that_a_reader_of_a_stream_takes_does_not_count(endpoint: Endpoint) -> None:
     endpoint.answers = {"sure?": ["one two three"]}
     model = chat(endpoint, timeout=4.0, temperature=0.0)
