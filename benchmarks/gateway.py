@@ -1,0 +1,382 @@
+"""What `guardrail serve` costs: ratios and differences measured in one run, and what it holds after many requests.
+
+    python -m benchmarks.gateway                     # latency and throughput
+    python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
+    python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
+
+The upstream (loopback, fixed latency), the gateway and the clients run in processes of their own. ``--litellm PYTHON``
+measures LiteLLM's proxy beside it; it needs an environment of its own:
+
+    python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.106.2"
+    python -m benchmarks.gateway --litellm litellm-venv/bin/python
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import openai
+
+from guardrail.testing import make_artifact
+from integrations.openai_chat import OpenAICompatibleChat
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+
+__all__ = ["Held", "leaks", "soak"]
+
+QUESTION = "What is the capital of France?"
+FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
+TOLERATED = 10
+"""Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
+GROWTH = 1.2
+"""And its memory; what a leak of every tenth request would hold is more than that."""
+RESTS = 8.0
+"""Seconds without requests before what it holds is read: longer than it keeps idle connections and running questions."""
+Call = Callable[[], Awaitable[Any]]
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Faulty(Endpoint):
+    """An endpoint that answers a share of the requests with one of `FAULTS`."""
+
+    share: float = 0.0
+
+    async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
+        self.mode = random.choice(FAULTS) if random.random() < self.share else "ok"
+        return await super()._answer(body, reader, writer)
+
+
+def _serve_upstream(latency: float, share: float, address: Any, stop: Any) -> None:
+    answers = {QUESTION: ["Paris", "Lyon"]}  # if all samples always agreed, the endpoint would be probed again and again
+    with serving(Faulty(answers, latency=latency, share=share, keep_requests=False)) as endpoint:
+        address.send(endpoint.url)
+        stop.wait()
+
+
+@contextmanager
+def upstream(latency: float, share: float = 0.0) -> Iterator[str]:
+    """The upstream; gives its address."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    stop = context.Event()
+    process = context.Process(target=_serve_upstream, args=(latency, share, theirs, stop))
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        stop.set()
+        process.join(10)
+
+
+class Served(NamedTuple):
+    """A gateway: the root of its API, and its process."""
+
+    url: str
+    pid: int
+
+
+@contextmanager
+def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: Any) -> Iterator[Served]:
+    """`guardrail serve` with an alias of each kind; ``settings`` are further ones of its configuration."""
+    model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
+    artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
+    common = {"upstream": {"url": url, "model": "m", "key": "none", "timeout": timeout, "max_retries": 1}}
+    guarded = {**common, "artifact": artifact, "early_stopping": "off"}
+    models = {
+        "apart": {**guarded, "probe": "off"},  # n + 1 requests a question
+        "together": guarded,  # the probe finds that n is honoured: 2 requests
+        "passed": {**common, "mode": "observe"},  # without artifact or plan nothing is measured
+        "watched": {**guarded, "probe": "off", "mode": "observe"},
+    }
+    path = folder / "guardrail.yaml"
+    given = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
+    path.write_text(json.dumps(given))
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Served(process.stdout.readline().split(" at ")[1].split()[0], process.pid)
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
+    """LiteLLM's proxy, without a database and without logs."""
+    params = {"model": "openai/m", "api_base": url, "api_key": "none", "timeout": 60, "max_retries": 0}
+    path = folder / "litellm.json"
+    path.write_text(json.dumps({"model_list": [{"model_name": "passed", "litellm_params": params}]}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    program = str(Path(interpreter).with_name("litellm"))
+    command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port]
+    more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False", "LITELLM_LOG": "ERROR"}
+    with (folder / "litellm.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **more})
+    try:
+        for _ in range(600):
+            with suppress(httpx.HTTPError):
+                httpx.get(f"http://127.0.0.1:{port}/health/liveliness")
+                break
+            if process.poll() is not None:
+                raise SystemExit(f"LiteLLM's proxy ended:\n{(folder / 'litellm.log').read_text()[-2000:]}\n{__doc__}")
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+# -- latency and throughput -------------------------------------------------------------------------------------------
+
+
+async def in_turns(calls: Mapping[str, Call], rounds: int, each: int, pause: float = 0.0) -> dict[str, Any]:
+    """Seconds of calls, of shape [rounds, each]: in every round so many of each kind, one after another."""
+    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+    for number in range(-1, rounds):  # the first round only opens connections
+        for name, call in calls.items():
+            taken = []
+            for _ in range(each):
+                start = time.perf_counter()
+                await call()
+                taken.append(time.perf_counter() - start)
+            if number >= 0:
+                times[name].append(taken)
+            await asyncio.sleep(pause)
+    return {name: np.array(taken) for name, taken in times.items()}
+
+
+def print_added(times: Mapping[str, Any], base: str) -> None:
+    """What each kind of call takes longer than ``base``: p50 as the median of the rounds, p99 over all of them."""
+    print(f"  {base}: p50 {np.median(times[base]) * 1e3:.1f} ms, p99 {np.quantile(times[base], 0.99) * 1e3:.1f} ms")
+    for name in [one for one in times if one != base]:
+        p50 = np.median(np.median(times[name], axis=1) - np.median(times[base], axis=1))
+        p99 = np.quantile(times[name], 0.99) - np.quantile(times[base], 0.99)
+        print(f"  {name}: added p50 {p50 * 1e3:+.1f} ms, p99 {p99 * 1e3:+.1f} ms")
+
+
+async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1) -> dict[str, list[float]]:
+    """Answers a second where so many clients at once ask one question after another, for each round."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+
+    async def ask(call: Call) -> None:
+        for _ in range(each):
+            await call()
+
+    for number in range(-1, rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            await asyncio.gather(*(ask(call) for _ in range(clients)))
+            if number >= 0:
+                found[name].append(clients * each / (time.perf_counter() - start))
+            await asyncio.sleep(0.3)
+    return found
+
+
+def print_shares(found: Mapping[str, list[float]], base: str) -> None:
+    """Throughput of each kind of call, and as a share of that of ``base``: medians of the rounds."""
+    for name, ours in found.items():
+        share = statistics.median(one / theirs for one, theirs in zip(ours, found[base], strict=True))
+        print(f"  {name}: {statistics.median(ours):.0f} questions/s, {share:.0%}")
+
+
+def asking(url: str, model: str, **fields: Any) -> Call:
+    """A call of the raw client."""
+    client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=300)
+    message: Any = {"role": "user", "content": QUESTION}
+    return partial(client.chat.completions.create, model=model, messages=[message], **fields)
+
+
+async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """The figures about time, printed."""
+    n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
+    plain = stack.enter_context(gateway(folder, url, n)).url
+    stored = stack.enter_context(gateway(folder, url, n, reviews=str(folder / "reviews.db"))).url
+    raw = asking(url, "m", temperature=0, max_tokens=64)
+    several = asking(url, "m", temperature=1, max_tokens=64, n=n)
+
+    async def apart() -> None:
+        await asyncio.gather(*(raw() for _ in range(n + 1)))
+
+    async def together() -> None:
+        await asyncio.gather(raw(), several())
+
+    passing = {"raw": raw, "passed": asking(plain, "passed", temperature=0, max_tokens=64)}
+    passing["watched"] = asking(plain, "watched", temperature=0, max_tokens=64)
+    if arguments.litellm:
+        address = stack.enter_context(litellm(arguments.litellm, folder, url))
+        passing["LiteLLM"] = asking(f"{address}/v1", "passed", temperature=0, max_tokens=64)
+    for name, direct in (("apart", apart), ("together", together)):
+        calls = {"direct": direct, "guarded": asking(plain, name), "with store": asking(stored, name)}
+        how = f"{n + 1} requests" if name == "apart" else "2 requests, n honoured"
+        print(f"one guarded question ({how}) over the same requests side by side", flush=True)
+        print_added(await in_turns(calls, rounds, 5), "direct")
+        print(f"{clients} clients at once ({how})", flush=True)
+        print_shares(await throughput(calls, clients, max(3, rounds // 10)), "direct")
+    print("one answer passed through, over the raw upstream", flush=True)
+    times = await in_turns(passing, rounds, 5, pause=0.1)
+    print_added(times, "raw")
+    print("observing, over a plain pass-through")
+    print_added({name: times[name] for name in ("passed", "watched")}, "passed")
+    counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed").json()["watched"]
+    assert counts["accepted"] >= 0.9 * counts["served"], counts
+    print(f"{clients} clients at once, one answer each", flush=True)
+    print_shares(await throughput(passing, clients, max(3, rounds // 10), each=3), "raw")
+
+
+# -- what it holds ----------------------------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """What a process holds."""
+
+    memory: float
+    """Resident set, MiB."""
+    files: int
+    """Open files, sockets included."""
+    sockets: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int) -> Held:
+        """Of a process of this Linux machine."""
+        status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        links = []
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # just closed
+                links.append(os.readlink(one))
+        sockets = sum(link.startswith("socket:") for link in links)
+        return cls(int(status["VmRSS"].split()[0]) / 1024, len(links), sockets, int(status["Threads"]))
+
+
+def leaks(before: Held, after: Held) -> list[str]:
+    """Names of what has grown by more than chance."""
+    grown = [name for name in ("files", "sockets", "threads") if getattr(after, name) > getattr(before, name) + TOLERATED]
+    return [*grown, *(["memory"] if after.memory > GROWTH * before.memory else [])]
+
+
+async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once: int) -> list[float]:
+    """Ask so many different questions; returns the memory after each hundredth of them."""
+    numbers, memory = iter(range(count)), []
+    async with httpx.AsyncClient(timeout=300) as client:
+
+        async def ask() -> None:
+            for number in numbers:
+                content = QUESTION if number % 2 else f"Question {number}?"
+                body = {"model": models[number % len(models)], "messages": [{"role": "user", "content": content}]}
+                reply = await client.post(f"{served.url}/chat/completions", json={**body, "user": str(number)})
+                assert reply.status_code == 200, reply.text
+                if not number % max(1, count // 100):
+                    memory.append(Held.of(served.pid).memory)
+
+        await asyncio.gather(*(ask() for _ in range(at_once)))
+    return memory
+
+
+def print_memory(memory: list[float]) -> None:
+    """The median of each quarter."""
+    quarters = [statistics.median(part) for part in np.array_split(memory, 4)]
+    print(f"memory by quarter: {', '.join(f'{one:.1f}' for one in quarters)} MiB")
+    print(f"last quarter against the second: {quarters[3] / quarters[1] - 1:+.1%}")
+
+
+async def soak(seconds: float, rate: float = 10.0, say: Callable[[str], object] = print) -> tuple[Held, Held, Counter[str]]:
+    """Ask a gateway at a fixed rate in every way, with faults of the upstream and clients that leave.
+
+    Args:
+        seconds: How long.
+        rate: Requests a second.
+        say: Called with a line for each measurement.
+
+    Returns:
+        What it held after the first tenth and at the end, both times at rest; and the replies by status.
+    """
+    replies: Counter[str] = Counter()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = stack.enter_context(upstream(0.05, share=0.05))
+        more = {"reviews": str(folder / "reviews.db"), "remember": 5, "stream_hold": 0.02, "keep_alive": 0.02}
+        served = stack.enter_context(gateway(folder, url, n=4, timeout=2.0, **more))
+
+        async def ask(client: httpx.AsyncClient, number: int) -> None:
+            content = QUESTION if random.random() < 0.5 else f"Question {number}?"
+            body = {"model": random.choice(("apart", "together", "passed", "watched")), "temperature": 0}
+            body |= {"messages": [{"role": "user", "content": content}], "stream": random.random() < 0.3}
+            if body["model"] not in ("passed", "watched"):
+                del body["temperature"]
+            again = {"x-stainless-retry-count": "1"} if random.random() < 0.1 else {}
+            patience = 0.1 if random.random() < 0.1 else 30.0
+            try:
+                async with asyncio.timeout(patience):
+                    reply = await client.post(f"{served.url}/chat/completions", json=body, headers=again)
+                replies[str(reply.status_code)] += 1
+            except (TimeoutError, httpx.HTTPError) as error:
+                replies[type(error).__name__] += 1
+
+        async def go_on(seconds: float) -> Held:
+            async with httpx.AsyncClient(timeout=None) as client, asyncio.TaskGroup() as group:
+                ends, number = time.monotonic() + seconds, 0
+                while time.monotonic() < ends:
+                    group.create_task(ask(client, number := number + 1))
+                    await asyncio.sleep(1 / rate)
+            await asyncio.sleep(RESTS)
+            found = Held.of(served.pid)
+            say(f"{sum(replies.values())} requests: {found}")
+            return found
+
+        before = await go_on(seconds / 10)
+        after = await go_on(seconds * 0.9)
+    say(f"replies: {dict(replies.most_common())}; grown: {leaks(before, after) or 'nothing'}")
+    return before, after, replies
+
+
+def main() -> None:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=10, help="samples of a question")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of five calls of each kind")
+    parser.add_argument("--clients", type=int, default=200, help="clients at once")
+    parser.add_argument("--latency", type=float, default=0.05, help="seconds an upstream answer takes")
+    parser.add_argument("--litellm", metavar="PYTHON", help="a Python interpreter that has litellm[proxy]")
+    parser.add_argument("--requests", type=int, help="memory over so many requests")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="leaks under faults")
+    arguments = parser.parse_args()
+    if arguments.soak:
+        before, after, _ = asyncio.run(soak(arguments.soak, say=partial(print, flush=True)))
+        raise SystemExit(bool(leaks(before, after)))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if arguments.requests:
+            url = stack.enter_context(upstream(0.0))
+            served = stack.enter_context(gateway(folder, url, n=4))
+            print_memory(asyncio.run(ask_many(served, ("together",), arguments.requests, at_once=16)))
+            return
+        url = stack.enter_context(upstream(arguments.latency))
+        asyncio.run(compare(arguments, url, folder, stack))
+
+
+if __name__ == "__main__":
+    main()
