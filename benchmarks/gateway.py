@@ -45,12 +45,13 @@ __all__ = ["Held", "leaks", "soak"]
 
 QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
+PARTS = ("latency", "apart", "together", "passed")
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
 """And its memory; what a leak of every tenth request would hold is more than that."""
 RESTS = 8.0
-"""Seconds without requests before what it holds is read: longer than it keeps idle connections and running questions."""
+"""Seconds without requests before what it holds is read: longer than idle connections and running questions last."""
 Call = Callable[[], Awaitable[Any]]
 
 
@@ -69,7 +70,7 @@ class Faulty(Endpoint):
 
 
 def _serve_upstream(latency: float, share: float, address: Any, stop: Any) -> None:
-    answers = {QUESTION: ["Paris", "Lyon"]}  # if all samples always agreed, the endpoint would be probed again and again
+    answers = {QUESTION: ["Paris", "Lyon"]}  # if all samples always agreed, a guard would probe the endpoint again
     with serving(Faulty(answers, latency=latency, share=share, keep_requests=False)) as endpoint:
         address.send(endpoint.url)
         stop.wait()
@@ -186,13 +187,12 @@ async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each:
         for _ in range(each):
             await call()
 
-    for number in range(-1, rounds):
+    for _ in range(rounds):
         for name, call in calls.items():
             start = time.perf_counter()
             await asyncio.gather(*(ask(call) for _ in range(clients)))
-            if number >= 0:
-                found[name].append(clients * each / (time.perf_counter() - start))
-            await asyncio.sleep(0.3)
+            found[name].append(clients * each / (time.perf_counter() - start))
+            await asyncio.sleep(0.5)
     return found
 
 
@@ -213,6 +213,7 @@ def asking(url: str, model: str, **fields: Any) -> Call:
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """The figures about time, printed."""
     n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
+    few = max(3, rounds // 10)
     plain = stack.enter_context(gateway(folder, url, n)).url
     stored = stack.enter_context(gateway(folder, url, n, reviews=str(folder / "reviews.db"))).url
     raw = asking(url, "m", temperature=0, max_tokens=64)
@@ -224,27 +225,35 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
     async def together() -> None:
         await asyncio.gather(raw(), several())
 
-    passing = {"raw": raw, "passed": asking(plain, "passed", temperature=0, max_tokens=64)}
-    passing["watched"] = asking(plain, "watched", temperature=0, max_tokens=64)
+    for name, direct in (("apart", apart), ("together", together)):
+        how = f"{n + 1} requests" if name == "apart" else "2 requests, n honoured"
+        calls = {"direct": direct, "guarded": asking(plain, name), "with store": asking(stored, name)}
+        if "latency" in arguments.parts:
+            print(f"one guarded question ({how}) over the same requests side by side", flush=True)
+            print_added(await in_turns(calls, rounds, 5), "direct")
+        if name in arguments.parts:
+            print(f"{clients} clients at once ({how})", flush=True)
+            await in_turns(calls, 0, 1)
+            print_shares(await throughput(calls, clients, few), "direct")
+    if "passed" not in arguments.parts:
+        return
+    passing = {
+        "raw": raw,
+        "passed": asking(plain, "passed", temperature=0, max_tokens=64),
+        "watched": asking(plain, "watched", temperature=0, max_tokens=64),
+    }
     if arguments.litellm:
         address = stack.enter_context(litellm(arguments.litellm, folder, url))
         passing["LiteLLM"] = asking(f"{address}/v1", "passed", temperature=0, max_tokens=64)
-    for name, direct in (("apart", apart), ("together", together)):
-        calls = {"direct": direct, "guarded": asking(plain, name), "with store": asking(stored, name)}
-        how = f"{n + 1} requests" if name == "apart" else "2 requests, n honoured"
-        print(f"one guarded question ({how}) over the same requests side by side", flush=True)
-        print_added(await in_turns(calls, rounds, 5), "direct")
-        print(f"{clients} clients at once ({how})", flush=True)
-        print_shares(await throughput(calls, clients, max(3, rounds // 10)), "direct")
     print("one answer passed through, over the raw upstream", flush=True)
     times = await in_turns(passing, rounds, 5, pause=0.1)
     print_added(times, "raw")
     print("observing, over a plain pass-through")
     print_added({name: times[name] for name in ("passed", "watched")}, "passed")
     counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed").json()["watched"]
-    assert counts["accepted"] >= 0.9 * counts["served"], counts
+    assert counts["accepted"] >= 0.5 * counts["served"], counts
     print(f"{clients} clients at once, one answer each", flush=True)
-    print_shares(await throughput(passing, clients, max(3, rounds // 10), each=3), "raw")
+    print_shares(await throughput(passing, clients, few, each=3), "raw")
 
 
 # -- what it holds ----------------------------------------------------------------------------------------------------
@@ -274,7 +283,8 @@ class Held(NamedTuple):
 
 def leaks(before: Held, after: Held) -> list[str]:
     """Names of what has grown by more than chance."""
-    grown = [name for name in ("files", "sockets", "threads") if getattr(after, name) > getattr(before, name) + TOLERATED]
+    counts = ("files", "sockets", "threads")
+    grown = [name for name in counts if getattr(after, name) > getattr(before, name) + TOLERATED]
     return [*grown, *(["memory"] if after.memory > GROWTH * before.memory else [])]
 
 
@@ -303,7 +313,9 @@ def print_memory(memory: list[float]) -> None:
     print(f"last quarter against the second: {quarters[3] / quarters[1] - 1:+.1%}")
 
 
-async def soak(seconds: float, rate: float = 10.0, say: Callable[[str], object] = print) -> tuple[Held, Held, Counter[str]]:
+async def soak(
+    seconds: float, rate: float = 10.0, say: Callable[[str], object] = print
+) -> tuple[Held, Held, Counter[str]]:
     """Ask a gateway at a fixed rate in every way, with faults of the upstream and clients that leave.
 
     Args:
@@ -356,6 +368,7 @@ async def soak(seconds: float, rate: float = 10.0, say: Callable[[str], object] 
 def main() -> None:
     """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"which figures about time (default: all of {', '.join(PARTS)})")
     parser.add_argument("--n", type=int, default=10, help="samples of a question")
     parser.add_argument("--rounds", type=int, default=40, help="rounds of five calls of each kind")
     parser.add_argument("--clients", type=int, default=200, help="clients at once")
@@ -364,6 +377,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, help="memory over so many requests")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="leaks under faults")
     arguments = parser.parse_args()
+    arguments.parts = arguments.parts or PARTS
     if arguments.soak:
         before, after, _ = asyncio.run(soak(arguments.soak, say=partial(print, flush=True)))
         raise SystemExit(bool(leaks(before, after)))

@@ -1,0 +1,33 @@
+"""A gateway under upstream faults leaks nothing, and the check that says so finds a leak."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from benchmarks.gateway import Held, leaks, soak
+
+
+@pytest.mark.parametrize(
+    ("after", "grown"),
+    [
+        (Held(100, 40, 30, 20), []),
+        (Held(119, 50, 40, 30), []),  # what chance may add
+        (Held(100, 51, 30, 20), ["files"]),
+        (Held(121, 51, 41, 31), ["files", "sockets", "threads", "memory"]),
+    ],
+)
+def test_a_leak_is_found(after: Held, grown: list[str]) -> None:
+    assert leaks(Held(100, 40, 30, 20), after) == grown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_gateway_leaks_nothing_under_faults() -> None:
+    before, after, replies = asyncio.run(soak(60.0, say=lambda line: None))
+    assert leaks(before, after) == []
+    assert replies["200"] > 100
+    assert sum(replies[fault] for fault in ("500", "502", "503", "RemoteProtocolError")) > 5  # the faults arrived
+    assert replies["TimeoutError"] > 5  # clients have left
