@@ -111,6 +111,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            ws="none",
             timeout_keep_alive=75,  # longer than a proxy in front keeps a connection
             timeout_graceful_shutdown=int(config.drain) or None,
         )

@@ -121,15 +121,20 @@ class Gateway:
     def reload(self) -> bool:
         """Read configuration and artifacts again; requests keep what they began with.
 
+        The address stays that of the start, also in the rule that any but the loopback needs keys.
+
         Returns:
             Whether it succeeded. If not, what was there stays, the log says why, and ``/readyz`` says that it failed.
         """
         self._reload_failed = False
         try:
             config = self.config if self._path is None else load_config(self._path)
+            kept = {"host": self.config.host, "port": self.config.port}
+            config = Config.checked({**config.model_dump(exclude_unset=True), **kept}, str(self._path))
             (self.aliases, self.observing), self.config = self._load(config), config
-        except GuardrailError as error:
-            log.error("guardrail serve: not reloaded; the former configuration stays: %s", error)
+        except Exception as error:  # nothing that is wrong with a file may stop what serves
+            why = error if isinstance(error, GuardrailError) else type(error).__name__
+            log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._reload_failed = True
         return not self._reload_failed
 
@@ -253,7 +258,7 @@ class Gateway:
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
-        if bearer is None or (key is not None and headers.get("x-guardrail-key") is None):
+        if bearer is None or (key is not None and not headers.get("x-guardrail-key")):
             also = ", and the gateway's key in the header x-guardrail-key" if key is not None else ""
             raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
         return bearer
@@ -398,7 +403,7 @@ def _limited(message: str, seconds: int) -> ApiError:
 
 def _bearer(headers: Mapping[str, str]) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() or None if kind.lower() == "bearer" else None
+    return token.strip() or None if kind.lower() == "bearer" and token.isascii() else None
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:

@@ -40,8 +40,8 @@ PASSED = (
 """Headers of a client that go upstream."""
 KEPT_BACK = frozenset(
     {
-        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-        "upgrade", "server", "date", "x-request-id",
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
+        b"transfer-encoding", b"upgrade", b"server", b"date", b"x-request-id",
     }
 )  # fmt: skip
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
@@ -104,8 +104,10 @@ class Observing:
         """
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
-        sent = {name: headers[name] for name in PASSED if name in headers}
-        sent |= {"authorization": f"Bearer {credential or own}", "accept-encoding": "identity"}
+        sent = {name: headers[name].encode("latin-1") for name in PASSED if name in headers}
+        sent["accept-encoding"] = b"identity"
+        if used := credential or own:  # some servers need no key
+            sent["authorization"] = f"Bearer {used}".encode()
         if body["model"] != upstream.model:
             content = json.dumps({**body, "model": upstream.model}, ensure_ascii=False).encode()
         if self._client is None:
@@ -124,10 +126,12 @@ class Observing:
         is_chosen = self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
         if is_chosen:
             self.queue.count("chosen")
-        kept = {name: value for name, value in reply.headers.items() if name not in KEPT_BACK}
-        return _responses.StreamingResponse(
-            self._bytes(reply, body, credential, key if is_chosen else None), reply.status_code, headers=kept
+        response = _responses.StreamingResponse(
+            self._bytes(reply, body, credential, key if is_chosen else None), reply.status_code
         )
+        lower = [(name.lower(), value) for name, value in reply.headers.raw]  # a name may come more than once
+        response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
+        return response
 
     async def _bytes(
         self, reply: Any, body: Mapping[str, Any], credential: str | None, key: str | None

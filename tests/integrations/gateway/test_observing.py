@@ -83,6 +83,20 @@ def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: H
     assert found.dropped == {"upstream_error": 1, "unreadable": 1}
 
 
+def test_an_upstream_without_a_key_and_headers_beyond_ascii(
+    serve: Serve, endpoint: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    alias = {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}
+    served = serve({"artifact": None, **alias})
+    reply = served.ask(headers={"openai-project": b"Caf\xe9"})
+    assert reply.status_code == 200
+    assert "authorization" not in endpoint.headers[0]
+    assert endpoint.headers[0]["openai-project"] == "Caf\xe9"
+    endpoint.mode = "cookies"
+    assert served.ask().headers.get_list("set-cookie") == ["a=1", "b=2"]
+
+
 def test_an_upstream_that_is_gone_is_an_error(serve: Serve, endpoint: Held) -> None:
     served = observing(serve, endpoint)
     endpoint.mode = "reset"
