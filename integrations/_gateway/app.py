@@ -286,7 +286,7 @@ class Gateway:
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None:
-            return await observing.respond(content, body, headers, credential, once or request_id)
+            return await observing.respond(content, body, headers, credential, request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
         one = alias.config
         asked = read_request(

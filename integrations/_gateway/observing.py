@@ -91,7 +91,7 @@ class Observing:
     # -- passing through -----------------------------------------------------------------------------------------------
 
     async def respond(
-        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, key: str
+        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, number: str
     ) -> Any:
         """The upstream's reply, byte for byte.
 
@@ -100,7 +100,7 @@ class Observing:
             body: The same, read.
             headers: The request's headers.
             credential: Key for the upstream; None for the alias's own.
-            key: Names the request: its hash decides whether it is measured.
+            number: Of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
         """
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
@@ -123,18 +123,19 @@ class Observing:
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
         self.queue.count("served")
+        key = headers.get("idempotency-key") or number
         is_chosen = self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
         if is_chosen:
             self.queue.count("chosen")
         response = _responses.StreamingResponse(
-            self._bytes(reply, body, credential, key if is_chosen else None), reply.status_code
+            self._bytes(reply, body, credential, (key, number) if is_chosen else None), reply.status_code
         )
         lower = [(name.lower(), value) for name, value in reply.headers.raw]  # a name may come more than once
         response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
         return response
 
     async def _bytes(
-        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: str | None
+        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None
     ) -> AsyncIterator[bytes]:
         """What comes, as it comes; a chosen answer is kept beside it."""
         seen, whole = bytearray(), False
@@ -165,7 +166,7 @@ class Observing:
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def _measure(
-        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: str
+        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: tuple[str, str]
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan = self.alias, self.alias.plan
@@ -187,10 +188,10 @@ class Observing:
         except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
             return "not_comparable"
         kept = self._settings.records
-        if self._records is not None and kept is not None and chosen(key, kept.rate, salt="label"):
+        if self._records is not None and kept is not None and chosen(key[0], kept.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
-            self._records.append(key, question, drawn, {"turns": turns_of(messages)})
+            self._records.append(key[1], question, drawn, {"turns": turns_of(messages)})
         return fate
 
     def _collected(

@@ -113,15 +113,18 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
     settings: dict[str, Any] = {"plan": COLLECT, "prompt": prompt, "records": {"path": path, "rate": 0.5}}
     served = observing(serve, endpoint, artifact=False, **settings)
     wrapped = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Q: {UNSURE}"}]
-    keys = [f"request-{number}" for number in range(12)]
+    keys, chosen_by_hash = [f"request-{number}" for number in (*range(11), 9)], set[str]()  # a client repeats one
     for key in keys:
-        served.http.post(
+        reply = served.http.post(
             "/v1/chat/completions", json={"model": "m", "messages": wrapped}, headers={"idempotency-key": key}
         )
+        if chosen(key, 0.5, salt="label"):
+            chosen_by_hash.add(reply.headers["x-request-id"])
     served.http.post("/v1/chat/completions", json={"model": "m", "messages": wrapped[1:]})  # another prompt
     assert counts(served) == Observed(served=13, chosen=13, collected=12, not_comparable=1)
     file = read_records(path)
-    assert sorted(one.id for one in file.records) == sorted(key for key in keys if chosen(key, 0.5, salt="label"))
+    assert chosen("request-9", 0.5, salt="label")
+    assert {one.id for one in file.records} == chosen_by_hash
     for record in file.records:
         assert (record.question, record.turns) == (UNSURE, "human")
         assert record.drawn is not None
