@@ -178,8 +178,8 @@ class Gateway:
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self.config.drain
 
-    async def aclose(self) -> None:
-        """Let running questions finish for the grace time, then stop them."""
+    async def stop(self) -> None:
+        """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
         self.drain()
         assert self._stops_at is not None
         if running := self._repeats.running.copy():
@@ -187,6 +187,11 @@ class Gateway:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """`stop`, finish what is observed within the same time, and close all connections."""
+        await self.stop()
+        assert self._stops_at is not None
         for one in self.observing.values():
             await asyncio.to_thread(one.queue.drain, max(0.0, self._stops_at - time.monotonic()))
             await one.aclose()
@@ -207,7 +212,7 @@ class Gateway:
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            seen = {name: one.queue.observed for name, one in self.observing.items()}
+            seen = {name: one.queue.observed for name, one in self.observing.items() if _may_use(key, name)}
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
         if method == "GET" and path == "/metrics":
@@ -216,7 +221,7 @@ class Gateway:
         raise refuse_endpoint(path, method)
 
     def _models(self, name: str, key: Key | None) -> Any:
-        known = [one for one in self.aliases if key is None or key.models is None or one in key.models]
+        known = [one for one in self.aliases if _may_use(key, one)]
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
         if name and name not in known:
             raise _no_model(name)
@@ -249,7 +254,7 @@ class Gateway:
         found = self.aliases.get(name)
         if found is None:
             raise _no_model(name)
-        if key is not None and key.models is not None and name not in key.models:
+        if not _may_use(key, name):
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
         return found
 
@@ -342,6 +347,10 @@ class Gateway:
             return _failed(alias.name, error)
         finally:
             self._busy[name] -= 1
+
+
+def _may_use(key: Key | None, name: str) -> bool:
+    return key is None or key.models is None or name in key.models
 
 
 def _nothing() -> None:

@@ -211,12 +211,13 @@ class Observing:
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
         """Whether the answer was drawn otherwise than the plan's primary answer."""
-        given = {name: value for name, value in body.items() if value is not None}
+        ignored = self.alias.config.ignore
+        given = {name: value for name, value in body.items() if value is not None and name not in ignored}
         bindings_of(given, plan)
         usage = message.usage_metadata
         return bool(
             unlike_served(
-                drawing_fields(given, self.alias.config.ignore),
+                drawing_fields(given),
                 plan,
                 finish=message.response_metadata.get("finish_reason"),
                 tokens=None if usage is None else usage["output_tokens"] or None,

@@ -235,9 +235,9 @@ def _refusals(
             yield name, "logprobs_not_measured", f"'{name}' is not measured for this model. Leave it out."
 
 
-def drawing_fields(given: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
+def drawing_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
-    return {name: value for name, value in given.items() if name == "n" or name not in {*APART, *ignore}}
+    return {name: value for name, value in given.items() if name == "n" or name not in APART}
 
 
 def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:

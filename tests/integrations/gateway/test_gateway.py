@@ -373,7 +373,10 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     ann, row = key_named("ann", models=["support"], requests_per_minute=3)
     bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
     cat, third = key_named("cat", upstream_key="sk-of-cat")
-    served = serve(keys=[row, other, third])
+    seen = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
+    served = serve(keys=[row, other, third], more=seen)
+    for key, names in ((cat, ["seen"]), (bob, [])):
+        assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
         for path in ("/v1/models", "/metrics", "/anything"):
             assert served.http.get(path, headers=headers).status_code == 401
