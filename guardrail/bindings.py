@@ -72,7 +72,7 @@ def bindings_for(
         return Bindings(tools=tuple(plain), tool_choice=_choice(tool_choice), response_format=wanted)
     except ValidationError as error:
         raise UsageError(f"these tools cannot be bound: {error.errors()[0]['msg']}") from error
-    except (TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"these tools or this format cannot be described as JSON: {error}") from error
 
 
@@ -190,6 +190,8 @@ def _choice(choice: Any) -> str | None:
 
 def _format(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping) and given.get("type") in ("json_schema", "json_object", "text"):
+        if not isinstance(given.get("json_schema", {}), Mapping):
+            raise ValueError("json_schema must be an object")
         found: dict[str, Any] = json.loads(json.dumps(given))
         return found
     return json_format(given)

@@ -10,6 +10,8 @@ application.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import math
 import signal
 import sys
 import threading
@@ -22,6 +24,9 @@ from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
+
+LAST = 5
+"""Seconds after the grace time in which clients still get their replies."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,11 +93,16 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
     config = gateway.config
 
     class Server(uvicorn.Server):  # type: ignore[misc]
-        """Says that it is not ready any more before it stops."""
+        """Says that it is not ready any more before it stops, and stops questions before their connections."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             gateway.drain()
             super().handle_exit(sig, frame)
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            stopping = asyncio.create_task(gateway.stop())
+            await super().shutdown(sockets)
+            del stopping  # a task without a reference may be collected
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
@@ -111,8 +121,9 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            ws="none",
             timeout_keep_alive=75,  # longer than a proxy in front keeps a connection
-            timeout_graceful_shutdown=int(config.drain) or None,
+            timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
     )
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():

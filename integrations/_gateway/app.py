@@ -121,15 +121,20 @@ class Gateway:
     def reload(self) -> bool:
         """Read configuration and artifacts again; requests keep what they began with.
 
+        The address stays that of the start, also in the rule that any but the loopback needs keys.
+
         Returns:
             Whether it succeeded. If not, what was there stays, the log says why, and ``/readyz`` says that it failed.
         """
         self._reload_failed = False
         try:
             config = self.config if self._path is None else load_config(self._path)
+            kept = {"host": self.config.host, "port": self.config.port}
+            config = Config.checked({**config.model_dump(exclude_unset=True), **kept}, str(self._path))
             (self.aliases, self.observing), self.config = self._load(config), config
-        except GuardrailError as error:
-            log.error("guardrail serve: not reloaded; the former configuration stays: %s", error)
+        except Exception as error:  # nothing that is wrong with a file may stop what serves
+            why = error if isinstance(error, GuardrailError) else type(error).__name__
+            log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._reload_failed = True
         return not self._reload_failed
 
@@ -173,8 +178,8 @@ class Gateway:
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self.config.drain
 
-    async def aclose(self) -> None:
-        """Let running questions finish for the grace time, then stop them."""
+    async def stop(self) -> None:
+        """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
         self.drain()
         assert self._stops_at is not None
         if running := self._repeats.running.copy():
@@ -182,6 +187,11 @@ class Gateway:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """`stop`, finish what is observed within the same time, and close all connections."""
+        await self.stop()
+        assert self._stops_at is not None
         for one in self.observing.values():
             await asyncio.to_thread(one.queue.drain, max(0.0, self._stops_at - time.monotonic()))
             await one.aclose()
@@ -202,7 +212,7 @@ class Gateway:
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            seen = {name: one.queue.observed for name, one in self.observing.items()}
+            seen = {name: one.queue.observed for name, one in self.observing.items() if _may_use(key, name)}
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
         if method == "GET" and path == "/metrics":
@@ -211,7 +221,7 @@ class Gateway:
         raise refuse_endpoint(path, method)
 
     def _models(self, name: str, key: Key | None) -> Any:
-        known = [one for one in self.aliases if key is None or key.models is None or one in key.models]
+        known = [one for one in self.aliases if _may_use(key, one)]
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
         if name and name not in known:
             raise _no_model(name)
@@ -244,7 +254,7 @@ class Gateway:
         found = self.aliases.get(name)
         if found is None:
             raise _no_model(name)
-        if key is not None and key.models is not None and name not in key.models:
+        if not _may_use(key, name):
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
         return found
 
@@ -253,7 +263,7 @@ class Gateway:
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
-        if bearer is None or (key is not None and headers.get("x-guardrail-key") is None):
+        if bearer is None or (key is not None and not headers.get("x-guardrail-key")):
             also = ", and the gateway's key in the header x-guardrail-key" if key is not None else ""
             raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
         return bearer
@@ -281,7 +291,7 @@ class Gateway:
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None:
-            return await observing.respond(content, body, headers, credential, once or request_id)
+            return await observing.respond(content, body, headers, credential, request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
         one = alias.config
         asked = read_request(
@@ -337,6 +347,10 @@ class Gateway:
             return _failed(alias.name, error)
         finally:
             self._busy[name] -= 1
+
+
+def _may_use(key: Key | None, name: str) -> bool:
+    return key is None or key.models is None or name in key.models
 
 
 def _nothing() -> None:
@@ -398,7 +412,7 @@ def _limited(message: str, seconds: int) -> ApiError:
 
 def _bearer(headers: Mapping[str, str]) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() or None if kind.lower() == "bearer" else None
+    return token.strip() or None if kind.lower() == "bearer" and token.isascii() else None
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:

@@ -257,8 +257,8 @@ def load_config(path: str | Path) -> Config:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', error)}).") from error
     return parsed_config(text, str(path))
 
 
@@ -275,7 +275,9 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _fill(node, os.environ if environment is None else environment, name)
         content = None if node is None else yaml.SafeLoader("").construct_document(node)
-    except yaml.YAMLError as error:
+    except UsageError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).") from error
     if not isinstance(content, dict):
         raise UsageError(f"{name}: must hold version: 1 and models:, got {type(content).__name__}.")
@@ -306,8 +308,9 @@ def _value(what: str | None, variables: Mapping[str, str], where: str) -> str:
     if what.startswith("file:"):
         try:
             return Path(what.removeprefix("file:")).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise UsageError(f"{where}: the file of ${{{what}}} cannot be read ({error.strerror}).") from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", "not a text in UTF-8")
+            raise UsageError(f"{where}: the file of ${{{what}}} cannot be read ({why}).") from error
     variable, given, default = what.partition(":-")
     if variable not in variables and not given:
         raise UsageError(

@@ -40,8 +40,8 @@ PASSED = (
 """Headers of a client that go upstream."""
 KEPT_BACK = frozenset(
     {
-        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-        "upgrade", "server", "date", "x-request-id",
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
+        b"transfer-encoding", b"upgrade", b"server", b"date", b"x-request-id",
     }
 )  # fmt: skip
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
@@ -91,7 +91,7 @@ class Observing:
     # -- passing through -----------------------------------------------------------------------------------------------
 
     async def respond(
-        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, key: str
+        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, number: str
     ) -> Any:
         """The upstream's reply, byte for byte.
 
@@ -100,12 +100,14 @@ class Observing:
             body: The same, read.
             headers: The request's headers.
             credential: Key for the upstream; None for the alias's own.
-            key: Names the request: its hash decides whether it is measured.
+            number: Of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
         """
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
-        sent = {name: headers[name] for name in PASSED if name in headers}
-        sent |= {"authorization": f"Bearer {credential or own}", "accept-encoding": "identity"}
+        sent = {name: headers[name].encode("latin-1") for name in PASSED if name in headers}
+        sent["accept-encoding"] = b"identity"
+        if used := credential or own:  # some servers need no key
+            sent["authorization"] = f"Bearer {used}".encode()
         if body["model"] != upstream.model:
             content = json.dumps({**body, "model": upstream.model}, ensure_ascii=False).encode()
         if self._client is None:
@@ -121,16 +123,19 @@ class Observing:
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
         self.queue.count("served")
+        key = headers.get("idempotency-key") or number
         is_chosen = self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
         if is_chosen:
             self.queue.count("chosen")
-        kept = {name: value for name, value in reply.headers.items() if name not in KEPT_BACK}
-        return _responses.StreamingResponse(
-            self._bytes(reply, body, credential, key if is_chosen else None), reply.status_code, headers=kept
+        response = _responses.StreamingResponse(
+            self._bytes(reply, body, credential, (key, number) if is_chosen else None), reply.status_code
         )
+        lower = [(name.lower(), value) for name, value in reply.headers.raw]  # a name may come more than once
+        response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
+        return response
 
     async def _bytes(
-        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: str | None
+        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None
     ) -> AsyncIterator[bytes]:
         """What comes, as it comes; a chosen answer is kept beside it."""
         seen, whole = bytearray(), False
@@ -161,7 +166,7 @@ class Observing:
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def _measure(
-        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: str
+        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: tuple[str, str]
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan = self.alias, self.alias.plan
@@ -183,10 +188,10 @@ class Observing:
         except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
             return "not_comparable"
         kept = self._settings.records
-        if self._records is not None and kept is not None and chosen(key, kept.rate, salt="label"):
+        if self._records is not None and kept is not None and chosen(key[0], kept.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
-            self._records.append(key, question, drawn, {"turns": turns_of(messages)})
+            self._records.append(key[1], question, drawn, {"turns": turns_of(messages)})
         return fate
 
     def _collected(
@@ -206,12 +211,13 @@ class Observing:
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
         """Whether the answer was drawn otherwise than the plan's primary answer."""
-        given = {name: value for name, value in body.items() if value is not None}
+        ignored = self.alias.config.ignore
+        given = {name: value for name, value in body.items() if value is not None and name not in ignored}
         bindings_of(given, plan)
         usage = message.usage_metadata
         return bool(
             unlike_served(
-                drawing_fields(given, self.alias.config.ignore),
+                drawing_fields(given),
                 plan,
                 finish=message.response_metadata.get("finish_reason"),
                 tokens=None if usage is None else usage["output_tokens"] or None,

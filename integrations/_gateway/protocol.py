@@ -6,13 +6,13 @@ and in which shape of an abstention all of them show the text (docs/gateway.md).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
-from pydantic_core import from_json
 
 from guardrail.bindings import Effect, bindings_for, check_bindings, names
 from guardrail.errors import ArtifactMismatchError, UsageError
@@ -130,18 +130,26 @@ def read_body(content: bytes) -> dict[str, Any]:
     """A request's body as a JSON object.
 
     Raises:
-        ApiError: It is not JSON, is nested too deeply, or has numbers or characters that JSON or UTF-8 do not have.
+        ApiError: It is not JSON, is too deep, repeats a name, or has numbers or characters that JSON or UTF-8 lack.
     """
     try:
-        body = from_json(content, allow_inf_nan=False)
+        body = json.loads(content.decode(), object_pairs_hook=_object)
         fault = json_fault(body, packed=True)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
         raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Readers differ in which of two equal names counts: the model's would be judged by another one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice in one object")
+    return found
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
@@ -153,11 +161,17 @@ def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     listed = body.get("messages")
     if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
         raise ApiError(400, "'messages' must be a list of at least one message.", "invalid_messages", "messages")
+    if not all(isinstance(one.get("content"), str | list | None) for one in listed):
+        raise ApiError(400, "A 'content' must be a text or a list of parts.", "invalid_messages", "messages")
     try:
-        return tuple(convert_to_messages([{**one, "content": one.get("content") or ""} for one in listed]))
+        found = convert_to_messages([{**one, "content": one.get("content") or ""} for one in listed])
     except Exception as error:  # LangChain raises whatever reading such a dict raises
         why = f"{type(error).__name__}: {error}"[:300]
         raise ApiError(400, f"'messages' cannot be read ({why}).", "invalid_messages", "messages") from error
+    parts = [part for one in found if isinstance(one.content, list) for part in one.content]
+    if not all(isinstance(part, str) or isinstance(part.get("type"), str) for part in parts):
+        raise ApiError(400, "Every part of a 'content' needs a text 'type'.", "invalid_messages", "messages")
+    return tuple(found)
 
 
 def read_request(
@@ -221,9 +235,9 @@ def _refusals(
             yield name, "logprobs_not_measured", f"'{name}' is not measured for this model. Leave it out."
 
 
-def drawing_fields(given: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
+def drawing_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
-    return {name: value for name, value in given.items() if name == "n" or name not in {*APART, *ignore}}
+    return {name: value for name, value in given.items() if name == "n" or name not in APART}
 
 
 def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
@@ -235,7 +249,7 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
     known, asked = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
         value = given.get(name)
-        if value in (None, []) or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
+        if not value or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
             continue
         asked[name] = value
         try:

@@ -34,7 +34,7 @@ _sent: ContextVar[Sent | None] = ContextVar("guardrail_sent", default=None)
 
 @contextmanager
 def counting() -> Iterator[Sent]:
-    """Count the requests of this task, redirects included, but not a request that was cut off while it was sent."""
+    """Count the requests of this task, but not a request that was cut off while it was sent."""
     sent = Sent()
     token = _sent.set(sent)
     try:
@@ -84,7 +84,8 @@ class Clients:
                 default_headers=headers,
                 max_retries=0,  # `transport` repeats requests and ends them
                 timeout=None,
-                http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [_trace]}),
+                # A redirect would send questions to an address that nobody configured.
+                http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [_trace]}, follow_redirects=False),
             )
             await _of_loop(loop).add(self, client)
         return clients[endpoint]

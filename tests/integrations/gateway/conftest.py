@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +57,12 @@ class Served:
         made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings})
         return self._stack.enter_context(made)
 
-    def ask(self, question: str = SURE, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    def ask(
+        self, question: str = SURE, headers: Mapping[str, str | bytes] | None = None, **fields: Any
+    ) -> httpx.Response:
         body = {"model": "support", "messages": [{"role": "user", "content": question}], **fields}
-        return self.http.post("/v1/chat/completions", json=body, headers=headers)
+        sent = [(name.encode(), one.encode() if isinstance(one, str) else one) for name, one in (headers or {}).items()]
+        return self.http.post("/v1/chat/completions", json=body, headers=sent)
 
     def leave(self, question: str, when: Callable[[], None]) -> None:
         """Ask, close the connection at a certain moment, and wait until the gateway has seen it."""

@@ -95,6 +95,23 @@ def test_other_machines_need_keys(file: Path) -> None:
         parsed_config(open_to_all[:start] + open_to_all[end:], "x.yaml", {"UPSTREAM_KEY": "k"})
 
 
+def test_reading_the_file_again_opens_nothing_and_stops_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still listens on the address of the start, so a file without keys would let every machine in."""
+    monkeypatch.setenv("UPSTREAM_KEY", "k")
+    good = file.read_text()
+    file.write_text(good.replace("version: 1", "version: 1\nhost: 0.0.0.0"))
+    gateway = Gateway(file)
+    start, end = good.index("keys:"), good.index("models:\n")
+    broken = b"\xff", b"version: 1\nmodels: &a {x: *a}\n", b"version: 2020-13-45\n"
+    for content in ((good[:start] + good[end:]).encode(), *broken):
+        file.write_bytes(content)
+        assert not gateway.reload()
+        assert len(gateway.config.keys) == 1
+    file.write_text(good)
+    assert gateway.reload()
+    assert gateway.config.host == "0.0.0.0"
+
+
 def test_check_prints_no_secret_and_finds_a_wrong_artifact(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import urllib.request
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 import yaml
 
 from guardrail.review.errors import StoreUnavailableError
@@ -25,7 +28,8 @@ from guardrail.review.queue.marks import Marks
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import memory
-from integrations._gateway.config import parsed_config
+from integrations._gateway.config import Config, parsed_config
+from integrations.gateway import Gateway, _serve
 from tests import postgres
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 
@@ -190,6 +194,32 @@ def test_after_the_grace_time_what_runs_is_stopped_and_free_for_others(
     endpoint.released.set()
     assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
     assert endpoint.requests == 10
+
+
+def test_clients_of_stopped_questions_are_answered(
+    endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.holding = True
+    path = make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "artifact.json")
+    upstream = {"url": endpoint.url, "model": "m", "key": "k", "max_retries": 0}
+    alias = {"upstream": upstream, "artifact": path, "probe": "off"}
+    gateway = Gateway(Config.checked({"version": 1, "models": {"support": alias}, "port": 0, "drain": 0}, "test"))
+    client = socket.socket()
+
+    async def ask_and_stop(self: Any, sockets: object = None) -> None:
+        client.connect(self.servers[0].sockets[0].getsockname())
+        body = json.dumps({"model": "support", "messages": [{"role": "user", "content": SURE}]})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        await asyncio.to_thread(endpoint.wait_for, 5)
+
+    monkeypatch.setattr("uvicorn.Server.main_loop", ask_and_stop)
+    with client:
+        serving = threading.Thread(target=_serve, args=(uvicorn, gateway), daemon=True)
+        serving.start()
+        serving.join(20)
+        assert not serving.is_alive()
+        assert b'"stopping"' in client.recv(10_000)
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

@@ -220,6 +220,13 @@ MALFORMED = [
     (b'{"model": "support", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400), (b'{"model": "\xff"}', 400),
     (b'{"model": "support", "messages": [{"role": "robot", "content": "x"}]}', 400),
     (b'{"model": "support", "messages": []}', 400), (b'{"model": "other"}', 404), (b"x" * 30_000, 413),
+    *((json.dumps({**asked(SURE), **more}).encode(), 400) for more in (
+        {"messages": [{"role": "user", "content": 0}]},
+        {"messages": [{"role": "user", "content": [{"type": ["text"], "text": "x"}]}]},
+        {"tools": [{"type": 5}]}, {"tools": [{"toolSpec": {"name": "a"}}]}, {"tool_choice": {"function": 5}},
+        {"response_format": {"type": "json_schema", "json_schema": 5}},
+    )),
+    (b'{"model": "other", ' + json.dumps(asked(SURE)).encode()[1:], 400),  # which of the two is it?
 ]  # fmt: skip
 
 
@@ -366,7 +373,10 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     ann, row = key_named("ann", models=["support"], requests_per_minute=3)
     bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
     cat, third = key_named("cat", upstream_key="sk-of-cat")
-    served = serve(keys=[row, other, third])
+    seen = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
+    served = serve(keys=[row, other, third], more=seen)
+    for key, names in ((cat, ["seen"]), (bob, [])):
+        assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
         for path in ("/v1/models", "/metrics", "/anything"):
             assert served.http.get(path, headers=headers).status_code == 401
@@ -394,6 +404,16 @@ def test_a_forwarded_key_goes_upstream_and_the_gateways_own_never_does(serve: Se
     assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-client"}
     served.ask(headers={**both, "authorization": "Bearer sk-other", "idempotency-key": "k"})
     assert endpoint.requests == 10  # what is remembered belongs to a credential
+    assert served.ask(headers={"x-guardrail-key": "", "authorization": f"Bearer {ann}"}).status_code == 401
+    assert served.ask(headers={**both, "authorization": b"Bearer caf\xe9"}).status_code == 401
+    assert endpoint.requests == 10
+
+
+def test_a_redirect_is_not_followed(serve: Serve, endpoint: Held) -> None:
+    """It would send the question to an address that nobody configured, and serve what comes from there."""
+    endpoint.mode, endpoint.faults = "redirect", 5
+    assert serve().ask().status_code == 503
+    assert endpoint.requests == 5
 
 
 def test_more_questions_than_the_limits_are_refused(serve: Serve, endpoint: Held) -> None:

@@ -83,6 +83,20 @@ def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: H
     assert found.dropped == {"upstream_error": 1, "unreadable": 1}
 
 
+def test_an_upstream_without_a_key_and_headers_beyond_ascii(
+    serve: Serve, endpoint: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    alias = {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}
+    served = serve({"artifact": None, **alias})
+    reply = served.ask(headers={"openai-project": b"Caf\xe9"})
+    assert reply.status_code == 200
+    assert "authorization" not in endpoint.headers[0]
+    assert endpoint.headers[0]["openai-project"] == "Caf\xe9"
+    endpoint.mode = "cookies"
+    assert served.ask().headers.get_list("set-cookie") == ["a=1", "b=2"]
+
+
 def test_an_upstream_that_is_gone_is_an_error(serve: Serve, endpoint: Held) -> None:
     served = observing(serve, endpoint)
     endpoint.mode = "reset"
@@ -99,15 +113,18 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
     settings: dict[str, Any] = {"plan": COLLECT, "prompt": prompt, "records": {"path": path, "rate": 0.5}}
     served = observing(serve, endpoint, artifact=False, **settings)
     wrapped = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Q: {UNSURE}"}]
-    keys = [f"request-{number}" for number in range(12)]
+    keys, chosen_by_hash = [f"request-{number}" for number in (*range(11), 9)], set[str]()  # a client repeats one
     for key in keys:
-        served.http.post(
+        reply = served.http.post(
             "/v1/chat/completions", json={"model": "m", "messages": wrapped}, headers={"idempotency-key": key}
         )
+        if chosen(key, 0.5, salt="label"):
+            chosen_by_hash.add(reply.headers["x-request-id"])
     served.http.post("/v1/chat/completions", json={"model": "m", "messages": wrapped[1:]})  # another prompt
     assert counts(served) == Observed(served=13, chosen=13, collected=12, not_comparable=1)
     file = read_records(path)
-    assert sorted(one.id for one in file.records) == sorted(key for key in keys if chosen(key, 0.5, salt="label"))
+    assert chosen("request-9", 0.5, salt="label")
+    assert {one.id for one in file.records} == chosen_by_hash
     for record in file.records:
         assert (record.question, record.turns) == (UNSURE, "human")
         assert record.drawn is not None

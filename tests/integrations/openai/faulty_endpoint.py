@@ -24,6 +24,7 @@ __all__ = ["Endpoint", "serving"]
 
 WORDS = ["amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "harbor", "iris", "jade", "karma", "linen"]
 GREEDY_LOGPROB, OTHER_LOGPROB = -1.5, -2.5
+PATH = "/chat/completions"
 TRICKLED = 400
 """Drops of a trickle, .02 s apart."""
 LONG = b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
@@ -125,7 +126,9 @@ class Endpoint:
             return _http(json.dumps({"error": {"message": f"bad request with {key}"}}).encode(), 400)
         return {
             "429": _http(b'{"error": {"message": "slow down"}}', 429, f"Retry-After: {self.retry_after}\r\n"),
+            "redirect": _http(b"", 307, f"Location: {self.url}{PATH}\r\n"),
             "500": _http(b'{"error": {"message": "broken"}}', 500),
+            "cookies": _http(b"{}", 200, "Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"),
             "html": _http(b"<html>It works!</html>"),
             "list": _http(b"[1, 2]"),
             "deep": _http(b"[" * 200_000),
