@@ -20,6 +20,8 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
+from ..data.columns import ColumnRecords
+from ..data.records import with_other_ids
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
@@ -163,8 +165,10 @@ def _print_what_helps(
     found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
 ) -> None:
     """What to do about a refutation, as commands that can be pasted."""
+    renamed: list[str] = []
     if fitted:
-        merged = merged_command(loaded, key, _listed(fitted), _listed(fresh), artifact)
+        names, renamed = _with_ids_apart(fresh, fitted)
+        merged = merged_command(loaded, key, _listed(fitted), _listed(names), artifact)
     else:
         flags = " ".join(f"--records {shlex.quote(str(path))}" for path in fresh)
         merged = (
@@ -178,6 +182,8 @@ def _print_what_helps(
     for path in fresh:
         for command in _unwritten(path, loaded, key):
             print_line(f"Before that, as it was done in memory only: {command}")
+    for command in renamed:
+        print_line(f"Before that, as other questions of the fit have the same ids: {command}")
 
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
@@ -219,6 +225,22 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
     except (GuardrailError, OSError):
         return nothing
     return fitted_hashes(artifact, file.records)
+
+
+def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Fresh files as `fit` can read them with those of the fit, and commands that make those with an id in common."""
+    old = {name for path in fitted for name in _ids(path)}
+    names, commands = [], []
+    for path in fresh:
+        name, command = (path, None) if old.isdisjoint(_ids(path)) else with_other_ids(path)
+        names.append(name)
+        commands += [] if command is None else [command]
+    return names, commands
+
+
+def _ids(path: Path) -> Sequence[str]:
+    records = open_files([path])[0].records
+    return records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
 
 
 def _listed(paths: Sequence[Path]) -> str:

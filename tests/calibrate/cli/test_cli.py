@@ -179,7 +179,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     assert "Which uncertainty ranks the errors best?" in page
-    assert f"{artifact.choice.candidates[0]} (in use)</td>" in page
+    figures = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td><td>\d+(\.\d)? %</td>"  # AUROC, interval, share answered
+    assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + figures, page)
     assert "The one in use was chosen on 33 other questions." in page
     assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
         "inspect", out / "artifact.json"
