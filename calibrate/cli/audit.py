@@ -29,7 +29,7 @@ from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
-from .frame import RecordsArgument, app, console, finish, open_files, open_pool, print_line, read_pool
+from .frame import RecordsArgument, app, console, finish, listed, open_files, open_pool, print_line, read_pool
 
 __all__ = ["audit", "drift"]
 
@@ -124,7 +124,7 @@ def drift(
         typer.echo(json.dumps({"artifact": loaded.digest, **found}, indent=1))
     else:
         _print_drift(alarm, monitor.state.n, left_out)
-        finish([], f"calibrate audit --records {file.path} --artifact {artifact}" + " (needs labels)")
+        finish([], f"{_audit_command(records, artifact)} (needs labels)")
     if alarm is not None:
         raise typer.Exit(1)
 
@@ -168,12 +168,11 @@ def _print_what_helps(
     renamed: list[str] = []
     if fitted:
         names, renamed = _with_ids_apart(fresh, fitted)
-        merged = merged_command(loaded, key, _listed(fitted), _listed(names), artifact)
+        merged = merged_command(loaded, key, listed(fitted), listed(names), artifact)
     else:
-        flags = " ".join(f"--records {shlex.quote(str(path))}" for path in fresh)
         merged = (
             "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
-            f"prints the command: calibrate audit {flags} --artifact {shlex.quote(str(artifact))} --calibration FILE"
+            f"prints the command: {_audit_command(fresh, artifact)} --calibration FILE"
         )
     first, *others = sentences.advice(found, merged)
     finish([], first)
@@ -184,6 +183,11 @@ def _print_what_helps(
             print_line(f"Before that, as it was done in memory only: {command}")
     for command in renamed:
         print_line(f"Before that, as other questions of the fit have the same ids: {command}")
+
+
+def _audit_command(records: Sequence[Path], artifact: Path) -> str:
+    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
+    return f"calibrate audit {flags} --artifact {shlex.quote(str(artifact))}"
 
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
@@ -241,7 +245,3 @@ def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list
 def _ids(path: Path) -> Sequence[str]:
     records = open_files([path])[0].records
     return records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
-
-
-def _listed(paths: Sequence[Path]) -> str:
-    return shlex.join(map(str, paths))

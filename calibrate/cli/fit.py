@@ -44,7 +44,7 @@ from ..scoring.reach import waiting_of
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, open_pool, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, open_pool, print_line, table
 from .label import print_structured, shortened
 from .score import chosen_estimator
 
@@ -190,14 +190,16 @@ def fit(
         written.append(kept_out)
     audited = None if rest is None else audit(artifact, rest, key)
     # A part kept out by --test-fraction is in the record file, which is merged already.
-    merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
+    merged = merged_command(artifact, key, listed(records), listed(test or ()), out)
     print_verdict(artifact, audited, merged)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
     if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
-    flag = "".join(f" --test {path}" for path in ([kept_out] if test_fraction else test or ()))
-    finish(written, following(artifact, audited, merged, f"calibrate report {file.path} --artifact {out}{flag}"))
+    tests = [kept_out] if test_fraction else test or ()
+    usual = f"calibrate report {listed(records)} --artifact {shlex.quote(str(out))}"
+    usual += "".join(f" --test {shlex.quote(str(path))}" for path in tests)
+    finish(written, following(artifact, audited, merged, usual))
     exit_if_refuted(artifact, audited)
 
 

@@ -443,6 +443,10 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
         return " ".join(result.output.split())
 
     assert "120 scores do not refute" in run("fresh.jsonl", code=0)
+    for name, part in (("part a.jsonl", unlabelled[:60]), ("part b.jsonl", unlabelled[60:])):
+        write_records(name, part_header(bare, part), part)
+    following = "calibrate audit --records 'part a.jsonl' --records 'part b.jsonl' --artifact a.json"
+    assert following in run("part a.jsonl", "part b.jsonl", code=0)
     shown = run("hard.jsonl", code=1)
     assert "less certainly than at calibration" in shown
     found = json.loads(run("hard.jsonl", "--json", code=1))
