@@ -150,7 +150,9 @@ LETTERS, LINES = "漢" * 130_000, '{"a":\n' * 60_000
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        pytest.param(key, text, id=f"{key}-{name}", marks=() if f"{key}-{name}" in ("a-letters", "e-lines") else pytest.mark.slow)
+        pytest.param(
+            key, text, id=f"{key}-{name}", marks=() if f"{key}-{name}" in ("a-letters", "e-lines") else pytest.mark.slow
+        )
         for key in "ar2e"
         for name, text in (("letters", LETTERS), ("lines", LINES))
     ],
