@@ -345,7 +345,7 @@ _MADE: dict[str, Scoring] = {}
 
 
 def _score_part(job: _Job, spans: Spans, file: Path) -> int:
-    """Score parts of a file in a worker, write them to a file of their own and return how many records they are."""
+    """Score parts of a file in a worker, write them to a separate file and return how many records they are."""
     if job.name not in _MADE:
         _MADE.clear()
         _MADE[job.name] = Scoring.of(job.header, job.estimators, job.unanimous_at)
@@ -448,7 +448,7 @@ def _summarised(lines: Iterator[bytes], source: Path, summary: ScoreSummary) -> 
         yield line
 
 
-# -- collect: a few actors, each with a shard of its own -------------------------------------------------------------
+# -- collect: a few actors, each with its own shard ------------------------------------------------------------------
 
 
 class RayCollector:

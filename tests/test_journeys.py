@@ -132,9 +132,15 @@ def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() ->
     titles = [next(iter(section)) for section in CONFIG["nav"]]
     assert titles[:4] == ["Start", "Guard a model", "An app with a URL", "Agents"]
     assert titles[4:] == ["People", "Calibrate", "Guarantees", "Operate", "Reference"]
+    assert "not in a registry yet: every `pip install '.[EXTRA]'`" in (DOCS / pages[0]).read_text(encoding="utf-8")
     for section in CONFIG["nav"]:
         first = next(iter(section.values()))[0]
         assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45, first
+
+
+def test_the_strict_build_is_a_part_of_lint() -> None:
+    dry = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "mkdocs build --strict" in dry.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/bank_agent/README.md"])

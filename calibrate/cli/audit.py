@@ -20,6 +20,8 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
+from ..data.columns import ColumnRecords
+from ..data.records import with_other_ids
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
@@ -27,7 +29,7 @@ from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
-from .frame import RecordsArgument, app, console, finish, open_files, open_pool, print_line, read_pool
+from .frame import RecordsArgument, app, console, finish, listed, open_files, open_pool, print_line, read_pool
 
 __all__ = ["audit", "drift"]
 
@@ -122,7 +124,7 @@ def drift(
         typer.echo(json.dumps({"artifact": loaded.digest, **found}, indent=1))
     else:
         _print_drift(alarm, monitor.state.n, left_out)
-        finish([], f"calibrate audit --records {file.path} --artifact {artifact}" + " (needs labels)")
+        finish([], f"{_audit_command(records, artifact)} (needs labels)")
     if alarm is not None:
         raise typer.Exit(1)
 
@@ -163,13 +165,14 @@ def _print_what_helps(
     found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
 ) -> None:
     """What to do about a refutation, as commands that can be pasted."""
+    renamed: list[str] = []
     if fitted:
-        merged = merged_command(loaded, key, _listed(fitted), _listed(fresh), artifact)
+        names, renamed = _with_ids_apart(fresh, fitted)
+        merged = merged_command(loaded, key, listed(fitted), listed(names), artifact)
     else:
-        flags = " ".join(f"--records {shlex.quote(str(path))}" for path in fresh)
         merged = (
             "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
-            f"prints the command: calibrate audit {flags} --artifact {shlex.quote(str(artifact))} --calibration FILE"
+            f"prints the command: {_audit_command(fresh, artifact)} --calibration FILE"
         )
     first, *others = sentences.advice(found, merged)
     finish([], first)
@@ -178,6 +181,13 @@ def _print_what_helps(
     for path in fresh:
         for command in _unwritten(path, loaded, key):
             print_line(f"Before that, as it was done in memory only: {command}")
+    for command in renamed:
+        print_line(f"Before that, as other questions of the fit have the same ids: {command}")
+
+
+def _audit_command(records: Sequence[Path], artifact: Path) -> str:
+    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
+    return f"calibrate audit {flags} --artifact {shlex.quote(str(artifact))}"
 
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
@@ -221,5 +231,17 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
     return fitted_hashes(artifact, file.records)
 
 
-def _listed(paths: Sequence[Path]) -> str:
-    return shlex.join(map(str, paths))
+def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Fresh files as `fit` can read them with those of the fit, and commands that make those with an id in common."""
+    old = {name for path in fitted for name in _ids(path)}
+    names, commands = [], []
+    for path in fresh:
+        name, command = (path, None) if old.isdisjoint(_ids(path)) else with_other_ids(path)
+        names.append(name)
+        commands += [] if command is None else [command]
+    return names, commands
+
+
+def _ids(path: Path) -> Sequence[str]:
+    records = open_files([path])[0].records
+    return records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]

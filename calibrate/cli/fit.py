@@ -45,7 +45,7 @@ from ..scoring.reach import waiting_of
 from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, open_pool, print_line, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, open_pool, print_line, table
 from .label import print_structured, shortened
 from .score import chosen_estimator
 
@@ -136,33 +136,29 @@ def fit(
     kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
     also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
     keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
+    _refuse_conflicts(
+        people=human_labels is not None,
+        rule=any(one is not None for one in (rule, look, looks)),
+        look=look is not None,
+        segments=by is not None,
+        clusters=cluster_by_group,
+        test=bool(test),
+        test_fraction=bool(test_fraction),
+    )
     file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
     print_structured(file, key)
     groups: Groups = "cluster" if cluster_by_group else "category"
     if human_labels is not None:
-        if any(one is not None for one in (rule, test or None, look, looks, by)) or test_fraction or cluster_by_group:
-            raise UsageError(
-                "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-                "--test-fraction, --look, --looks and --cluster-by-group. To test its artifact use `calibrate audit`."
-            )
         _fit_with_people(in_memory(file), key, human_labels, alpha, delta, out, asked_people)
         return
-    if by and cluster_by_group:
-        raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     part: Sequence[Record] = file.records
     rest: Sequence[Record] | None = None
-    tests = list(test or ())
-    if test and test_fraction:
-        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    if test_fraction and look is not None:
-        raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
     tested = open_pool(test) if test else None
     if tested is not None:
         rest = tested.records
     elif test_fraction:
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        tests = [kept_out]
     warn_incomplete(file)
     rule = rule or ("certified" if by else "acrc")
     choice: dict[str, Any] = {}
@@ -195,15 +191,34 @@ def fit(
         written.append(kept_out)
     audited = None if rest is None else audit(artifact, rest, key)
     # A part kept out by --test-fraction is in the record file, which is merged already.
-    merged = merged_command(artifact, key, str(file.path), "" if tested is None else str(tested.path), out)
+    merged = merged_command(artifact, key, listed(records), listed(test or ()), out)
     print_verdict(artifact, audited, merged)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
     if audited is not None:
         _print_share((file if tested is None else tested).header.reach)
-    flag = "".join(f" --test {path}" for path in tests)
-    finish(written, following(artifact, audited, merged, f"calibrate report {file.path} --artifact {out}{flag}"))
+    tests = [kept_out] if test_fraction else test or ()
+    usual = f"calibrate report {listed(records)} --artifact {shlex.quote(str(out))}"
+    usual += "".join(f" --test {shlex.quote(str(path))}" for path in tests)
+    finish(written, following(artifact, audited, merged, usual))
     exit_if_refuted(artifact, audited)
+
+
+def _refuse_conflicts(
+    *, people: bool, rule: bool, look: bool, segments: bool, clusters: bool, test: bool, test_fraction: bool
+) -> None:
+    """Refuse options of `fit` that exclude each other, before a file is read."""
+    if people and (rule or segments or clusters or test or test_fraction):
+        raise UsageError(
+            "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
+            "--test-fraction, --look, --looks, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
+        )
+    if segments and clusters:
+        raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
+    if test and test_fraction:
+        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
+    if test_fraction and look:
+        raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
 
 
 def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,7 @@ __all__ = [
     "finish",
     "first_problem",
     "keep_inputs",
+    "listed",
     "one_file",
     "open_files",
     "open_pool",
@@ -203,6 +205,11 @@ def open_pool(paths: Sequence[Path]) -> RecordFile:
     file = pool(open_files(paths))
     warn_repeated(file)
     return file
+
+
+def listed(paths: Iterable[Path]) -> str:
+    """Files as a shell takes them."""
+    return shlex.join(map(str, paths))
 
 
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:

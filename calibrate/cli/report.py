@@ -19,7 +19,7 @@ from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
 from .fit import exit_if_refuted, fit_flags, following, merged_command, print_verdict
-from .frame import app, console, finish, keep_inputs, open_pool, print_line
+from .frame import app, console, finish, keep_inputs, listed, open_pool, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -65,15 +65,16 @@ def report(
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
+    files, made, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = (
-        f"calibrate fit {file.path} {fit_flags(loaded, key)} --out {artifact}",
-        f"calibrate report {file.path} --artifact {artifact}{tail} --out {out}",
+        f"calibrate fit {files} {fit_flags(loaded, key)} --out {made}",
+        f"calibrate report {files} --artifact {made}{tail} --out {page}",
     )
     fresh = ""
     if test_file is not None:
         inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))
-        fresh = "" if inside.any() else str(test_file.path)  # merged already
-    merged = merged_command(loaded, key, str(file.path), fresh, artifact)
+        fresh = "" if inside.any() else listed(test or ())  # merged already
+    merged = merged_command(loaded, key, files, fresh, artifact)
     written = write_report(
         out,
         loaded,

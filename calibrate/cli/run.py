@@ -46,7 +46,7 @@ from ..scoring.scores import (
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
 from .fit import exit_if_refuted, following, merged_command, print_choice, print_verdict
-from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model
+from .frame import MODEL_HELP, app, console, finish, keep_inputs, listed, print_line, resolve_model
 from .label import (
     label_file,
     print_label_checks,
@@ -216,7 +216,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     ).model_copy(update=choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
-    merged = merged_command(artifact, key, str(records.path), "" if test is None else str(test.path), artifact_path)
+    tested = [] if test is None else [test.path]
+    merged = merged_command(artifact, key, listed([records.path]), listed(tested), artifact_path)
     print_verdict(artifact, audited, merged)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]

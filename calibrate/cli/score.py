@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,15 +197,16 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         path: The file.
         estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
     """
+    name = shlex.quote(str(path))
     if not header.estimators:
-        return f"calibrate score {path}"
+        return f"calibrate score {name}"
     if header.correctness is None:
-        return f"calibrate label {path}"
+        return f"calibrate label {name}"
     known = sorted(header.estimators)
     if estimator is None and (usual_key(header.plan) in known or len(known) == 1):
-        return f"calibrate fit {path} --alpha 0.1"
+        return f"calibrate fit {name} --alpha 0.1"
     fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
-    return f"calibrate fit {path} {estimator_flags(estimator or fallback)} --alpha 0.1"
+    return f"calibrate fit {name} {estimator_flags(estimator or fallback)} --alpha 0.1"
 
 
 def pair_cache(records: Path) -> Path:

@@ -44,6 +44,7 @@ from .records import (
     Record,
     RecordFile,
     RecordHeader,
+    in_two_files,
     parse_header,
     parse_record,
     pool_header,
@@ -126,10 +127,7 @@ def pool(files: Sequence[RecordFile]) -> RecordFile:
     twice = records.repeated()
     if twice is not None:
         earlier, later = (records.log_of(place).path for place in twice)
-        raise UsageError(
-            f"record {records[twice[1]].id!r} is in two of the files, {earlier} and {later}. Give each question once, "
-            "or rename one."
-        )
+        raise UsageError(in_two_files(records[twice[1]].id, earlier, later))
     # A pool is not stored, so its fingerprint need not be that of questions in memory.
     torn = any(file.torn for file in files)
     return RecordFile(*pool_header(files, records.fingerprint()), records, torn, repeated(_asked_elsewhere(files)))
@@ -521,7 +519,7 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
             begin = stop
     if found:
         old = json.loads(_facts(found[-1])["stamp"])
-        # A writer appends to the file that is there; whatever else changes it is taken for a rewrite.
+        # A writer appends to the file that is there; any other change counts as a rewrite.
         if old["inode"] != stamp["inode"] or (old != stamp and old["size"] >= stamp["size"]):
             found = []
     for name in names[len(found) :]:

@@ -47,6 +47,7 @@ __all__ = [
     "RecordReader",
     "RecordWriter",
     "exclusive",
+    "in_two_files",
     "open_writer",
     "parse_header",
     "parse_record",
@@ -61,6 +62,7 @@ __all__ = [
     "replace_lines",
     "rewrite_records",
     "stream_records",
+    "with_other_ids",
     "write_records",
 ]
 
@@ -296,14 +298,26 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
         refuse_mixture(first, file)
         for record in file.records:
             if record.id in line_of:
-                raise UsageError(
-                    f"record {record.id!r} is in two of the files, {line_of[record.id]} and {file.path}. Give each "
-                    "question once, or rename one."
-                )
+                raise UsageError(in_two_files(record.id, line_of[record.id], file.path))
             line_of[record.id] = file.path
     records = tuple(chain.from_iterable(file.records for file in files))
     asked = fingerprint(record.to_question() for record in records)
     return RecordFile(*pool_header(files, asked), records, any(file.torn for file in files), repeated(files))
+
+
+def in_two_files(name: str, one: Path, other: Path) -> str:
+    """That two files have an id in common, and what to do."""
+    return (
+        f"record {name!r} is in two of the files, {one} and {other}. If it is the same question, leave it out of one. "
+        f"Other questions that are numbered alike need other ids: {with_other_ids(other)[1]}"
+    )
+
+
+def with_other_ids(path: Path) -> tuple[Path, str]:
+    """Name for a copy of a record file with other ids, and the shell command that makes it."""
+    renamed = path.with_name(f"{path.stem}-renamed{path.suffix}")
+    # The id is the first field of a line, and no line of a header begins so. A path is quoted, as it may hold spaces.
+    return renamed, f"""sed 's/^{{"id":"/&new-/' {shlex.quote(str(path))} > {shlex.quote(str(renamed))}"""
 
 
 def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:

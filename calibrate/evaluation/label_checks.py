@@ -331,11 +331,7 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
         return None
     shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
     first = {(a, b): asked[question, a, b] for question, a, b in reversed(same)}
-    return (
-        Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
-        if same
-        else None
-    )
+    return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
 
 
 def _is_short(text: str) -> bool:

@@ -74,7 +74,7 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
     pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
     frame = pandas.DataFrame(
         {
-            **{"question": ["a", "b"], "references": [numpy.array(["x"]), numpy.array(["y"])]},
+            **{"question": ["a", "b"], "references": [["x", numpy.nan], numpy.array(["y"])]},
             **{"samples": [numpy.array(["x", "z"]), numpy.array(["y", "y"])], "correct": [numpy.nan, 1.0]},
             "group": pandas.array(["u", pandas.NA], dtype="string"),
         }

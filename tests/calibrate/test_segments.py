@@ -239,6 +239,7 @@ def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path
     command = ["report", str(records_path), "--artifact", str(out), "--out", str(page), "--splits", "0"]
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output
+    assert "They are the test part here." in " ".join(found.output.split())  # said where the command runs, too
     text = page.read_text(encoding="utf-8")
     assert "each segment against its own promise" in text  # the part kept out is in the file
     assert "<h2>By segment</h2>" in text

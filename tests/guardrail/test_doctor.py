@@ -19,14 +19,17 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
 from calibrate.cli import app as calibrate_app
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
 from guardrail.__main__ import main
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
-from guardrail.errors import MissingDependencyError, UsageError, load_entry_point
+from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point
 from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.probe import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import SamplingPlan
 
 MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
 ROOT = Path(__file__).parents[2]
@@ -263,6 +266,9 @@ def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
     model = Stuck(script=MODEL.script)
     found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
     assert (found.status, "were equal" in found.detail) == ("fail", True)
+    sent = r"cannot be calibrated .*`guardrail doctor --model MODEL` shows"
+    with pytest.raises(GuardrailError, match=sent):  # the command works: test_without_an_artifact_the_model_is_probed
+        collect_records([Question(id="q", question="q?")], model, SamplingPlan(n=3), tmp_path / "r.jsonl")
 
 
 class Refusing(ScriptedChat):

@@ -164,6 +164,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
         r"Judge token_f1 counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
     )
     page = (out / "report.html").read_text(encoding="utf-8")
+    assert "11 of 110 answers, at max_tokens" in page
+    assert page.count("Allow longer answers: 11 of 110 were cut off at 256 tokens") == 1  # what to do next
     assert "Labelled wrong, although the answer contains the reference" in page
     assert "Different answers that count as the same" in page
     assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
@@ -179,7 +181,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     assert "Which uncertainty ranks the errors best?" in page
-    assert f"{artifact.choice.candidates[0]} (in use)</td>" in page
+    auroc_interval_answered = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td><td>\d+(\.\d)? %</td>"
+    assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval_answered, page)
     assert "The one in use was chosen on 33 other questions." in page
     assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
         "inspect", out / "artifact.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shlex
 from pathlib import Path
 
 import pytest
@@ -137,19 +138,20 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
         answers = fakes.script()[str(row["question"])]
         assert not any(isinstance(answer, Exception) for answer in answers)
         rows.append(row | {"greedy": answers[0], "drawn": answers[1:]})
-    source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
+    source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "my records.jsonl", tmp_path / "a.json"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = run(
         *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", "scripted"),
         *("--provider", "scripted", "--temperature", "0.7"),
     )
-    assert shown.endswith(f"Next: calibrate score {out}")
-    assert run("score", out).endswith(f"Next: calibrate label {out}")
+    assert shown.endswith(f"Next: calibrate score '{out}'")
+    assert run("score", out).endswith(f"Next: calibrate label '{out}'")
     run("label", out, "--rule", "exact")
-    following = run("score", out).rpartition("Next: calibrate ")[2].split()
+    command = run("score", out).rpartition("Next: calibrate ")[2]
+    following = shlex.split(command)
     assert following == ["fit", str(out), "--estimator", "discrete_semantic_entropy", "--alpha", "0.1"]
     assert "Wrote" in run(*following, "--out", artifact)  # without log-probabilities there is no default
-    assert run("label", out, "--rule", "exact").endswith(" ".join(following))
+    assert run("label", out, "--rule", "exact").endswith(command)
     run(*following[:-1], "0.2", "--out", artifact)
     guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
     assert guard.artifact.plan.n == len(rows[0]["drawn"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +378,33 @@ def test_a_refutation_prints_a_command_that_merges_and_works(
     assert "calibrate audit --records new.jsonl --artifact a.json --calibration FILE" in unknown
 
 
+def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_commands_that_work(
+    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both files number their questions from 1."""
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+    old, fresh = (
+        [record.model_copy(update={"id": str(number)}) for number, record in enumerate(file.records, start=1)]
+        for file in (parts[0], flipped(parts[1]))
+    )
+    write_records("old.jsonl", parts[0].header, old)
+    write_records("fresh ones.jsonl", parts[1].header, fresh)
+    fit_artifact(RecordFile(Path("old.jsonl"), parts[0].header, tuple(old)), estimator=KEY, alpha=0.15).save("a.json")
+    shown = CliRunner().invoke(app, ["audit", "--records", "fresh ones.jsonl", "--artifact", "a.json"])
+    assert shown.exit_code == 1
+    merge = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
+    assert "old.jsonl 'fresh ones-renamed.jsonl'" in merge
+    rename = next(line for line in shown.output.splitlines() if "sed" in line)
+    assert rename.startswith("Before that, as other questions of the fit have the same ids: ")
+    without = CliRunner().invoke(app, ["fit", "old.jsonl", "fresh ones.jsonl", *shlex.split(merge)[3:]])
+    said = " ".join(without.output.replace("\u2502", "").split())
+    assert "numbered alike need other ids: " + rename.partition("ids: ")[2] in said
+    subprocess.run(rename.partition("ids: ")[2], shell=True, check=True)
+    assert CliRunner().invoke(app, shlex.split(merge)).exit_code == 0
+    assert CalibrationArtifact.load("a-new.json").data.n_questions == len(old) + len(fresh)
+
+
 def test_what_was_made_in_memory_is_written_by_commands_that_work(
     parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +443,10 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
         return " ".join(result.output.split())
 
     assert "120 scores do not refute" in run("fresh.jsonl", code=0)
+    for name, part in (("part a.jsonl", unlabelled[:60]), ("part b.jsonl", unlabelled[60:])):
+        write_records(name, part_header(bare, part), part)
+    following = "calibrate audit --records 'part a.jsonl' --records 'part b.jsonl' --artifact a.json"
+    assert following in run("part a.jsonl", "part b.jsonl", code=0)
     shown = run("hard.jsonl", code=1)
     assert "less certainly than at calibration" in shown
     found = json.loads(run("hard.jsonl", "--json", code=1))
