@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from calibrate.cli.frame import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import HeldOut
 from guardrail import CalibrationArtifact, Feasible
@@ -17,7 +17,7 @@ from guardrail.outcome import Outcome
 
 __all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
-CONSOLE = Console(width=120, highlight=False)
+CONSOLE = VisibleConsole(width=120, highlight=False)
 
 
 def title(text: str, below: str = "") -> None:
