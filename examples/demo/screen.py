@@ -14,6 +14,7 @@ from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import HeldOut
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.outcome import Outcome
+from guardrail.plain_json import visible
 
 __all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
@@ -96,5 +97,5 @@ def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequenc
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     CONSOLE.print(table)
