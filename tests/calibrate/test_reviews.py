@@ -597,8 +597,10 @@ def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_
         f"        app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
         f"'--out', {str(out)!r}])\n"
         "        os._exit(1)\n"
-        f"    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists({str(out)!r}))\n"
+        f"    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists({str(out)!r})\n"
+        "    print('ended', *ended, file=sys.stderr)\n"
     )
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "200"}, capture_output=True, check=False)
-    assert ran.stdout.decode().splitlines() == [f"{-signal.SIGKILL} False"] * 2, ran.stderr
+    ended = [line for line in ran.stderr.decode().splitlines() if line.startswith("ended")]
+    assert ended == [f"ended {-signal.SIGKILL} False"] * 2, ran.stderr
