@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -373,8 +374,7 @@ def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
 
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
     """`question_hashes` of the calibration part; none where the artifact does not know them."""
-    digests = bytes.fromhex("".join(artifact.data.questions or ()))
-    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+    return np.array(artifact.data.hashes, dtype=np.uint64)
 
 
 def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
@@ -496,14 +496,8 @@ def _fingerprint(file: RecordFile, used: Sequence[Record], kept: Sequence[Record
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
         n_cut_off=_cut_off(used),
-        questions=_spelled(np.sort(question_hashes(used))),
+        questions=DataFingerprint.stored(array("Q", np.sort(question_hashes(used)).tobytes())),
     )
-
-
-def _spelled(hashes: NDArray[np.uint64]) -> tuple[str, ...]:
-    """Each as 16 hex digits."""
-    digits = hashes.astype(">u8").tobytes().hex()
-    return tuple(digits[at : at + 16] for at in range(0, len(digits), 16))
 
 
 def _cut_off(used: Sequence[Record]) -> int | None:

@@ -11,7 +11,7 @@ import sys
 import zlib
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
@@ -80,20 +80,30 @@ class DataFingerprint(Frozen):
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
     files, and for imported scores)."""
-    questions: tuple[str, ...] | None = Field(default=None, repr=False, exclude_if=lambda questions: questions is None)
+    questions: tuple[str, ...] | dict[str, str] | None = Field(
+        default=None, repr=False, exclude_if=lambda questions: questions is None
+    )
     """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
-    in one file. None in older files."""
+    in one file. Many are packed (see `hashes`). None in older files."""
 
-    @field_validator("questions", mode="before")
+    @field_validator("questions")
     @classmethod
-    def _unpacked(cls, stored: Any) -> Any:
-        return tuple(f"{number:016x}" for number in _unpack(stored, "Q")) if isinstance(stored, dict) else stored
+    def _readable(cls, questions: tuple[str, ...] | dict[str, str] | None) -> tuple[str, ...] | dict[str, str] | None:
+        if isinstance(questions, dict):
+            _unpack(questions, "Q")
+        return questions
 
-    @field_serializer("questions", when_used="json")
-    def _packed(self, questions: tuple[str, ...] | None) -> Any:
-        if questions is None or len(questions) < PACKED_FROM:
-            return questions
-        return _pack("Q", (int(one, 16) for one in questions))
+    @staticmethod
+    def stored(hashes: array[int]) -> tuple[str, ...] | dict[str, str]:
+        """Sorted hashes as `questions` keeps them."""
+        return _pack(hashes) if len(hashes) >= PACKED_FROM else tuple(f"{number:016x}" for number in hashes)
+
+    @property
+    def hashes(self) -> array[int]:
+        """The numbers behind `questions`; empty where it is None."""
+        if isinstance(self.questions, dict):
+            return _unpack(self.questions, "Q")
+        return array("Q", (int(digits, 16) for digits in self.questions or ()))
 
     @property
     def covers_early_stopping(self) -> bool:
@@ -214,19 +224,20 @@ class CalibrationScores(Frozen):
     def _packed(self, values: tuple[float, ...], info: FieldSerializationInfo) -> Any:
         if len(values) < PACKED_FROM:
             return values
-        return _pack("d", values) if info.field_name == "uncertainty" else _pack("b", map(int, values))
+        return _pack(array("d" if info.field_name == "uncertainty" else "b", values))
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without(write(self), "segment")
 
 
-def _pack(kind: str, values: Iterable[float]) -> dict[str, str]:
+def _pack(numbers: array[Any]) -> dict[str, str]:
     """Numbers as {type code: base64 of their compressed little-endian bytes}."""
-    numbers = array(kind, values)
     if sys.byteorder == "big":
+        numbers = numbers[:]
         numbers.byteswap()
-    return {kind: b64encode(zlib.compress(numbers.tobytes(), 1)).decode()}
+    level = 0 if numbers.typecode == "Q" else 1  # hashes do not get smaller
+    return {numbers.typecode: b64encode(zlib.compress(numbers, level)).decode()}
 
 
 def _unpack(stored: dict[str, str], kinds: str) -> array[Any]:

@@ -152,23 +152,29 @@ def test_former_public_names_still_mean_the_same() -> None:
 def test_every_module_can_be_imported_first() -> None:
     """Import cycles show only in one order of imports, so each module is loaded first in a process of its own.
 
-    Python loads the package before any module of it. So that is done once, and the processes are forked after it.
+    Python loads the package before any module of it. So that and what others wrote is loaded once, and the processes
+    are forked after it.
     """
     found = [path for path in modules("guardrail") if "migrations" not in path.parts]  # only Alembic can load these
     names = [str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__") for path in found]
     code = (
         "import importlib, os, sys\n"
-        "import guardrail\n"
-        "try: import sqlalchemy, starlette.applications\n"
-        "except ImportError: pass\n"
-        "for name in sys.argv[1:]:\n"
-        "    if name in sys.modules: continue\n"
+        "def load(names, shown):\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
-        "        importlib.import_module(name)\n"
+        "        for name in names: importlib.import_module(name)\n"
+        "        others = [name for name, module in list(sys.modules.items())\n"
+        "            if '.' not in name and 'site-packages' in (getattr(module, '__file__', None) or '')]\n"
+        "        os.write(shown, ' '.join(others).encode())\n"
         "        os._exit(0)\n"
-        "    if os.waitpid(child, 0)[1]:\n"
-        "        print(name)\n"
+        "    return os.waitpid(child, 0)[1]\n"
+        "read, write = os.pipe()\n"
+        "load(sys.argv[1:], write)\n"
+        "os.close(write)\n"
+        "for name in os.read(read, 60_000).decode().split(): importlib.import_module(name)\n"
+        "import guardrail\n"
+        "for name in sys.argv[1:]:\n"
+        "    if name not in sys.modules and load([name], os.open(os.devnull, os.O_WRONLY)): print(name)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr

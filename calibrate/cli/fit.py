@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,8 +244,10 @@ def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
     for path in filter(Path.is_file, sorted(out.parent.glob("*.json"))):
         try:
             with path.open("rb") as file:
-                if not file.read(20).startswith(b'{\n "digest"'):
-                    continue  # other JSON, which may be large
+                head = file.read(2**18)
+            used = re.search(rb'\n  "n_used": (\d+)', head)
+            if not head.startswith(b'{\n "digest"') or used is None or int(used[1]) >= artifact.data.n_used:
+                continue  # other JSON, or no look at fewer labels; either may take long to read
             earlier = CalibrationArtifact.load(path)
         except (ArtifactError, OSError):
             continue

@@ -506,7 +506,7 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
     with path.open("rb") as stream:
         for name in names:
             try:
-                part = parquet.ParquetFile(name)
+                part = parquet.ParquetFile(name, memory_map=True)  # files are replaced, never changed
                 facts = _facts(part)
                 start, stop = int(facts["start"]), int(facts["stop"])
             except (lib.ArrowInvalid, OSError, KeyError, ValueError):

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -33,6 +34,9 @@ __all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", 
 FEW_SPLITS = 10
 """A mean over fewer splits than this is marked wherever it is shown: the splits that accept something are not like the
 others, so a few of them say little about the rule."""
+
+THREADS_FROM = 200_000
+"""Items from which on two splits are computed at the same time."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
 """A rule's name or a custom rule, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
@@ -207,7 +211,11 @@ def evaluate(
     ranked, wrong, rank = scores[order], labels[order], np.empty(order.size, dtype=np.int32)
     rank[order] = np.arange(order.size, dtype=np.int32)
     pool = ranked_prefixes(ranked, wrong)
-    for number, (calibration, _) in enumerate(_splits(scores.size, n_calibration, splits, seed, groups)):
+    members = None if groups is None else _members(scores.size, groups, n_calibration)
+
+    def run(number: int, child: np.random.SeedSequence) -> tuple[float | None, float, float]:
+        """Fill in one split; the AUROC, AURC and excess AURC of its test part."""
+        calibration = _calibration_part(scores.size, n_calibration, child, members)
         inside = np.zeros(ranked.size, dtype=np.bool_)
         inside[rank[calibration]] = True
         fitted, test = (ranked_prefixes(ranked[part], wrong[part]) for part in (inside, ~inside))
@@ -224,8 +232,14 @@ def evaluate(
                 taken, wrong_taken = pool.accepted(threshold)
                 tally.above[number] = wrong_taken / taken > job.request.alpha
             tally.record(number, accepted, errors, test)
-        ranking.record(test)
-        progress(number + 1, splits)
+        return ranking_of(test)
+
+    # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
+    with ThreadPoolExecutor(2 if scores.size >= THREADS_FROM else 1) as threads:
+        children = np.random.SeedSequence(seed).spawn(splits)  # the same splits whatever else is computed
+        for number, found in enumerate(threads.map(run, range(splits), children), start=1):
+            ranking.record(*found)
+            progress(number, splits)
     area, risk, excess = ranking_of(pool)
     return Evaluation(
         n=scores.size,
@@ -257,8 +271,7 @@ class _Ranking:
         self.aurc: list[float] = []
         self.excess: list[float] = []
 
-    def record(self, test: Prefix) -> None:
-        area, risk, excess = ranking_of(test)
+    def record(self, area: float | None, risk: float, excess: float) -> None:
         self.auroc += [] if area is None else [area]
         self.aurc.append(risk)
         self.excess.append(excess)
@@ -336,40 +349,31 @@ def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
     return _Job(rule, request, options)
 
 
-def _splits(
-    n: int, n_calibration: int, splits: int, seed: int, groups: Sequence[Hashable] | None
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Index arrays of the calibration and the test part; each split has its own child of the seed."""
-    members = None if groups is None else _members(n, groups)
-    if members is not None and min(part.size for part in members) > n_calibration:
-        raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
-    for child in np.random.SeedSequence(seed).spawn(splits):
-        generator = np.random.default_rng(child)
-        if members is None:
-            order = generator.permutation(n)
-            yield order[:n_calibration], order[n_calibration:]
-        else:
-            yield _split_groups([members[i] for i in generator.permutation(len(members))], n_calibration)
-
-
-def _split_groups(members: list[NDArray[np.int64]], n_calibration: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Take groups in order, skipping those that no longer fit. Neither part is empty: n_calibration < n."""
-    calibration: list[NDArray[np.int64]] = []
-    test: list[NDArray[np.int64]] = []
+def _calibration_part(
+    n: int, n_calibration: int, child: np.random.SeedSequence, members: list[NDArray[np.int64]] | None
+) -> NDArray[np.int64]:
+    """Indices of the items to calibrate on. Groups are taken in random order, skipping those that no longer fit."""
+    generator = np.random.default_rng(child)
+    if members is None:
+        return generator.permutation(n)[:n_calibration]
+    taken: list[NDArray[np.int64]] = []
     room = n_calibration
-    for part in members:
-        fits = part.size <= room
-        (calibration if fits else test).append(part)
-        room -= part.size if fits else 0
-    return np.concatenate(calibration), np.concatenate(test)
+    for i in generator.permutation(len(members)):
+        if members[i].size <= room:
+            taken.append(members[i])
+            room -= members[i].size
+    return np.concatenate(taken)
 
 
-def _members(n: int, groups: Sequence[Hashable]) -> list[NDArray[np.int64]]:
+def _members(n: int, groups: Sequence[Hashable], n_calibration: int) -> list[NDArray[np.int64]]:
+    """Items of each group."""
     if len(groups) != n:
         raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
     found: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         found.setdefault(group, []).append(index)
+    if min(map(len, found.values())) > n_calibration:
+        raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
     return [np.array(indices, dtype=np.int64) for indices in found.values()]
 
 

@@ -161,7 +161,13 @@ def lowest(
         found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
     ids = records.take(found).ids if isinstance(records, ColumnRecords) else [records[i].id for i in found.tolist()]
     ranked = heapq.nsmallest(k, zip(score[found].tolist(), ids, found.tolist(), strict=True))
-    return [(value, records[place]) for value, _, place in ranked]
+    places = [place for *_, place in ranked]
+    chosen = (
+        records.take(np.array(places, dtype=np.int64))
+        if isinstance(records, ColumnRecords)
+        else [records[place] for place in places]
+    )
+    return [(value, record) for (value, *_), record in zip(ranked, chosen, strict=True)]
 
 
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:

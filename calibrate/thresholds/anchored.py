@@ -111,7 +111,7 @@ def _candidates(k: Counts, n: int, k_min: int) -> Counts:
         return np.arange(first, k.size)
     kept = [k.size - 1] if first < k.size else []
     while kept:
-        index = int(np.searchsorted(k, k[kept[-1]] / THINNED, side="right")) - 1
+        index = int(np.searchsorted(k, math.floor(k[kept[-1]] / THINNED), side="right")) - 1
         if index < first:
             break
         kept.append(index)

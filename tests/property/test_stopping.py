@@ -269,7 +269,9 @@ def test_no_estimator_with_bounds_is_left_out() -> None:
     assert found == {*JUDGED, *RATED, "semantic_entropy"}
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, marks=pytest.mark.slow) if file in LONG else file for file in REAL])
+@pytest.mark.parametrize(
+    "file", [pytest.param(file, marks=pytest.mark.slow) if file in LONG else file for file in REAL]
+)
 def test_verdicts_on_recorded_answers_do_not_change(file: str) -> None:
     """The full score lies within the bounds after every wave: so no threshold can tell them apart.
 

@@ -77,7 +77,9 @@ def test_resume_asks_only_what_is_missing(tmp_path: Path) -> None:
     assert (done.n_resumed, done.n_drawn, done.n_failed) == (20, 0, 0)
 
 
-@pytest.mark.parametrize("kill_after", [pytest.param(0, marks=pytest.mark.slow), 37, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kill_after", [pytest.param(0, marks=pytest.mark.slow), 37, pytest.param(70, marks=pytest.mark.slow)]
+)
 def test_kill_minus_nine_loses_and_repeats_nothing(tmp_path: Path, kill_after: int) -> None:
     """The model kills its process with SIGKILL in the middle of a call; the same command then goes on."""
     asked = fakes.write_questions(tmp_path / "q.jsonl", size=24)

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrate.evaluation.evaluate import Estimate, Evaluation, RuleSpec, _job, _splits, _Tally, evaluate
+from calibrate.evaluation.evaluate import (
+    Estimate,
+    Evaluation,
+    RuleSpec,
+    _calibration_part,
+    _job,
+    _members,
+    _Tally,
+    evaluate,
+)
 from calibrate.report.content import few
 from calibrate.thresholds import fit, rules
 from guardrail.errors import UsageError
@@ -54,9 +63,10 @@ def test_matches_fits_made_one_by_one() -> None:
     u, e = pool()
     result = evaluate(u, e, rules=["acrc"], alphas=[0.15], n_calibration=100, splits=7, seed=3)
     rates, shares, above = [], [], []
-    for calibration, test in _splits(400, 100, 7, 3, None):
-        assert sorted([*calibration, *test]) == list(range(400))
-        assert calibration.size == 100
+    for child in np.random.SeedSequence(3).spawn(7):
+        calibration = _calibration_part(400, 100, child, None)
+        test = np.setdiff1d(np.arange(400), calibration)
+        assert (calibration.size, test.size) == (100, 300)
         outcome = fit(u[calibration], e[calibration], alpha=0.15)
         taken = accepts(u[test], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(300, dtype=bool)
         shares.append(taken.mean())
@@ -72,6 +82,15 @@ def test_matches_fits_made_one_by_one() -> None:
     assert row.pool_violation_rate is not None
     assert row.pool_violation_rate.value == pytest.approx(np.mean(above))
     assert 0 < sum(above) < 7  # both kinds occur, or the line above shows little
+
+
+def test_splits_computed_at_the_same_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> Evaluation:
+        return evaluate(*pool(), rules=["acrc", "certified"], alphas=[0.15, 0.3], n_calibration=100, splits=20)
+
+    alone = run()
+    monkeypatch.setattr("calibrate.evaluation.evaluate.THREADS_FROM", 1)
+    assert run() == alone
 
 
 def test_the_whole_pool_does_not_err_against_the_part_fitted_on() -> None:
@@ -140,11 +159,12 @@ def test_one_split_has_no_standard_error() -> None:
 
 def test_groups_stay_whole() -> None:
     groups = [i // 7 for i in range(400)]
-    for calibration, test in _splits(400, 100, 10, 0, groups):
+    for child in np.random.SeedSequence(0).spawn(10):
+        calibration = _calibration_part(400, 100, child, _members(400, groups, 100))
+        test = np.setdiff1d(np.arange(400), calibration)
         inside, outside = {groups[i] for i in calibration}, {groups[i] for i in test}
         assert not inside & outside
         assert 94 <= calibration.size <= 100
-        assert calibration.size + test.size == 400
     u, e = pool()
     assert evaluate(u, e, rules=["lec"], alphas=[0.2], n_calibration=100, splits=3, groups=groups).grouped
 

@@ -67,7 +67,8 @@ def forwards(judge: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param("Bert", marks=pytest.mark.slow), "DebertaV2", pytest.param("Roberta", marks=pytest.mark.slow)]
+    "family",
+    [pytest.param("Bert", marks=pytest.mark.slow), "DebertaV2", pytest.param("Roberta", marks=pytest.mark.slow)],
 )
 def test_the_verdict_is_entailment_both_ways_with_the_question_on_both_sides(family: str, tmp_path: Path) -> None:
     folder = save_nli(tmp_path / family, family=family)
