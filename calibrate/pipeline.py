@@ -351,7 +351,7 @@ def calibration_part(
         codes, names = coded_groups(records)
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     elif artifact.data.questions is not None:
-        ours = np.isin(question_hashes(records), hashes_of_fit(artifact))
+        ours = _among(question_hashes(records), hashes_of_fit(artifact))
     else:
         usable = len(arrays(records, estimator).ids)
         if usable > artifact.data.n_used:
@@ -374,13 +374,22 @@ def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
 
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
     """`question_hashes` of the calibration part; none where the artifact does not know them."""
-    return np.array(artifact.data.hashes, dtype=np.uint64)
+    return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
+
+
+def _among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the values are among the sorted known ones: `numpy.isin`, in a tenth of its time for millions."""
+    place = np.searchsorted(known, values)
+    found = np.zeros(values.size, dtype=np.bool_)
+    inside = place < known.size
+    found[inside] = known[place[inside]] == values[inside]
+    return found
 
 
 def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
     """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
     known = hashes_of_fit(artifact)
-    return np.intersect1d(known, question_hashes(records)) if known.size else known
+    return known[_among(known, np.sort(question_hashes(records)))]
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -394,7 +403,7 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     known = hashes_of_fit(artifact)
     if not known.size:
         return
-    shared = taken(records, np.isin(question_hashes(records), known))
+    shared = taken(records, _among(question_hashes(records), known))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "

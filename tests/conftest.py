@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("untimed", deadline=None)  # a busy machine must not fail a test
 settings.load_profile("untimed")
+
+if find_spec("typer"):  # `CliRunner` makes the commands again in every call, which takes longer than most of them do
+    pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(import_module("typer.main").get_command))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or tests of Ctrl-C would wait for nothing

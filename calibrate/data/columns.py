@@ -216,7 +216,10 @@ class ColumnRecords(Sequence[Record]):
         """A column of few texts: the number of its text for each record, and the texts."""
         found = self.texts(name).dictionary_encode("encode").combine_chunks()
         codes: Places = found.indices.to_numpy().astype(np.int64)
-        return codes, found.dictionary.to_pylist()
+        names = found.dictionary.to_pylist()
+        del found
+        require("pyarrow", extra="data").default_memory_pool().release_unused()  # it keeps the texts' memory otherwise
+        return codes, names
 
     def units(self, name: str) -> tuple[Places, int]:
         """Number of each record's text among the distinct texts of a column, sorted, and how many there are."""

@@ -151,12 +151,14 @@ def asked(name: str, remember: float) -> Callable[[float], Callable[[Kind, int],
     return lambda threshold: lambda kind, empty: policy(name, remember, threshold, kind.samples, empty)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "with_retry" else name for name in POLICIES]
+)
 def test_no_retry_breaks_a_certificate(name: str) -> None:
     assert violations(RETRIED, 600, asked(name, 300)) <= MOST
 
 
-@pytest.mark.parametrize("name", ["LangChain's retry", "loop"])
+@pytest.mark.parametrize("name", ["LangChain's retry", pytest.param("loop", marks=pytest.mark.slow)])
 def test_negative_control_drawing_again_does(name: str) -> None:
     assert violations(RETRIED, 600, asked(name, 0)) > 2 * MOST
     once, again = (error_rate(RETRIED, asked(name, remember)(1.039721)) for remember in (300, 0))

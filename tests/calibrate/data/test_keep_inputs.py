@@ -20,18 +20,26 @@ from guardrail.errors import UsageError
 MODEL = "python:tests.calibrate.fakes:model"
 
 
-@pytest.fixture
-def folder(labelled: RecordFile, records_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with files of every kind, each with its own name; the commands run in it."""
-    here = records_path.parent
-    monkeypatch.chdir(here)
-    monkeypatch.setenv("COLUMNS", "240")
+@pytest.fixture(scope="module")
+def filled(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of every kind, each with its own name."""
+    here = tmp_path_factory.mktemp("filled")
+    records_path = Path(shutil.copy(labelled.path, here / "records.jsonl"))
     for name in ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.skipped.jsonl", "large.jsonl", "r.jsonl"):
         shutil.copy(records_path, here / name)
     shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")
     (here / "people.jsonl").write_text('{"id": "p1", "correct": true}\n')
-    assert _run("fit records.jsonl --alpha 0.15 --out artifact.json")[0] == 0
-    (here / "link.jsonl").symlink_to(here / "r.jsonl")
+    assert _run(f"fit {records_path} --alpha 0.15 --out {here / 'artifact.json'}")[0] == 0
+    (here / "link.jsonl").symlink_to("r.jsonl")
+    return here
+
+
+@pytest.fixture
+def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it; the commands run there."""
+    here = shutil.copytree(filled, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("COLUMNS", "240")
     return here
 
 
