@@ -194,6 +194,23 @@ def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_one_does_not_open
         assert store.stats().pending == 1
 
 
+def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_path: Path) -> None:
+    with ReviewStore(path := tmp_path / "reviews.db") as store:
+        path.rename(tmp_path / "away")
+        for _ in range(FAILURES + 1):  # at once
+            with pytest.raises(StoreUnavailableError, match="was moved"):
+                store.enqueue(held_back())
+        (tmp_path / "away").rename(path)
+        store.database.deadline = 0.1
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(FAILURES):
+                with pytest.raises(StoreUnavailableError, match="locked|within"):
+                    store.enqueue(held_back())
+        with pytest.raises(StoreUnavailableError, match="in a row"):
+            store.enqueue(held_back())
+
+
 def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with ReviewStore(tmp_path / "reviews.db") as store:
