@@ -205,7 +205,7 @@ def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_p
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             for _ in range(FAILURES):
-                with pytest.raises(StoreUnavailableError, match="locked|within"):
+                with pytest.raises(StoreUnavailableError, match=r"locked|within"):
                     store.enqueue(held_back())
         with pytest.raises(StoreUnavailableError, match="in a row"):
             store.enqueue(held_back())
