@@ -74,7 +74,8 @@ def spelled(text: str) -> str:
 
 
 _HIDDEN = (
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff"
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e00ff\ud800-\udfff"
 )
 _IN_TEXT, _IN_LINE = re.compile(f"[{_HIDDEN}]|\r(?!\n)"), re.compile(f"[{_HIDDEN}\t\n\r]")
 

@@ -319,7 +319,7 @@ def inspect(
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
-        typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
         return
     print_verdict(loaded)
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

@@ -34,6 +34,7 @@ from ..data.records import RecordFile, read_records, write_records
 __all__ = [
     "MODEL_HELP",
     "RecordsArgument",
+    "VisibleConsole",
     "app",
     "console",
     "errors",
@@ -52,13 +53,14 @@ __all__ = [
 ]
 
 
-class _Console(Console):
+class VisibleConsole(Console):
     """Prints lines that are longer than the terminal in full, which the terminal then wraps.
 
     Control characters of a model's answers are shown and not obeyed: an answer could repaint the screen.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
+        """As rich's, of text that is made visible."""
         return super().render_str(visible(text), **options)  # before lines are broken
 
     def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
@@ -67,11 +69,12 @@ class _Console(Console):
             yield one if one.control else one._replace(text=visible(one.text))
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """As rich's; a long line is not cut."""
         super().print(*objects, crop=crop, **options)
 
 
-console = _Console()
-errors = _Console(stderr=True)
+console = VisibleConsole()
+errors = VisibleConsole(stderr=True)
 
 MODEL_HELP = (
     "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from calibrate.cli.frame import VisibleConsole
 from examples.bank_agent.bank import CONTACTS
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.judges.tool_call import read_calls
+from guardrail.plain_json import visible
 
 __all__ = ["CONSOLE", "calibrated", "held", "note", "said"]
 
-CONSOLE = Console(width=100, highlight=False)
+CONSOLE = VisibleConsole(width=100, highlight=False)
 
 
 def said(who: str, text: str) -> None:
@@ -29,7 +31,7 @@ def said(who: str, text: str) -> None:
 
 def note(text: str) -> None:
     """Print a remark."""
-    CONSOLE.print(f"[dim]{'':>7}  {text}[/dim]")
+    CONSOLE.print(f"[dim]{'':>7}  {escape(text)}[/dim]")
 
 
 def calibrated(artifact: CalibrationArtifact) -> None:
@@ -63,15 +65,15 @@ def held(value: Mapping[str, Any], ticket: str) -> None:
         shares[words] = shares.get(words, 0.0) + one["share"]
     table = Table(box=SIMPLE, show_header=False, pad_edge=False)
     for words, share in sorted(shares.items(), key=lambda pair: -pair[1]):
-        table.add_row(f"{share:>4.0%}", Text("█" * round(30 * share), style="yellow"), words)
+        table.add_row(f"{share:>4.0%}", Text("█" * round(30 * share), style="yellow"), Text(visible(words)))
     (action, *_) = value["action_requests"]
     score = verdict["uncertainty"]["value"]
     shown = "not measured" if score is None else f"{score:.2f}, accepted up to {verdict['threshold']:.2f}"
     CONSOLE.print(
         Panel(
             Group(
-                Text(f"“{value['question']}”", style="italic"),
-                Text(f"\nThe agent wants to send {transfer(action['args'])}.", style="bold"),
+                Text(visible(f"“{value['question']}”"), style="italic"),
+                Text(visible(f"\nThe agent wants to send {transfer(action['args'])}."), style="bold"),
                 Text("What it said when asked ten times:", style="dim"),
                 table,
                 Text(f"Disagreement {shown}.", style="dim"),

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from calibrate.cli.frame import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import HeldOut
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.outcome import Outcome
+from guardrail.plain_json import visible
 
 __all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
-CONSOLE = Console(width=120, highlight=False)
+CONSOLE = VisibleConsole(width=120, highlight=False)
 
 
 def title(text: str, below: str = "") -> None:
@@ -96,5 +97,5 @@ def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequenc
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     CONSOLE.print(table)

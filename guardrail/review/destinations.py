@@ -145,16 +145,22 @@ def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -
 
 
 def _teams(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
-    """An adaptive card in a message, as Teams workflows take it. Text blocks know Markdown, so texts are facts."""
+    """An adaptive card in a message, as Teams workflows take it.
+
+    All text is in rich text blocks, which show it as it is: text blocks and facts know Markdown, so that a question
+    could show a link of its own.
+    """
+
+    def block(bold: str, plain: str = "") -> dict[str, Any]:
+        runs = [{"type": "TextRun", "text": bold, "weight": "Bolder"}, {"type": "TextRun", "text": plain}]
+        return {"type": "RichTextBlock", "inlines": runs if plain else runs[:1]}
+
     shown = {**facts, **({"Question": question} if question else {})}
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
-        "body": [
-            {"type": "TextBlock", "text": title, "weight": "Bolder", "wrap": True},
-            {"type": "FactSet", "facts": [{"title": name, "value": value} for name, value in shown.items()]},
-        ],
+        "body": [block(title), *(block(f"{name}: ", value) for name, value in shown.items())],
     }
     if link is not None:
         card["actions"] = [{"type": "Action.OpenUrl", "title": "Open", "url": link}]

@@ -5,6 +5,7 @@ SQLite would take more than PostgreSQL. The store refuses the same values with b
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, urlsplit
 
 from ..errors import UsageError
@@ -27,11 +28,11 @@ LONGEST_KEY = 512
 """Characters of a key."""
 LONGEST_NAME = 256
 """Characters of a reviewer's name."""
-_SECRETS = {
-    *("access_token", "api_key", "api-key", "apikey", "auth_token", "client_secret"),
-    *("passwd", "password", "pwd", "secret", "sig", "signature", "token"),
-}
-"""Parameters of a URL that hold a secret, in lower case."""
+_SECRET = re.compile(
+    r"(?<![a-z])(token|secret|password|passwd|pwd|sig|signature|credential|authorization|jwt|api[-_.]?key)(?![a-z])"
+)
+"""Found in the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``)."""
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def check_callback(url: str) -> None:
@@ -48,12 +49,16 @@ def check_callback(url: str) -> None:
         raise UsageError("callback must be an http(s) URL, got one that cannot be read.") from error
     if parts.scheme not in ("http", "https") or not parts.netloc or not storable(url):
         raise UsageError(f"callback must be an http(s) URL, got one that begins with {parts.scheme[:20]!r}.")
-    secret = secret or next((f"the parameter {name!r}" for name in named if name.lower() in _SECRETS), None)
+    secret = secret or next((f"the parameter {name!r}" for name in named if _holds_secret(name)), None)
     if secret is not None:
         raise UsageError(
             f"callback has {secret}, and the URL would be stored in plain text. Leave it out: the receiver can verify "
             "the signature of each callback (guardrail.review.verify)."
         )
+
+
+def _holds_secret(name: str) -> bool:
+    return any(_SECRET.search(spelled.lower()) for spelled in (name, _WORDS.sub("_", name)))
 
 
 def check_seconds(name: str, seconds: float, way_out: str) -> None:

@@ -585,21 +585,22 @@ def test_an_accepted_answer_without_its_rate_is_refused(tmp_path: Path) -> None:
 def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_path: Path) -> None:
     """The process kills itself inside `os.replace`, and just before the file is flushed."""
     out = tmp_path / "new.json"
-    for where in ("os.replace", "os.fsync"):
-        code = (
-            "import os, signal, sys\n"
-            f"def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-            "from calibrate.cli import app\n"
-            f"{where} = die\n"
-            f"app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
-            f"'--out', {str(out)!r}])\n"
-        )
-        ran = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "COLUMNS": "200"},
-            capture_output=True,
-            check=False,
-        )
-        assert ran.returncode == -signal.SIGKILL, ran.stderr
-        assert not out.exists()
+    code = (
+        "import os, signal, sys\n"
+        "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import calibrate.reviews.learning\n"
+        "from calibrate.cli import app\n"
+        "for where in ('replace', 'fsync'):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        setattr(os, where, die)\n"
+        f"        app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
+        f"'--out', {str(out)!r}])\n"
+        "        os._exit(1)\n"
+        f"    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists({str(out)!r})\n"
+        "    print('ended', *ended, file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "200"}, capture_output=True, check=False)
+    ended = [line for line in ran.stderr.decode().splitlines() if line.startswith("ended")]
+    assert ended == [f"ended {-signal.SIGKILL} False"] * 2, ran.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -18,7 +19,10 @@ pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 from examples.bank_agent.__main__ import main
 from examples.bank_agent.calibration import ALPHA, calibrate, recorded
 from examples.bank_agent.model import readings
-from examples.bank_agent.screen import CONSOLE
+from examples.bank_agent.screen import CONSOLE, held, note
+from examples.bank_agent.screen import said as say
+from examples.demo.screen import CONSOLE as DEMO
+from examples.demo.screen import examples_table
 from guardrail import CalibrationArtifact, Feasible
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,6 +37,28 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> CalibrationArtifact:
 def folder(artifact: CalibrationArtifact, tmp_path: Path) -> Path:
     artifact.save(tmp_path / "transfers.json")
     return tmp_path
+
+
+def test_no_text_of_the_agent_commands_the_terminal_of_the_person_who_decides() -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202exela[bold]"
+    call = json.dumps({"name": "transfer", "arguments": {"to": evil, "amount": 40}})
+    value = {
+        "verdict": {"uncertainty": {"value": 1.0}, "threshold": 0.5},
+        "alternatives": [{"text": call, "share": 0.6}, {"text": evil, "share": 0.4}],
+        "action_requests": [{"name": "transfer", "args": {"to": evil, "amount": 40}}],
+        "question": evil,
+    }
+    with CONSOLE.capture() as bank:
+        say("agent", evil)
+        note(evil)
+        held(value, "ticket")
+    with DEMO.capture() as demo:
+        examples_table(evil, [[evil]], [evil])
+    shown = bank.get() + demo.get()
+    assert not set(shown) & set("\x1b\x07\u202e")
+    assert shown.count("]0;owned") >= 6
+    assert "[bold]" in shown
+    assert shown.count(r"\x1b]0;owned\x07\x1b[2J\u202exela") == 9, "in full: nothing of it is cut off"
 
 
 def run(folder: Path, *arguments: str, status: int = 0) -> str:

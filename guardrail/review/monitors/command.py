@@ -10,6 +10,7 @@ import threading
 
 from ...errors import UsageError, require
 from ...files import sqlite_path
+from ...plain_json import visible
 from ..command import DATABASE, ENV_DATABASE
 from ..limits import check_seconds
 
@@ -60,5 +61,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(visible(line, one_line=True) + "\n")
     sys.stdout.flush()

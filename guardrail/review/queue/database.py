@@ -8,6 +8,7 @@ Forking is safe while no other thread is in the middle of an operation.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,14 @@ _OPENING = 60.0
 _MIGRATING = threading.Lock()
 """Alembic runs one migration at a time in a process: what it runs is in a global variable."""
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
+_POSTGRESQL_TAKES_NOTHING = ("53", "57", "25006", "25P03")
+"""SQLSTATEs: no disk, memory or connections; cancelled or shut down; read-only; idle in a transaction for too long."""
+_SQLITE_TAKES_NOTHING = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+)
 _NO_TABLES = "0"
 _OLDER = tuple(str(number) for number in range(int(schema.LAYOUT)))
 """Layouts that `migrate` starts from."""
@@ -156,6 +165,7 @@ class Database:
                     # Several threads write in one transaction: it is interrupted only where this one is late.
                     operation.break_off = getattr(connection.connection.dbapi_connection, "interrupt", None)
                     try:
+                        _check_in_time(operation)
                         yield connection
                     finally:
                         operation.break_off = None
@@ -224,12 +234,12 @@ class Database:
                         layout = schema.LAYOUT
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
-            raise UsageError(f"cannot open the review store {self.url!r}: {_first_line(error)}.") from error
+            raise UsageError(f"cannot open the review store {_shown(self.url)}: {_first_line(error)}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
-                f"the review store {self.url!r} has layout {layout!r}; this version reads {schema.LAYOUT!r} and older "
-                "ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
+                f"the review store {_shown(self.url)} has layout {layout!r}; this version reads {schema.LAYOUT!r} and "
+                "older ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
 
 
@@ -269,6 +279,8 @@ def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, name
         operation.late = True
         raise StoreUnavailableError("cannot be reached") from None
     operation.break_off = partial(_shut_down, made)
+    if operation.late:  # since just now; nobody else would break it off any more
+        operation.break_off()
     return made
 
 
@@ -280,6 +292,13 @@ def _checked_out(current: threading.local, connection: Any, _record: Any, _proxy
     if interrupt is not None:  # SQLite
         connection.execute(f"PRAGMA busy_timeout={int(operation.left * 1000)}").close()
     operation.break_off = interrupt or partial(_shut_down, connection)
+    _check_in_time(operation)
+
+
+def _check_in_time(operation: Operation) -> None:
+    """Refuse to begin if its time ran out while it had no connection: nobody would break it off any more."""
+    if operation.late:
+        raise StoreUnavailableError("got no connection in time")
 
 
 def _unavailable(error: Exception, operation: Operation) -> str | None:
@@ -294,10 +313,22 @@ def _unavailable(error: Exception, operation: Operation) -> str | None:
         return None
     kind = type(error.orig).__name__
     connecting = error.statement is None
-    if error.connection_invalidated or connecting or kind in ("QueryCanceled", "IdleInTransactionSessionTimeout"):
+    if error.connection_invalidated or connecting or _takes_nothing(error.orig):
         return f"failed: {_first_line(error)}"
     locked = kind == "OperationalError" and "locked" in str(error.orig)
     return f"is locked by another process for more than {operation.seconds:g} s" if locked else None
+
+
+def _takes_nothing(error: Any) -> bool:
+    """Whether the database refused not this statement but any: it is read-only, full, or is being stopped."""
+    state = getattr(error, "sqlstate", None) or ""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what further says which kind it is
+    return state.startswith(_POSTGRESQL_TAKES_NOTHING) or code in _SQLITE_TAKES_NOTHING
+
+
+def _shown(url: URL) -> str:
+    """The URL without its password, which may also be a parameter."""
+    return repr(url.set(query={}))
 
 
 def _first_line(error: Exception) -> str:
@@ -405,7 +436,7 @@ def _engine(url: URL, deadline: float) -> Engine:
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
     except NoSuchModuleError as error:
-        raise UsageError(f"no driver for {url!r}: {error}.") from error
+        raise UsageError(f"no driver for {_shown(url)}: {error}.") from error
     event.listen(engine, "connect", partial(_on_connect, min(deadline, SQLITE_PATIENCE)))
     event.listen(engine, "begin", _on_begin)
     return engine

@@ -94,7 +94,7 @@ class Accounts:
             try:
                 stat = self._path.stat()
             except FileNotFoundError:
-                self._seen, self._read = None, ()
+                self._seen, self._read = (0, 0), ()  # known to hold nobody; what replaces it may be half written
             else:
                 if (stat.st_mtime_ns, stat.st_size) != self._seen:
                     self._read_again(self._path, (stat.st_mtime_ns, stat.st_size))

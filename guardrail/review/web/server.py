@@ -15,9 +15,10 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ...errors import UsageError
+from .sessions import SLOWED
 
 __all__ = ["Limits", "check_proxies", "server_of"]
 
@@ -31,7 +32,8 @@ class Limits:
 
     Attributes:
         connections: Open connections, at most half of the file descriptors of this process. Above it, each new
-            connection closes the one that has waited longest without a complete request header, or is closed itself.
+            connection closes the one that has waited longest without a complete request, or with a wrong token after
+            too many, or is closed itself.
         silent: Seconds for the header of a request, counted from the connection or from the previous response.
         exchange: Seconds from the header of a request to the end of its response.
     """
@@ -112,7 +114,7 @@ class _LimitedProtocol(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._answering: object = None
+        self._answering: RequestResponseCycle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -121,8 +123,8 @@ class _LimitedProtocol(H11Protocol):
         self._since = self.loop.time()
         self._start(self.limits.silent)
         if len(others) >= self.limits.connections:
-            silent = [one for one in others if one._answering is None]
-            (min(silent, key=lambda one: one._since) if silent else self)._end()
+            idle = [one for one in others if one._is_idle()]
+            (min(idle, key=lambda one: one._since) if idle else self)._end()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -135,6 +137,11 @@ class _LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._start(None)
         super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        """Whether its request is not complete (the header, or the body announced in it), or has a wrong token."""
+        cycle = self._answering
+        return cycle is None or cycle.more_body or SLOWED in cycle.scope
 
     def _look(self) -> None:
         """Start the timer again if this connection has begun or ended a request."""

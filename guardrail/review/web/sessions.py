@@ -13,10 +13,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LIFETIME", "RateLimit", "Session", "Sessions"]
+__all__ = ["LIFETIME", "SLOWED", "RateLimit", "Session", "Sessions"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
+SLOWED = "guardrail.slowed"
+"""In the scope of a request with a wrong token while its answer is delayed: the server may close its connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from ..queue.item import Candidate
 from ..queue.marks import Marks
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
-from .sessions import LIFETIME, RateLimit, Session, Sessions
+from .sessions import LIFETIME, SLOWED, RateLimit, Session, Sessions
 
 __all__ = [
     "LARGEST_FORM",
@@ -161,6 +161,9 @@ class Site:
 
     async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
+        multipart = request.headers.get("content-type", "").startswith("multipart/")
+        if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
+            raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
         form = await request.form(max_files=0, max_fields=50, max_part_size=most)
         given = form.get("form_token")
         if session is None or not isinstance(given, str) or not self.sessions.genuine(session, given):
@@ -201,9 +204,11 @@ class Site:
         """
         host = request.client.host if request.client else None
         wait = self._limit.attempt(host)
-        if wait > 0:
-            await asyncio.sleep(self._limit.pause)
         account = await run_in_threadpool(self.accounts.by_token, token)
+        if wait > 0:
+            if account is None:
+                request.scope[SLOWED] = True
+            await asyncio.sleep(self._limit.pause)
         if account is not None:
             self._limit.succeeded(host)
         elif wait > 0:

@@ -174,6 +174,8 @@ SHOWN = r"\x1b]0;owned\x07\x1b[2J\x1b]8;;http\x07Paris\x9b1m\u202esiraP"
 def test_a_control_character_is_shown_and_not_obeyed() -> None:
     assert visible(HOSTILE) == SHOWN + "\r\nright\\rwrong\\ud83d \U0001f469\u200d\U0001f52c"
     assert visible(HOSTILE, one_line=True).startswith(SHOWN + r"\r\nright\rwrong")
+    for unseen in "\xad\u034f\u180e\u2062\u3164\ufff9\U000e0041":
+        assert visible(f"a{unseen}b") == f"a{unseen.encode('unicode_escape').decode()}b"
     assert visible("plain\ttext, ä, 中\n") == "plain\ttext, ä, 中\n"
 
 
@@ -183,9 +185,9 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(
     hostile = {"question": HOSTILE, "options": {"A": HOSTILE}, "references": ("r", HOSTILE)}
     shown = record("a", HOSTILE).model_copy(update=hostile)
     out = io.StringIO()
-    for console in (frame._Console(file=out, width=200, force_terminal=True), Console(file=out, width=200)):
+    for console in (frame.VisibleConsole(file=out, width=200, force_terminal=True), Console(file=out, width=200)):
         console.print(card(shown, done=1, total=2))
-    monkeypatch.setattr(frame, "console", frame._Console(file=out, width=200))
+    monkeypatch.setattr(frame, "console", frame.VisibleConsole(file=out, width=200))
     frame.print_line(HOSTILE, "yellow")
     frame.console.print(frame.table(HOSTILE, [HOSTILE], [[HOSTILE]]))
     frame.console.print(Text(HOSTILE), Panel(Text(HOSTILE)), f"[bold]{escape(HOSTILE)}[/bold]")

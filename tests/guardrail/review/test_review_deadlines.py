@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from guardrail import Guardrail, Reason
 from guardrail.errors import UsageError
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
+from guardrail.review.queue.database import _dial
 from guardrail.review.queue.deadline import FAILURES, PAUSE, Circuit, watched
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
@@ -32,8 +35,7 @@ on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 @pytest.fixture
 def impatient(store_url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url, deadline=5.0) as made:
-        made.database.deadline = 0.3  # not while the tables are made
+    with ReviewStore(store_url) as made:
         yield made
 
 
@@ -52,13 +54,14 @@ def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impat
         lambda: drift.update(0.5),
         lambda: monitors.all(),
     ]
+    store.database.deadline = 0.15  # not before: a busy machine may be slower
     with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
         for pooled in (True, False):
             if not pooled:
                 store.close()
             for operation in operations:
                 store.database.circuit = Circuit()
-                with pytest.raises(StoreUnavailableError, match=r"within 0\.3 s|cannot be reached"):
+                with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s|cannot be reached"):
                     operation()
         store.database.circuit = Circuit()
         assert not switch.allows(0.0)
@@ -105,12 +108,31 @@ def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatie
     settings: dict[str, Any] = {"model": MODEL, "artifact": ARTIFACT, "early_stopping": "off"}
     watched_guard = Guardrail(**settings, on_verdict=drift.watch, on_abstain=ticket(store))
     audited = Guardrail(**settings, on_verdict=AuditSample(store, 1.0, None, {}))
+    store.database.deadline = 0.15
     with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
         for guard in (watched_guard, audited):
             verdict = guard.assess(SURE)
             assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
             assert "could not be recorded (StoreUnavailableError" in verdict.detail
         assert "rather not guess" in str(watched_guard.invoke(UNSURE).content)
+
+
+def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
+    with ReviewStore(store_url) as store:
+        guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off", on_abstain=ticket(store))
+        drift = Monitors(store).drift("drift", ARTIFACT)
+        if store_url.startswith("postgresql"):
+            with store.database.write() as connection:
+                name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+                connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            store.close()
+        else:
+            with store.database.write() as connection:
+                connection.exec_driver_sql("PRAGMA query_only = on")
+        assert "rather not guess" in str(guard.invoke(UNSURE).content)
+        with pytest.raises(StoreUnavailableError, match=r"failed: .*(read-only|readonly)"):
+            drift.watch(guard.assess(SURE))
+        assert len(drift._inbox._kept) == 1, "written when the database takes it again"
 
 
 def test_a_circuit_opens_tries_once_and_closes() -> None:
@@ -172,6 +194,23 @@ def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_one_does_not_open
         assert store.stats().pending == 1
 
 
+def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_path: Path) -> None:
+    with ReviewStore(path := tmp_path / "reviews.db") as store:
+        path.rename(tmp_path / "away")
+        for _ in range(FAILURES + 1):  # at once
+            with pytest.raises(StoreUnavailableError, match="was moved"):
+                store.enqueue(held_back())
+        (tmp_path / "away").rename(path)
+        store.database.deadline = 0.1
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(FAILURES):
+                with pytest.raises(StoreUnavailableError, match=r"locked|within"):
+                    store.enqueue(held_back())
+        with pytest.raises(StoreUnavailableError, match="in a row"):
+            store.enqueue(held_back())
+
+
 def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with ReviewStore(tmp_path / "reviews.db") as store:
@@ -193,14 +232,66 @@ def test_connections_that_the_server_closed_are_replaced(store_url: str) -> None
 
 
 def test_a_database_that_cannot_be_reached_is_said_at_once() -> None:
-    with pytest.raises(UsageError, match="cannot open the review store"):
-        ReviewStore("postgresql://nobody@127.0.0.1:9/none", deadline=5.0)
+    for secret in ("nobody:hunter2@127.0.0.1:9/none", "nobody@127.0.0.1:9/none?password=hunter2"):
+        with pytest.raises(UsageError, match="cannot open the review store") as caught:
+            ReviewStore(f"postgresql://{secret}", deadline=5.0)
+        assert "hunter2" not in f"{caught.value}"
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_a_deadline_is_a_time(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(UsageError, match="deadline must be above 0"):
         ReviewStore(tmp_path / "reviews.db", deadline=seconds)
+
+
+class _LateTurn:
+    """In place of what gives an operation its turn: the turn comes when the operation's time is over."""
+
+    def __init__(self, store: ReviewStore) -> None:
+        self._database, self._writers = store.database, store.database._writers
+
+    def acquire(self, timeout: float) -> bool:
+        assert timeout > 0
+        while not self._database._current.operation.late:
+            threading.Event().wait(0.005)
+        return True
+
+    def release(self) -> None:
+        pass
+
+    @contextmanager
+    def write(self, patience: float) -> Iterator[Any]:
+        with self._writers.write(patience) as connection:
+            self.acquire(patience)
+            yield connection
+
+
+def test_an_operation_whose_turn_comes_too_late_does_not_begin(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would break it off any more, so that it could wait for a server that hangs for ever."""
+    with ReviewStore(store_url) as store:
+        store.stats()
+        for name in ("_slots", "_writers"):
+            monkeypatch.setattr(store.database, name, _LateTurn(store))
+        for begin in (store.database.read, store.database.write):
+            with pytest.raises(StoreUnavailableError, match=r"within 0\.05 s"), begin(0.05):
+                pytest.fail("it began")
+        monkeypatch.undo()
+        assert store.stats().pending == 0
+
+
+def test_a_connection_that_is_made_too_late_is_broken_off() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, watched(LONG) as operation:
+        current: Any = threading.local()
+        current.operation = operation
+
+        def connect() -> socket.socket:
+            operation.late = True  # the watchdog looked just before there was something to break off
+            return ours
+
+        assert _dial(current, SimpleNamespace(name="postgresql", connect=connect), None, (), {}) is ours
+        theirs.settimeout(10)
+        assert theirs.recv(1) == b""
 
 
 def test_only_the_operation_that_is_late_is_broken_off() -> None:

@@ -129,6 +129,14 @@ def test_slack_gets_what_people_must_act_on(store: ReviewStore, receiver: Receiv
     assert actions["elements"][0]["url"] == f"https://review.example.org/items/{item.id}"
 
 
+def runs_of(attachment: dict[str, Any]) -> list[list[str]]:
+    """The texts of a card, all of them in blocks that know no Markdown."""
+    body = attachment["content"]["body"]
+    assert {block["type"] for block in body} == {"RichTextBlock"}
+    assert {run["type"] for block in body for run in block["inlines"]} == {"TextRun"}
+    return [[run["text"] for run in block["inlines"]] for block in body]
+
+
 def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
     deliverer = Deliverer(store, SECRET, destinations=(Destination(receiver.url, format="teams"),))
     deliverer.run_once()
@@ -137,12 +145,19 @@ def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
     assert deliverer.run_once() == 2
     (attachment,) = receiver.plain[0]["attachments"]
     assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
-    title, facts = attachment["content"]["body"]
-    assert (title["text"], facts["facts"]) == ("A tool call waits for review", [{"title": "Ticket", "value": item.id}])
+    assert runs_of(attachment) == [["A tool call waits for review"], ["Ticket: ", item.id]]
     assert "actions" not in attachment["content"]
     assert "secret?" not in str(receiver.plain), "texts stay on the page unless they are asked for"
-    title, facts = receiver.plain[1]["attachments"][0]["content"]["body"]
-    assert (title["text"], facts["facts"][0]["value"]) == ("Alarm of the monitor errors", ALARM.detail)
+    assert runs_of(receiver.plain[1]["attachments"][0]) == [["Alarm of the monitor errors"], ["What: ", ALARM.detail]]
+
+
+def test_a_question_puts_no_link_into_a_card_of_teams(store: ReviewStore, receiver: Receiver) -> None:
+    deliverer = Deliverer(store, SECRET, destinations=(Destination(receiver.url, format="teams", questions=True),))
+    deliverer.run_once()
+    store.enqueue(content(link := "[Approve](https://evil.example)"))
+    deliverer.run_once()
+    (attachment,) = receiver.plain[0]["attachments"]
+    assert runs_of(attachment)[-1] == ["Question: ", link], "only text blocks and facts know Markdown"
 
 
 def test_the_address_is_stored_and_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

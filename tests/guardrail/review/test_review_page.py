@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -567,6 +569,47 @@ def test_silent_connections_keep_nobody_out(store: ReviewStore) -> None:
         assert b"200 OK" in silent[-1].recv(1000)
 
 
+def test_bodies_that_do_not_come_keep_nobody_out(store: ReviewStore) -> None:
+    app = review_app(store, Accounts.from_text(REVIEWERS))
+    with served(app, limits=Limits(connections=8)) as address, ExitStack() as open_ones:
+        head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n"
+        for _ in range(8):
+            one = open_ones.enter_context(connected(address))
+            one.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\n")
+            assert b" 100 " in one.recv(100), "the server waits for the body"
+        assert Client(address).get("/health")[0] == 200
+
+
+def test_wrong_tokens_whose_answer_is_delayed_keep_nobody_out(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed, sleep, pause = threading.Semaphore(0), asyncio.sleep, 1.25
+
+    async def counted(seconds: float) -> None:
+        if seconds == pause:
+            delayed.release()
+        await sleep(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", counted)
+    app = review_app(store, Accounts.from_text(REVIEWERS), limit=RateLimit(failures=1, pause=pause))
+    with served(app, limits=Limits(connections=4)) as address, ExitStack() as open_ones:
+        assert Client(address).ask("GET", "/api/items/x", Authorization="Bearer wrong")[0] == 401
+        for _ in range(4):
+            one = open_ones.enter_context(connected(address))
+            one.sendall(b"GET /api/items/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong\r\n\r\n")
+            assert delayed.acquire(timeout=30)
+        assert Client(address).get("/health")[0] == 200
+
+
+def test_a_broken_form_is_not_logged(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection.request("POST", "/sign-in", b"abc", kind)
+    assert connection.getresponse().status == 415
+    connection.close()
+    assert caplog.records == [], "anybody could fill the log"
+
+
 def test_a_request_has_a_limited_time(store: ReviewStore, capfd: pytest.CaptureFixture[str]) -> None:
     app = review_app(store, Accounts.from_text(REVIEWERS))
     header = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\n"
@@ -613,19 +656,19 @@ def test_large_forms_are_bounded_together(store: ReviewStore, address: str, monk
     ann = Client(address).sign_in("ann")
     fields = {"form_token": ann.form_token(), "lease": "none", "action": "respond", "text": "x" * 120_000}
 
-    def asked_until(status: int) -> str:
-        for _ in range(1000):
-            found, text = ann.ask("POST", path, fields)
-            if found == status:
-                return text
-        raise AssertionError(f"never {status}, last {found}")
-
     with connected(address) as first:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {ann.cookie}\r\nContent-Length: 120000\r\n"
-        first.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\ntext=x".encode())
-        assert "Other large texts are being sent" in asked_until(503)
+        kind = "Content-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\n"
+        first.sendall(f"{head}{kind}\r\n".encode())
+        assert b" 100 " in first.recv(100), "it is being read: otherwise it could be the one that is refused"
+        status, text = ann.ask("POST", path, fields)
+        assert (status, "Other large texts are being sent" in text) == (503, True)
         assert ann.post("/next")[0] == 303, "a small form still fits"
-    asked_until(409)  # the client is gone, and its share is free again
+    for _ in range(1000):  # the client is gone, and its share is free again
+        status, _ = ann.ask("POST", path, fields)
+        if status == 409:
+            break
+    assert status == 409
 
 
 def test_a_database_that_fails_is_a_page_that_says_so(
@@ -866,6 +909,12 @@ def test_a_half_written_tokens_file_withdraws_nothing(tmp_path: Path, caplog: py
     assert "stay valid until the file is corrected" in caplog.text
     path.write_text(whole.replace("ann", "bob"))
     assert [account.name for account in accounts.all()] == ["bob"]
+    path.unlink()
+    assert accounts.all() == ()
+    path.write_text(whole[:40])
+    assert accounts.all() == (), "deleted and half written again"
+    path.write_text(whole)
+    assert accounts.by_token(token) is not None
 
 
 def test_accounts_that_cannot_be(tmp_path: Path) -> None:
