@@ -337,7 +337,7 @@ async def soak(
 
         async def ask(client: httpx.AsyncClient, number: int) -> None:
             content = QUESTION if random.random() < 0.5 else f"Question {number}?"
-            body = {"model": random.choice(("apart", "together", "passed", "watched")), "temperature": 0}
+            body: dict[str, Any] = {"model": random.choice(("apart", "together", "passed", "watched")), "temperature": 0}
             body |= {"messages": [{"role": "user", "content": content}], "stream": random.random() < 0.3}
             if body["model"] not in ("passed", "watched"):
                 del body["temperature"]
