@@ -337,9 +337,10 @@ async def soak(
 
         async def ask(client: httpx.AsyncClient, number: int) -> None:
             content = QUESTION if random.random() < 0.5 else f"Question {number}?"
-            body: dict[str, Any] = {"model": random.choice(("apart", "together", "passed", "watched")), "temperature": 0}
+            name = random.choice(("apart", "together", "passed", "watched"))
+            body: dict[str, Any] = {"model": name, "temperature": 0}
             body |= {"messages": [{"role": "user", "content": content}], "stream": random.random() < 0.3}
-            if body["model"] not in ("passed", "watched"):
+            if name not in ("passed", "watched"):
                 del body["temperature"]
             again = {"x-stainless-retry-count": "1"} if random.random() < 0.1 else {}
             patience = 0.1 if random.random() < 0.1 else 30.0
