@@ -30,8 +30,10 @@ LONGEST_NAME = 256
 """Characters of a reviewer's name."""
 _SECRET = re.compile(
     r"(?<![a-z])(token|secret|password|passwd|pwd|sig|signature|credential|authorization|jwt|api[-_.]?key)(?![a-z])"
+    r"|^code$"
 )
-"""Found in the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``)."""
+"""Found in the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``), or
+``code``, where Azure puts it."""
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 

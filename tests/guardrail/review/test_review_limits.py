@@ -143,7 +143,11 @@ def test_a_callback_is_a_url_that_can_be_stored(store: ReviewStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["ann:{}@x/", "{}@x/", "x/?a=1&Token={}", "x/?sig={}", "x/?X-Amz-Signature={}", "x/?accessToken={}"]
+    "place",
+    [
+        *("ann:{}@x/", "{}@x/", "x/?a=1&Token={}", "x/?sig={}", "x/?X-Amz-Signature={}", "x/?accessToken={}"),
+        "x/?code={}",
+    ],
 )
 def test_a_callback_holds_no_secret_and_the_refusal_quotes_none(store: ReviewStore, place: str) -> None:
     with pytest.raises(UsageError, match="stored in plain text") as caught:
