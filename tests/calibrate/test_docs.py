@@ -38,6 +38,7 @@ def run_page(name: str) -> dict[str, str]:
     return outputs
 
 
+@pytest.mark.slow
 def test_every_command_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -19,15 +19,15 @@ from guardrail.review import ReviewStore
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 ROOT = Path(__file__).parents[2]
-SIZES = loop.Sizes(labels=20, reach=0.7, alpha=0.3, n=4, at_once=8)
+SIZES = loop.Sizes(labels=25, reach=0.7, alpha=0.3, n=4, at_once=8)
 SAID = {"sure": ["right"], "wrong": ["else"], "unsure": ["right", "left", "up", "down", "in", "out"]}
 KINDS = ["sure"] * 6 + ["unsure"] * 4
-"""Of ten questions in a row; of the sure ones every 20th answer is wrong."""
+"""Of ten questions in a row; the answer to every 55th is wrong: to too few for any draw to be refused."""
 
 
 def questions(first: int, last: int) -> tuple[dict[str, str], list[Question]]:
     """Questions by number, and of what kind each is."""
-    kinds = {f"question {i}?": "wrong" if i % 20 == 5 else KINDS[i % 10] for i in range(first, last)}
+    kinds = {f"question {i}?": "wrong" if i % 55 == 5 else KINDS[i % 10] for i in range(first, last)}
     asked = [Question(id=f"q{i}", question=f"question {i}?", references=("right",)) for i in range(first, last)]
     return kinds, asked
 
@@ -63,7 +63,7 @@ def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Pa
     held = [one for one in found.guarded if not one.accepted]
     assert len(held) >= 10
     assert all("not sure enough" in one.text for one in held)
-    assert sum(not one.correct for one in found.given) == 2
+    assert sum(not one.correct for one in found.given) == sum(kind == "wrong" for kind in later.values()) > 0
 
 
 def test_the_page_shows_what_the_demo_runs() -> None:

@@ -280,7 +280,8 @@ def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, name
         raise StoreUnavailableError("cannot be reached") from None
     operation.break_off = partial(_shut_down, made)
     if operation.late:  # since just now; nobody else would break it off any more
-        operation.break_off()
+        made.close()
+        raise StoreUnavailableError("cannot be reached")
     return made
 
 

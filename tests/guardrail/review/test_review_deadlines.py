@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sqlite3
 import threading
@@ -28,6 +29,17 @@ MODEL = ScriptedChat(script={SURE: ["Paris"], UNSURE: ["Hiddenton", "Maskburg", 
 ARTIFACT = make_artifact(MODEL)
 LONG = 300.0
 """A deadline that no test waits for: what ends before it was ended by something else."""
+
+
+# SQLAlchemy does not close a connection that is broken off while it prepares it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """What a test leaves is deleted before the next one, which must not be blamed for it."""
+    yield
+    gc.collect()
 
 
 on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
@@ -289,7 +301,8 @@ def test_a_connection_that_is_made_too_late_is_broken_off() -> None:
             operation.late = True  # the watchdog looked just before there was something to break off
             return ours
 
-        assert _dial(current, SimpleNamespace(name="postgresql", connect=connect), None, (), {}) is ours
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            _dial(current, SimpleNamespace(name="postgresql", connect=connect), None, (), {})
         theirs.settimeout(10)
         assert theirs.recv(1) == b""
 
