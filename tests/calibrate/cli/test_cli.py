@@ -47,7 +47,8 @@ def questions(tmp_path: Path) -> Path:
     return fakes.write_questions(tmp_path / "q.jsonl")
 
 
-def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(questions: Path, tmp_path: Path) -> None:
+def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path) -> None:
+    questions = fakes.write_questions(tmp_path / "q.jsonl", size=100)
     records, artifact = tmp_path / "r.jsonl", tmp_path / "a.json"
     fixed = ("--temperature", "1", "--top-p", "1", "--primary", "sampled")
     run("collect", questions, "--model", MODEL, "--out", records, *fixed)
