@@ -54,9 +54,7 @@ def true_rate(outcome: CascadeOutcome, u: np.ndarray, error: np.ndarray) -> floa
     return float((error[a, 0].sum() + error[b, 1].sum()) / (a.sum() + b.sum()))
 
 
-def failures(
-    population: tuple[np.ndarray, np.ndarray], rule: str, *, alpha: float = ALPHA
-) -> tuple[int, int]:
+def failures(population: tuple[np.ndarray, np.ndarray], rule: str, *, alpha: float = ALPHA) -> tuple[int, int]:
     """Calibrations whose true error rate exceeds alpha, and calibrations that accepted something."""
     u, error = population
     failed = feasible = 0

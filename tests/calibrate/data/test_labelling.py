@@ -312,11 +312,7 @@ def test_single_keys_through_a_terminal_survive_a_kill(terminal: Terminal, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("key", "code", "said"),
-    [
-        (b"\x03", 130, "Stopped."),
-        pytest.param(b"\x04", 0, "1 of 6 are labelled or skipped", marks=pytest.mark.slow),
-    ],
+    ("key", "code", "said"), [(b"\x03", 130, "Stopped."), (b"\x04", 0, "1 of 6 are labelled or skipped")]
 )
 def test_ctrl_c_and_ctrl_d_stop_and_set_the_terminal_back(
     terminal: Terminal, tmp_path: Path, key: bytes, code: int, said: str

@@ -77,7 +77,6 @@ def each_way(*modes: str) -> pytest.MarkDecorator:
     )
 
 
-
 HANGING = ("stall", "trickle", "trickle_head")
 """Faults that nothing but the deadline ends."""
 FAULTS = {
