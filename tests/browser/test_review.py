@@ -61,7 +61,10 @@ def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
                 page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
                 page.get_by_role("button", name="Sign in").click()
             else:  # a page less to draw
-                context.request.post("/sign-in", form={"token": f"{name}-token-0123456789ab"}, max_redirects=0)
+                form = re.search('name="form_token" value="([^"]+)"', context.request.get("/sign-in").text())
+                assert form is not None
+                fields = {"token": f"{name}-token-0123456789ab", "form_token": form[1]}
+                context.request.post("/sign-in", form=fields, max_redirects=0)
                 page.goto("/")
             expect(page.get_by_role("heading", name="Waiting for review")).to_be_visible()
             return page
