@@ -67,7 +67,9 @@ def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
     assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
 
 
-def test_findings_cannot_command_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_cannot_command_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     hostile = "a\x1b]0;owned\x07\x9b2J\u202eb"
     found = [Finding("answer", "warn", hostile, f"Correct {hostile}.")]
     monkeypatch.setattr("guardrail.doctor.examine", lambda *_, **__: found)
