@@ -228,6 +228,7 @@ def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_p
 def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with ReviewStore(tmp_path / "reviews.db") as store:
+        assert store.database.deadline == 5.0  # by default
         with pytest.raises(StoreUnavailableError, match=r"within 0\.1 s"), store.database.read(0.1) as connection:
             connection.exec_driver_sql(endless)
         assert store.stats().pending == 0
