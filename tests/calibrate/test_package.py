@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.__main__ import main
 from guardrail.errors import MissingDependencyError, require
 
 NEEDED = (
@@ -35,6 +36,12 @@ def test_a_missing_package_names_the_extra() -> None:
     for line, (package, _, extra) in zip(said, NEEDED, strict=True):
         assert line.startswith(package)
         assert f"pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'" in line
+
+
+def test_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(SystemExit, match=r"pip install 'acrc-guardrail\[calibrate\]'"):
+        main()
 
 
 def test_an_installed_package_that_cannot_be_imported_is_not_called_missing(

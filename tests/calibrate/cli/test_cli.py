@@ -170,7 +170,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert "Labelled wrong, although the answer contains the reference" in page
     assert "Different answers that count as the same" in page
     assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
-    assert CalibrationArtifact.load(out / "artifact.json").choice is None
+    artifact = CalibrationArtifact.load(out / "artifact.json")
+    assert (artifact.choice, artifact.plan.cut_off) == (None, "abstain")
 
     # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
     shown = run(*common, "--correctness", "contains", "--estimator", "auto")
@@ -460,3 +461,4 @@ def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str
     printed = there.file.getvalue()  # type: ignore[attr-defined]
     assert all(number in printed for number in numbers)
     assert printed.count("x") == 90
+    assert (90 * "x" in printed) is (terminal == "0"), "no terminal, no lines to break"
