@@ -195,6 +195,9 @@ class Config(_Strict):
     """Seconds between the keep-alive comments of a stream that waits for its verdict."""
     remember: float = Field(default=600.0, ge=0)
     """Seconds for which an identical request that a client repeats gets the same verdict."""
+    remember_bytes: int = Field(default=256 * 2**20, ge=1)
+    """Bytes of compressed verdicts that are remembered in memory, where there is no ``reviews``. Further questions get
+    503 ``memory_full`` until the oldest verdict's time is over."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 

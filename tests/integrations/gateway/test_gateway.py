@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +26,7 @@ from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
+from integrations._gateway.memory import FullError, Repeats
 from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
@@ -315,6 +319,50 @@ def test_a_repeated_request_gets_the_remembered_verdict(serve: Serve, endpoint: 
     for _ in range(2):
         forgetful.ask(headers=again)
     assert endpoint.requests == 35
+
+
+def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint: Held) -> None:
+    @dataclass
+    class Verdict:
+        said: str
+        settled: bool = True
+
+    begun, now = Counter[str](), [0.0]
+
+    async def measured(key: str) -> Verdict:
+        begun[key] += 1
+        return Verdict(key)
+
+    async def ask(repeats: Repeats[Verdict], key: str, *, repeated: bool = False) -> str:
+        work = repeats.get(key, partial(measured, key), repeated=repeated)
+        said = (await work.task).said
+        repeats.leave(work, cancel=False)
+        return said
+
+    async def load(most: int) -> None:
+        def read(text: str | bytes) -> Verdict:
+            return Verdict(bytes(text).decode() if isinstance(text, bytes) else text)
+
+        repeats = Repeats[Verdict](600, most, lambda one: one.said.encode(), read, clock=lambda: now[0])
+        await ask(repeats, "first")
+        for number in range(12_000):
+            await ask(repeats, str(number))
+        assert await ask(repeats, "first", repeated=True) == "first"
+        assert begun["first"] == 1
+        now[0] += 601
+        await ask(repeats, "first", repeated=True)  # the control: its time is over
+        assert begun["first"] == 2
+
+    asyncio.run(load(10**6))
+    with pytest.raises(FullError):
+        asyncio.run(load(1000))
+    served = serve(remember_bytes=1)
+    first = served.ask().json()
+    full = served.ask(UNSURE, headers={"idempotency-key": "k"})
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "memory_full")
+    assert 590 < int(full.headers["retry-after"]) <= 601
+    assert served.ask(headers={"x-stainless-retry-count": "1"}).json()["choices"] == first["choices"]
+    assert endpoint.requests == 5
 
 
 def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Held) -> None:
