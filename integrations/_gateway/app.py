@@ -23,7 +23,7 @@ from .aliases import ServedAlias
 from .config import Config, Key, load_config
 from .memory import FullError, Repeats, Shared, Work
 from .metrics import Metrics
-from .observing import Observing
+from .observing import CutError, Observing
 from .protocol import (
     Answer,
     ApiError,
@@ -167,6 +167,8 @@ class Gateway:
             response = _error(_failed(f"request {request_id}", error))
         try:
             await response(scope, receive, numbered)
+        except CutError:
+            pass  # the server closes the connection of a reply that is not whole
         finally:
             self.metrics.requested(scope["path"] if scope["path"] in ROUTES else "other", status)
 
@@ -219,7 +221,7 @@ class Gateway:
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
         if method == "GET" and path == "/metrics":
-            page, kind = self.metrics.exposition()
+            page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         raise refuse_endpoint(path, method)
 

@@ -225,7 +225,7 @@ class Shared(Generic[T]):
         task.add_done_callback(self._leaving.discard)
 
     async def _note(self, change: Callable[..., object], *given: Any) -> object:
-        """Change a mark. If the database fails, the answer is still right: only this process recognises a repetition."""
+        """Change a mark. If the database fails, the answer is right, and this process alone recognises a repetition."""
         try:
             return await asyncio.to_thread(change, *given)
         except GuardrailError as error:

@@ -9,17 +9,22 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from guardrail.errors import require
+from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "Sent", "counting", "endpoint_loop"]
+__all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
 
 openai = require("openai", extra="openai")
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Where sync calls of all endpoints run."""
+
+
+class LargeReplyError(GuardrailError, ValueError):
+    """A reply is longer than ``max_reply`` allows."""
 
 
 class Sent:
@@ -52,6 +57,21 @@ async def _trace(request: Any) -> None:
     request.extensions["trace"] = _count
 
 
+async def _bound(most: int, response: Any) -> None:
+    """Let the reading of a reply fail after so many bytes, counted unpacked: a short reply may unpack to a huge one."""
+    read = response.aiter_bytes
+
+    async def bounded(*given: Any, **more: Any) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async for part in read(*given, **more):
+            size += len(part)
+            if size > most:
+                raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
+            yield part
+
+    response.aiter_bytes = bounded
+
+
 class Clients:
     """The clients of one model, made when they are first needed.
 
@@ -67,16 +87,17 @@ class Clients:
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections
 
-    async def running(self, *, key: str, url: str | None, headers: Mapping[str, str]) -> Any:
+    async def running(self, *, key: str, url: str | None, headers: Mapping[str, str], most: int) -> Any:
         """The client of the running event loop: connections cannot move between loops.
 
         Args:
             key: The API key.
             url: Root of the API; None for OpenAI's.
             headers: Additional HTTP headers of every request.
+            most: Bytes of a reply.
         """
         loop = asyncio.get_running_loop()
-        clients, endpoint = self._by_loop.setdefault(loop, {}), (key, url, tuple(sorted(headers.items())))
+        clients, endpoint = self._by_loop.setdefault(loop, {}), (key, url, tuple(sorted(headers.items())), most)
         if endpoint not in clients:
             client = clients[endpoint] = openai.AsyncOpenAI(
                 api_key=key,
@@ -85,7 +106,9 @@ class Clients:
                 max_retries=0,  # `transport` repeats requests and ends them
                 timeout=None,
                 # A redirect would send questions to an address that nobody configured.
-                http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [_trace]}, follow_redirects=False),
+                http_client=openai.DefaultAsyncHttpxClient(
+                    event_hooks={"request": [_trace], "response": [partial(_bound, most)]}, follow_redirects=False
+                ),
             )
             await _of_loop(loop).add(self, client)
         return clients[endpoint]

@@ -23,7 +23,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail.errors import GuardrailError, UsageError, require
 
-from .clients import Clients, counting
+from .clients import Clients, LargeReplyError, counting
 from .replies import chunks_of
 
 __all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError", "apost", "events", "status_of"]
@@ -83,6 +83,7 @@ class Endpoint:
         headers: Additional HTTP headers of every request.
         timeout: Seconds until a call is given up.
         retries: Further attempts after failures that may pass.
+        largest: Bytes of a reply; a longer one is a failure, and not asked for again.
         clients: The HTTP clients.
     """
 
@@ -92,6 +93,7 @@ class Endpoint:
     headers: Mapping[str, str]
     timeout: float
     retries: int
+    largest: int
     clients: Clients
 
     def check(self) -> None:
@@ -187,7 +189,7 @@ class Endpoint:
 
     async def _client(self) -> Any:
         """The SDK's client of the running event loop."""
-        return await self.clients.running(key=self.key or NO_KEY, url=self.url, headers=self.headers)
+        return await self.clients.running(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=self.largest)
 
 
 # -- one request, with its attempts -----------------------------------------------------------------------------------
@@ -206,6 +208,8 @@ async def apost(client: Any, body: Mapping[str, Any], *, deadline: float, retrie
                     content = await client.post(PATH, cast_to=bytes, body=body)
                 return Attempted(content, None, sent.count)
             except Exception as error:  # every failure is reported; the caller abstains
+                if isinstance(error.__cause__, LargeReplyError):  # the SDK calls it a connection error
+                    return Attempted(None, error.__cause__, sent.count)
                 again = _wait(error, attempt, retries, budget.left)
                 if again is None:
                     return Attempted(None, error, sent.count)

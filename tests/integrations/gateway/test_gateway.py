@@ -425,6 +425,9 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     served = serve(keys=[row, other, third], more=seen)
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
+        page = served.http.get("/metrics", headers={"api-key": key}).text
+        assert ('model="seen"' in page) == bool(names)
+        assert "guardrail_http_requests_total{" in page  # of no model
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
         for path in ("/v1/models", "/metrics", "/anything"):
             assert served.http.get(path, headers=headers).status_code == 401
@@ -462,6 +465,34 @@ def test_a_redirect_is_not_followed(serve: Serve, endpoint: Held) -> None:
     endpoint.mode, endpoint.faults = "redirect", 5
     assert serve().ask().status_code == 503
     assert endpoint.requests == 5
+
+
+@pytest.mark.parametrize("mode", ["ok", "bomb"])
+def test_a_reply_that_is_too_long_is_not_read_to_its_end(serve: Serve, endpoint: Held, mode: str) -> None:
+    """Not even one that is short before it is unpacked. Nothing asks for it again, since the question may be why."""
+    endpoint.mode = mode
+    upstream = {"url": endpoint.url, "model": "m", "key": "k", "timeout": 10, "max_retries": 2}
+    most = {"ok": 100, "bomb": 2**20}[mode]
+    limited = serve({"upstream": {**upstream, "max_reply": most}})
+    for _ in range(2):
+        reply = limited.ask(headers={"idempotency-key": "k"}).json()
+        assert (reply["guardrail"]["accepted"], reply["guardrail"]["unmeasured"]) == (False, "unreadable")
+    assert endpoint.requests == 5
+    endpoint.mode = "ok"
+    assert serve({"upstream": {**upstream, "max_reply": 2**20}}).ask().json()["guardrail"]["accepted"]  # the control
+
+
+def test_what_fails_after_the_verdict_is_not_taken_for_a_fallback(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the mail server is gone")
+
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
+    monkeypatch.setattr(ReviewStore, "enqueue", broken)
+    reply = served.ask(UNSURE)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert served.ask().json()["guardrail"]["accepted"]
 
 
 def test_more_questions_than_the_limits_are_refused(serve: Serve, endpoint: Held) -> None:
