@@ -6,9 +6,10 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from .background import BackgroundLoop
 __all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
 
 openai = require("openai", extra="openai")
+AT_ONCE = 32
+"""Requests of one client at once; further ones get another. Its pool looks at all its connections twice a request."""
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Where sync calls of all endpoints run."""
 
@@ -72,6 +75,14 @@ async def _bound(most: int, response: Any) -> None:
     response.aiter_bytes = bounded
 
 
+@dataclass(eq=False)
+class _Leased:
+    """A client, and how many requests it has under way."""
+
+    client: Any
+    requests: int = 0
+
+
 class Clients:
     """The clients of one model, made when they are first needed.
 
@@ -80,15 +91,16 @@ class Clients:
     """
 
     def __init__(self) -> None:
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = (
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, list[_Leased]]] = (
             weakref.WeakKeyDictionary()
         )
 
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections
 
-    async def running(self, *, key: str, url: str | None, headers: Mapping[str, str], most: int) -> Any:
-        """The client of the running event loop: connections cannot move between loops.
+    @asynccontextmanager
+    async def lease(self, *, key: str, url: str | None, headers: Mapping[str, str], most: int) -> AsyncIterator[Any]:
+        """A client of the running event loop, for one request: connections cannot move between loops.
 
         Args:
             key: The API key.
@@ -97,9 +109,11 @@ class Clients:
             most: Bytes of a reply.
         """
         loop = asyncio.get_running_loop()
-        clients, endpoint = self._by_loop.setdefault(loop, {}), (key, url, tuple(sorted(headers.items())), most)
-        if endpoint not in clients:
-            client = clients[endpoint] = openai.AsyncOpenAI(
+        endpoint = (key, url, tuple(sorted(headers.items())), most)
+        clients = self._by_loop.setdefault(loop, {}).setdefault(endpoint, [])
+        leased = next((one for one in clients if one.requests < AT_ONCE), None)
+        if leased is None:
+            client = openai.AsyncOpenAI(
                 api_key=key,
                 base_url=url,
                 default_headers=headers,
@@ -110,8 +124,14 @@ class Clients:
                     event_hooks={"request": [_trace], "response": [partial(_bound, most)]}, follow_redirects=False
                 ),
             )
+            leased = _Leased(client)
+            clients.append(leased)
             await _of_loop(loop).add(self, client)
-        return clients[endpoint]
+        leased.requests += 1
+        try:
+            yield leased.client
+        finally:
+            leased.requests -= 1
 
 
 class _LoopClients:

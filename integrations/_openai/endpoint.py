@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -121,10 +121,10 @@ class Endpoint:
         """
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
         try:
-            client = await self._client()
+            async with self._client() as client:
+                return await apost(client, body, deadline=deadline, retries=self.retries)
         except Exception as error:  # settings that the SDK cannot use
             return Attempted(None, error, 0)
-        return await apost(client, body, deadline=deadline, retries=self.retries)
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
         """Send a request for a stream, and yield its chunks as they come.
@@ -134,10 +134,11 @@ class Endpoint:
         """
         failed = None
         try:
-            stream = events(await self._client(), body, seconds=self.timeout, retries=self.retries)
-            async with aclosing(stream), aclosing(chunks_of(stream)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with self._client() as client:
+                stream = events(client, body, seconds=self.timeout, retries=self.retries)
+                async with aclosing(stream), aclosing(chunks_of(stream)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
         except Exception as error:
             failed = self.failure(error)
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
@@ -151,7 +152,8 @@ class Endpoint:
         """
         failed = None
         try:
-            return await work((await self._client()).with_options(max_retries=self.retries, timeout=600.0))
+            async with self._client() as client:
+                return await work(client.with_options(max_retries=self.retries, timeout=600.0))
         except Exception as error:
             failed = self.failure(error)
         raise failed  # outside the handler, as above
@@ -187,9 +189,9 @@ class Endpoint:
         plain = [text for text in (*whole, *words) if text and len(text) >= 4]
         return {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
 
-    async def _client(self) -> Any:
+    def _client(self) -> AbstractAsyncContextManager[Any]:
         """The SDK's client of the running event loop."""
-        return await self.clients.running(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=self.largest)
+        return self.clients.lease(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=self.largest)
 
 
 # -- one request, with its attempts -----------------------------------------------------------------------------------
