@@ -248,7 +248,7 @@ class Endpoint:
 
     def _events(self, completion: Mapping[str, Any], mode: str) -> bytes:
         """The reply as server-sent events, token by token."""
-        choice = completion["choices"][0]
+        choice = completion["choices"][0] if completion["choices"] else {"message": {}, "finish_reason": None}
         common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
         deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(choice["message"].get("content") or "")]
         deltas += [{"tool_calls": [{"index": 0, **call}]} for call in choice["message"].get("tool_calls") or []]
