@@ -20,8 +20,6 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.columns import ColumnRecords
-from ..data.records import with_other_ids
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
@@ -114,7 +112,7 @@ def drift(
         scores = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
-            raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.path}")
+            raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
         monitor = DriftMonitor(loaded, delta=delta)
         for value in measured:
             monitor.update(value)
@@ -158,17 +156,15 @@ def _print_result(found: Audit, artifact: Path) -> None:
     for line in sentences.shifted(found):
         print_line(line)
     if found.verdict != "refuted":
-        finish([], f"calibrate inspect {artifact}")
+        finish([], f"calibrate inspect {listed([artifact])}")
 
 
 def _print_what_helps(
     found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
 ) -> None:
     """What to do about a refutation, as commands that can be pasted."""
-    renamed: list[str] = []
     if fitted:
-        names, renamed = _with_ids_apart(fresh, fitted)
-        merged = merged_command(loaded, key, listed(fitted), listed(names), artifact)
+        merged = merged_command(loaded, key, fitted, fresh, artifact)
     else:
         merged = (
             "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
@@ -181,8 +177,6 @@ def _print_what_helps(
     for path in fresh:
         for command in _unwritten(path, loaded, key):
             print_line(f"Before that, as it was done in memory only: {command}")
-    for command in renamed:
-        print_line(f"Before that, as other questions of the fit have the same ids: {command}")
 
 
 def _audit_command(records: Sequence[Path], artifact: Path) -> str:
@@ -229,19 +223,3 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
     except (GuardrailError, OSError):
         return nothing
     return fitted_hashes(artifact, file.records)
-
-
-def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Fresh files as `fit` can read them with those of the fit, and commands that make those with an id in common."""
-    old = {name for path in fitted for name in _ids(path)}
-    names, commands = [], []
-    for path in fresh:
-        name, command = (path, None) if old.isdisjoint(_ids(path)) else with_other_ids(path)
-        names.append(name)
-        commands += [] if command is None else [command]
-    return names, commands
-
-
-def _ids(path: Path) -> Sequence[str]:
-    records = open_files([path])[0].records
-    return records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
