@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
@@ -152,7 +153,7 @@ class Endpoint:
         """
         failed = None
         try:
-            async with self._client() as client:
+            async with self._client(sys.maxsize) as client:  # a file holds the replies to many requests
                 return await work(client.with_options(max_retries=self.retries, timeout=600.0))
         except Exception as error:
             failed = self.failure(error)
@@ -189,9 +190,10 @@ class Endpoint:
         plain = [text for text in (*whole, *words) if text and len(text) >= 4]
         return {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
 
-    def _client(self) -> AbstractAsyncContextManager[Any]:
-        """The SDK's client of the running event loop."""
-        return self.clients.lease(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=self.largest)
+    def _client(self, most: int | None = None) -> AbstractAsyncContextManager[Any]:
+        """The SDK's client of the running event loop; ``most`` bytes a reply, in place of ``largest``."""
+        most = self.largest if most is None else most
+        return self.clients.lease(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=most)
 
 
 # -- one request, with its attempts -----------------------------------------------------------------------------------
