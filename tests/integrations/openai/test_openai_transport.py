@@ -204,8 +204,8 @@ def test_requests_that_were_not_sent_are_not_counted(endpoint: Endpoint, way: st
 def test_no_attempt_is_made_without_time(endpoint: Endpoint) -> None:
     async def late() -> Any:
         model = chat(endpoint)
-        client = await model._endpoint()._client()
-        return await apost(client, {"model": "m", "messages": []}, deadline=time.monotonic() - 1, retries=2)
+        async with model._endpoint()._client() as client:
+            return await apost(client, {"model": "m", "messages": []}, deadline=time.monotonic() - 1, retries=2)
 
     attempted = asyncio.run(late())
     assert isinstance(attempted.error, DeadlineError)
