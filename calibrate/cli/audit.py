@@ -20,12 +20,12 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.columns import ColumnRecords
+from ..data.columns import among
 from ..data.records import with_other_ids
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
-from ..pipeline import fitted_hashes, hashes_of_fit, require_same
+from ..pipeline import fitted_hashes, hashes_of_fit, require_same, without
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
@@ -211,9 +211,9 @@ def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Se
         for candidate in sorted(folder.glob("*.jsonl")):
             if missing.size and not any(candidate.samefile(one) for one in (*fresh, *found)):
                 held = _questions_of_fit(artifact, candidate, key)
-                if held.size and np.isin(held, missing).all():
+                if held.size and among(held, missing).all():
                     found.append(candidate)
-                    missing = np.setdiff1d(missing, held)
+                    missing = missing[~among(missing, held)]
     return [] if missing.size else found
 
 
@@ -233,15 +233,12 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
 
 def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Fresh files as `fit` can read them with those of the fit, and commands that make those with an id in common."""
-    old = {name for path in fitted for name in _ids(path)}
+    old = [file.records for file in open_files(fitted)]
     names, commands = [], []
     for path in fresh:
-        name, command = (path, None) if old.isdisjoint(_ids(path)) else with_other_ids(path)
+        own = open_files([path])[0].records
+        apart = all(len(without(own, others)) == len(own) for others in old)
+        name, command = (path, None) if apart else with_other_ids(path)
         names.append(name)
         commands += [] if command is None else [command]
     return names, commands
-
-
-def _ids(path: Path) -> Sequence[str]:
-    records = open_files([path])[0].records
-    return records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -54,6 +57,8 @@ GROUPS: tuple[Groups, ...] = ("category", "cluster")
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(columns, "_BATCH", 5_000)  # several reads, which end within a line
+    monkeypatch.setattr(columns, "_PIECE", 7)
 
 
 def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
@@ -401,8 +406,18 @@ def test_scores_of_a_large_fit_are_packed(
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
     assert list(content["data"]["questions"]) == ["Q"]
     loaded = CalibrationArtifact.load(path)
-    assert (loaded.calibration, loaded.data.hashes) == (plain.calibration, plain.data.hashes)
-    assert loaded.digest == made.digest
+    for scores in (made.calibration, loaded.calibration):  # 8 bytes a score, where a tuple of floats has 32
+        assert (scores.uncertainty, scores.error) == (
+            array("d", plain.calibration.uncertainty),
+            array("b", plain.calibration.error),
+        )
+    assert (type(plain.calibration.uncertainty), loaded.data.hashes) == (tuple, plain.data.hashes)
+    assert (loaded.digest, loaded.calibration) == (made.digest, made.calibration)
+    assert pickle.loads(pickle.dumps(made)).digest == made.digest
+    given = {"uncertainty": plain.calibration.uncertainty, "error": plain.calibration.error}
+    assert CalibrationScores(**given) == made.calibration
+    with pytest.raises(ValueError, match="error"):
+        CalibrationScores(**{**given, "error": array("b", [2] * len(given["error"]))})
     assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
@@ -410,6 +425,31 @@ def test_scores_of_a_large_fit_are_packed(
     for wrong in ({"Q": "AAAA"}, {}):
         with pytest.raises(ValueError, match="packed numbers have one field of b, d"):
             CalibrationScores.from_stored({**stored, "error": wrong})
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="needs Linux")
+def test_columns_that_were_read_do_not_stay_in_memory(records_path: Path) -> None:
+    _, records = in_columns(records_path)
+    assert records.fingerprint()
+    assert f"{records_path.name}.cols" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("few", [1, 10**6])
+def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(columns, "RANGE", records_path.stat().st_size // 5)
+    monkeypatch.setattr(columns, "_FEW", few)  # all of them are few, or none
+    _, records = in_columns(records_path)
+    assert len(records.logs[0].parts) > 3
+    groups = np.array([record.group for record in records], dtype=object)
+    n = len(records)
+    for kept in (np.array([1, n - 1]), np.arange(n)[::-2], np.array([n // 2] * 2), np.ones(n, dtype=np.bool_)):
+        codes, names = (some := records.take(kept)).coded("group")
+        expected = groups[kept].tolist()
+        assert [names[code] for code in codes.tolist()] == list(some.groups) == expected
+        assert set(names) == set(expected)
+        assert some.groups[0] == expected[0]
+        assert list(some.ids) == [record.id for record in some] == np.array(ids(list(records)))[kept].tolist()
+        assert some.flags().tolist() == records.flags()[kept].tolist()
 
 
 @pytest.mark.slow
