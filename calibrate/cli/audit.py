@@ -21,7 +21,7 @@ from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
 from ..data.columns import among
-from ..data.records import with_other_ids
+from ..data.records import RecordReader, with_other_ids
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
@@ -192,7 +192,9 @@ def _audit_command(records: Sequence[Path], artifact: Path) -> str:
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
     """The commands that give a record file the scores and labels it lacks."""
-    header, name = open_files([path])[0].header, shlex.quote(str(path))
+    with path.open("rb") as stream:
+        header = RecordReader(path, stream).header
+    name = shlex.quote(str(path))
     commands = [] if key in header.estimators else [f"calibrate score {name} {estimator_flags(key)}"]
     if header.correctness is None:
         rule = written(JudgeSpec.model_validate(artifact.correctness.model_dump()))

@@ -684,41 +684,44 @@ class _Rows:
             The byte after them: of the last, only if it is a record.
         """
         *whole, last = lines
+        found: list[tuple[int, bytes]] = []
         for line in whole:
             if line.strip():
-                self._add(offset, _decoded(path, offset, line))
+                found.append((offset, line))
             offset += len(line) + 1
+        rows = _decoded_together([line for _, line in found]) or [_decoded(path, *one) for one in found]
+        self._add([at for at, _ in found], rows)
         if last.strip():
             try:
-                self._add(offset, _decoded(path, offset, last))
+                row = _decoded(path, offset, last)
             except RecordError:
                 return offset  # torn: a writer was killed, or is still writing
+            self._add([offset], [row])
         return offset + len(last)
 
-    def _add(self, offset: int, row: Any) -> None:
-        self.offset.append(offset)
-        self.id.append(row.id)
-        self.group.append(row.group)
-        self.turns.append(row.turns)
-        self.label.append(2 if row.correct is None else row.correct)
-        self.id_hash += sha256(row.id.encode()).digest()[:8]
-        row_hash, question_hash = _digests(row)
-        self.row += row_hash
-        self.question += question_hash
-        asked = blake2b(_asked(row).encode(), digest_size=8)
-        self.asked += asked.digest()
-        primary, flags = None, 0
-        if row.drawn is not None:
-            primary, flags = row.drawn.primary, DRAWN if row.drawn.problem is not None else DRAWN | SOUND
-        if primary is not None:
-            asked.update(_answered(primary).encode())
-            flags |= _ending(primary.finish_reason)
-        self.key += asked.digest()
-        self.flags.append(flags | (DETAIL if row.label_detail else 0) | (REFERENCES if row.references else 0))
-        self.kind.append(_kind(primary))
+    def _add(self, offsets: list[int], rows: list[Any]) -> None:
+        """Append rows, column by column."""
+        self.offset += offsets
+        self.id += [row.id for row in rows]
+        self.group += [row.group for row in rows]
+        self.turns += [row.turns for row in rows]
+        self.label += bytes([2 if row.correct is None else row.correct for row in rows])
+        self.id_hash += b"".join([sha256(row.id.encode()).digest()[:8] for row in rows])
+        digests = [_digests(row) for row in rows]
+        self.row += b"".join([row for row, _ in digests])
+        self.question += b"".join([question for _, question in digests])
+        hashes = [blake2b(_asked(row).encode(), digest_size=8) for row in rows]
+        self.asked += b"".join([one.digest() for one in hashes])
+        primaries = [None if row.drawn is None else row.drawn.primary for row in rows]
+        for one, primary in zip(hashes, primaries, strict=True):
+            if primary is not None:
+                one.update(_answered(primary).encode())
+        self.key += b"".join([one.digest() for one in hashes])
+        self.flags += bytes(map(_flags, rows))
+        self.kind += bytes(map(_kind, primaries))
         for key, column in self.scores.items():
-            score = row.scores.get(key)
-            column.append(None if score is None else math.nan if score.value is None else score.value)
+            scores = [row.scores.get(key) for row in rows]
+            column += [None if one is None else math.nan if one.value is None else one.value for one in scores]
 
     def table(self, pa: Any) -> Any:
         """As a table of pyarrow."""
@@ -776,24 +779,29 @@ def _decoder() -> Any:
     return msgspec.json.Decoder(row), msgspec.MsgspecError
 
 
-def _decoded(path: Path, offset: int, line: bytes) -> Any:
-    """The fields of a line that become columns, as `Record` reads them."""
+def _decoded_together(lines: Sequence[bytes]) -> list[Any] | None:
+    """The fields of lines that become columns; None if one of them has to be looked at by itself."""
     decoder, refusal = _decoder()
     try:
-        row = decoder.decode(line)
+        rows = [decoder.decode(line) for line in lines]
     except (refusal, UnicodeDecodeError):
-        row = None
-    if row is not None:
-        for score in row.scores.values():
-            if (score.reason is None) != (score.value is not None and math.isfinite(score.value)):
-                break
-        else:
-            return row
+        return None
+    # A score has a finite value, or the reason why it has none.
+    scores = [score for row in rows for score in row.scores.values()]
+    whole = all([(one.value is not None and math.isfinite(one.value)) is (one.reason is None) for one in scores])
+    return rows if whole else None
+
+
+def _decoded(path: Path, offset: int, line: bytes) -> Any:
+    """The fields of a line that become columns, as `Record` reads them."""
+    rows = _decoded_together([line])
+    if rows is not None:
+        return rows[0]
     try:
         record = parse_record(path, 0, line)
     except RecordError:
         record = parse_record(path, _line_number(path, offset), line)
-    return decoder.decode(record.model_dump_json())
+    return _decoder()[0].decode(record.model_dump_json())
 
 
 def _digests(row: Any) -> tuple[bytes, bytes]:
@@ -802,11 +810,12 @@ def _digests(row: Any) -> tuple[bytes, bytes]:
         quoted = encode_basestring  # what canonical_json spells texts with
         group = "null" if row.group is None else quoted(row.group)
         references = ",".join(map(quoted, row.references))
+        name = quoted(row.id)
         spelled = (
-            f'{{"group":{group},"id":{quoted(row.id)},"options":null,"question":{quoted(row.question)},'
+            f'{{"group":{group},"id":{name},"options":null,"question":{quoted(row.question)},'
             f'"references":[{references}]}}'
         )
-        asked = f"[{quoted(row.id)},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
+        asked = f"[{name},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
         return sha256(spelled.encode()).digest()[:16], sha256(asked.encode()).digest()[:8]
     question = Question(**{name: getattr(row, name) for name in Question.model_fields})
     return row_digest(question), question_digest(question)
@@ -826,6 +835,15 @@ def _answered(primary: Any) -> str:
         return f"\0{primary.text.strip()}\0"
     calls = [{"name": call.name, "arguments": call.arguments} for call in primary.tool_calls]
     return f"\0{primary.text.strip()}\0{canonical_json(calls)}"
+
+
+def _flags(row: Any) -> int:
+    """The bits of the column ``flags``."""
+    found = (DETAIL if row.label_detail else 0) | (REFERENCES if row.references else 0)
+    if row.drawn is None:
+        return found
+    found |= DRAWN if row.drawn.problem is not None else DRAWN | SOUND
+    return found if row.drawn.primary is None else found | _ending(row.drawn.primary.finish_reason)
 
 
 @lru_cache(maxsize=1_024)
