@@ -452,6 +452,14 @@ def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pyt
         assert some.flags().tolist() == records.flags()[kept].tolist()
 
 
+def test_values_among_known_ones() -> None:
+    known = np.array([1, 3, 3, 7], dtype=np.uint64)
+    values = np.array([9, 3, 0, 7, 2, 3], dtype=np.uint64)
+    assert columns.among(values, known).tolist() == [False, True, False, True, False, True]
+    assert columns.among(values, known[:0]).tolist() == [False] * 6
+    assert columns.among(values[:0], known).tolist() == []
+
+
 @pytest.mark.slow
 def test_the_report_is_that_of_the_records(records_path: Path) -> None:
     plain, (_, records) = read_records(records_path), in_columns(records_path)
