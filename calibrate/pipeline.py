@@ -150,7 +150,7 @@ def fit_artifact(
         used = all_grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
     header = file.header
     if header.correctness is None:
-        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.path}")
+        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
     kept = _kept(used, scored, estimator)
@@ -158,7 +158,7 @@ def fit_artifact(
     if spec is None:
         raise UsageError(
             f"the header of {file.path} does not describe estimator {estimator!r} (it has "
-            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.path} "
+            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)

@@ -152,7 +152,7 @@ def artifact_with_people(
         UsageError: Records without labels by a judge, labels of unknown records, or no usable one.
     """
     if file.header.correctness is None:
-        raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.path}")
+        raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.typed}")
     pool = arrays(file.records, estimator)
     check_labelled_part(file, file.records, estimator)
     if estimator in file.header.estimators:

@@ -21,11 +21,11 @@ from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
 from ..data.columns import among
-from ..data.records import RecordReader, with_other_ids
+from ..data.records import RecordReader
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
-from ..pipeline import fitted_hashes, hashes_of_fit, require_same, without
+from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from .fit import merged_command, print_tested_segments
@@ -114,7 +114,7 @@ def drift(
         scores = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
-            raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.path}")
+            raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
         monitor = DriftMonitor(loaded, delta=delta)
         for value in measured:
             monitor.update(value)
@@ -158,17 +158,15 @@ def _print_result(found: Audit, artifact: Path) -> None:
     for line in sentences.shifted(found):
         print_line(line)
     if found.verdict != "refuted":
-        finish([], f"calibrate inspect {artifact}")
+        finish([], f"calibrate inspect {listed([artifact])}")
 
 
 def _print_what_helps(
     found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
 ) -> None:
     """What to do about a refutation, as commands that can be pasted."""
-    renamed: list[str] = []
     if fitted:
-        names, renamed = _with_ids_apart(fresh, fitted)
-        merged = merged_command(loaded, key, listed(fitted), listed(names), artifact)
+        merged = merged_command(loaded, key, fitted, fresh, artifact)
     else:
         merged = (
             "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
@@ -181,8 +179,6 @@ def _print_what_helps(
     for path in fresh:
         for command in _unwritten(path, loaded, key):
             print_line(f"Before that, as it was done in memory only: {command}")
-    for command in renamed:
-        print_line(f"Before that, as other questions of the fit have the same ids: {command}")
 
 
 def _audit_command(records: Sequence[Path], artifact: Path) -> str:
@@ -231,16 +227,3 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
     except (GuardrailError, OSError):
         return nothing
     return fitted_hashes(artifact, file.records)
-
-
-def _with_ids_apart(fresh: Sequence[Path], fitted: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Fresh files as `fit` can read them with those of the fit, and commands that make those with an id in common."""
-    old = [file.records for file in open_files(fitted)]
-    names, commands = [], []
-    for path in fresh:
-        own = open_files([path])[0].records
-        apart = all(len(without(own, others)) == len(own) for others in old)
-        name, command = (path, None) if apart else with_other_ids(path)
-        names.append(name)
-        commands += [] if command is None else [command]
-    return names, commands

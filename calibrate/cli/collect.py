@@ -32,6 +32,7 @@ from .frame import (
     console,
     finish,
     keep_inputs,
+    listed,
     print_line,
     resolve_model,
     say_stalled,
@@ -177,7 +178,7 @@ def collect(
             f"{unknown} of {len(asked)} questions have no reference. People can label their answers: score them, and "
             "let `calibrate sample` draw which."
         )
-    finish([out], f"calibrate score {out}")
+    finish([out], f"calibrate score {listed([out])}")
 
 
 def plan_from(

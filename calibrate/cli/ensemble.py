@@ -16,7 +16,7 @@ from ..grammar import cut
 from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.names import stored_key
-from .frame import RecordsArgument, app, console, finish, keep_inputs, print_line, read_pool, table
+from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, print_line, read_pool, table
 
 __all__ = ["ensemble"]
 
@@ -56,8 +56,9 @@ def ensemble(
     out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_records(rest_path, part_header(file.header, rest), rest)
     _print_result(found)
-    finish([out, rest_path], f"calibrate score {rest_path} --estimator {out}")
-    print_line(f"      calibrate fit {rest_path} --estimator {out} --alpha 0.1")
+    rest_name, made = listed([rest_path]), listed([out])
+    finish([out, rest_path], f"calibrate score {rest_name} --estimator {made}")
+    print_line(f"      calibrate fit {rest_name} --estimator {made} --alpha 0.1")
 
 
 def _print_result(found: EnsembleFile) -> None:

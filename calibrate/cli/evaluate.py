@@ -118,7 +118,7 @@ def evaluate(
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    finish(written, f"calibrate fit {pools[0].file.path} {flags}")
+    finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
 
 
 def _paper(
@@ -155,7 +155,7 @@ def _paper(
         figure.parent.mkdir(parents=True, exist_ok=True)
         figure.write_bytes(found.panels().png)
         written.append(figure)
-    finish(written, f"calibrate evaluate {first}")
+    finish(written, f"calibrate evaluate {shlex.quote(str(first))}")
 
 
 def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -19,9 +19,9 @@ from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
-from ..data.columns import in_memory
+from ..data.columns import in_memory, share_ids
 from ..data.labels import GivenLabels, read_labels
-from ..data.records import Record, RecordFile, write_records
+from ..data.records import Record, RecordFile, with_other_ids, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import AUTO, Chosen, choose_estimator
@@ -51,10 +51,9 @@ from .score import chosen_estimator
 
 __all__ = [
     "LooksOption",
-    "exit_if_refuted",
+    "conclude",
     "fit",
     "fit_flags",
-    "following",
     "inspect",
     "merged_command",
     "parsed_looks",
@@ -65,6 +64,9 @@ __all__ = [
     "print_verdict",
     "warn_incomplete",
 ]
+
+AGAINST = ("refuted", "above")
+"""Verdicts in which the test part speaks against the gate."""
 
 LooksOption = Annotated[
     str | None,
@@ -191,7 +193,7 @@ def fit(
         written.append(kept_out)
     audited = None if rest is None else audit(artifact, rest, key)
     # A part kept out by --test-fraction is in the record file, which is merged already.
-    merged = merged_command(artifact, key, listed(records), listed(test or ()), out)
+    merged = merged_command(artifact, key, records, test or (), out)
     print_verdict(artifact, audited, merged)
     print_no_early_stopping(artifact)
     print_second_look(part, key)
@@ -200,8 +202,7 @@ def fit(
     tests = [kept_out] if test_fraction else test or ()
     usual = f"calibrate report {listed(records)} --artifact {shlex.quote(str(out))}"
     usual += "".join(f" --test {shlex.quote(str(path))}" for path in tests)
-    finish(written, following(artifact, audited, merged, usual))
-    exit_if_refuted(artifact, audited)
+    conclude(written, artifact, audited, merged, usual)
 
 
 def _refuse_conflicts(
@@ -291,7 +292,7 @@ def _fit_with_people(
     print_verdict(artifact)
     print_no_early_stopping(artifact)
     print_second_look(sample.records, key)
-    finish([out, sample_path], f"calibrate report {sample_path} --artifact {out}")
+    finish([out, sample_path], f"calibrate report {listed([sample_path])} --artifact {listed([out])}")
 
 
 def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
@@ -389,7 +390,9 @@ def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merg
         body += steps[:-1] if artifact.segments is not None else []
         body += [*tested, *(sentences.audited(test) if test is not None else ())]
     else:
-        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *steps[:2]]
+        # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
+        shown = () if found.status in AGAINST else steps[:2]
+        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *shown]
     ranked = ranking(artifact)
     also = (ranked, sentences.cut_off_answers(artifact))
     body += [one for one in also if one is not None and one not in body]
@@ -418,22 +421,37 @@ def _counted(counts: HeldOut) -> list[str]:
     return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 
-def merged_command(artifact: CalibrationArtifact, key: str, records: str, fresh: str, out: Path) -> str:
-    """The command that calibrates on new record files as well: `fit` reads several as one."""
-    files, target = f"{records} {fresh}".strip(), out.with_name(f"{out.stem}-new.json")
-    return f"calibrate fit {files} {fit_flags(artifact, key)} --out {shlex.quote(str(target))}"
+def merged_command(
+    artifact: CalibrationArtifact, key: str, records: Sequence[Path], fresh: Sequence[Path], out: Path
+) -> str:
+    """The command that calibrates on new record files as well: `fit` reads several as one.
+
+    A fresh file with an id of the others (both number their questions from 1) is copied with other ids first.
+    """
+    files, commands = list(records), []
+    for path in fresh:
+        if records and share_ids([*records, path]):
+            path, command = with_other_ids(path)
+            commands.append(command)
+        files.append(path)
+    target = shlex.quote(str(out.with_name(f"{out.stem}-new.json")))
+    return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
 
 
-def following(artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str) -> str:
-    """What to type next: what would help where the test part speaks against the gate, else the usual command."""
-    if sentences.standing(artifact, test).status in ("refuted", "above"):
-        return next_steps(artifact, test, merged)[0]
-    return otherwise
+def conclude(
+    written: Sequence[Path | str], artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str
+) -> None:
+    """Print the files written and what to type next: what would help where the test part speaks against the gate.
 
-
-def exit_if_refuted(artifact: CalibrationArtifact, test: Audit | None) -> None:
-    """End with code 1 where the test part refutes the promise, so that a job that goes on with the artifact stops."""
-    if sentences.standing(artifact, test).status == "refuted":
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise, so that a job that goes on with it stops.
+    """
+    status = sentences.standing(artifact, test).status
+    first, *others = next_steps(artifact, test, merged)[:2] if status in AGAINST else [otherwise]
+    finish(written, first)
+    for other in others:
+        print_line(f"      {other}")
+    if status == "refuted":
         raise typer.Exit(1)
 
 

@@ -210,7 +210,7 @@ def open_pool(paths: Sequence[Path]) -> RecordFile:
     return file
 
 
-def listed(paths: Iterable[Path]) -> str:
+def listed(paths: Iterable[Path | str]) -> str:
     """Files as a shell takes them."""
     return shlex.join(map(str, paths))
 

@@ -45,7 +45,7 @@ from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec, percent
 from ..scoring.reach import waits_for_label
 from .collect import changed_file
-from .frame import RecordsArgument, app, console, finish, keep_inputs, one_file, print_line, resolve_model
+from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, one_file, print_line, resolve_model
 from .score import EstimatorOption, chosen_estimator, next_step
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def label(
     if people is None:
         print_label_checks(labelled)
     if people is None and not any(record.references for record in labelled.records):
-        finish([target], f"calibrate label {target} --interactive, as there are no references")
+        finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
         return
     finish([target], next_step(labelled.header, target))
 
@@ -254,7 +254,7 @@ def _until_certified(
         print_labels(labelled)
         flags = f"--estimator {shlex.quote(key)} --rule certified --alpha {alpha:g}"
         spent = "" if delta is None else f" --delta {delta:g}"
-        finish([target], f"calibrate fit {target} {flags}{spent} --look {look}")
+        finish([target], f"calibrate fit {listed([target])} {flags}{spent} --look {look}")
         return
 
 
@@ -267,9 +267,10 @@ def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
     if done == total:
         return True
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
+    name, given = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {file.path} --interactive goes on; calibrate label {file.path} --labels {labels} stops here",
+        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {given} stops here",
     )
     return False
 
@@ -416,7 +417,7 @@ def print_label_checks(file: RecordFile) -> None:
         text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
         print_line(
             f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
-            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.path} "
+            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.typed} "
             f"--rule {found.rule}`, or --correctness {found.rule} of `run`.",
             "yellow",
         )

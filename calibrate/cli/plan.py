@@ -124,7 +124,7 @@ def _known_scores(
     found = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
     scores = np.array([value for value in found if value is not None])
     if not scores.size:
-        raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.path}")
+        raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
     if pilot:
         return scores, error_probabilities(scores, *_labelled(pilot, key))
     if accuracy is None or auroc is None:
@@ -262,7 +262,8 @@ def sample(
         f"{found.n} of {found.n_within} questions with {key} <= {found.cut:.6g}, the lowest "
         f"{percent(found.n_within / found.n_pool)} of {found.n_pool}. Nothing above will be answered."
     )
+    name = shlex.quote(str(out))
     if schedule:
-        finish([out], f"calibrate label {out} --interactive --until certified --alpha ALPHA")
+        finish([out], f"calibrate label {name} --interactive --until certified --alpha ALPHA")
     else:
-        finish([out], f"calibrate label {out}, then calibrate fit {out} --rule certified --alpha ALPHA")
+        finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +19,8 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from .fit import exit_if_refuted, fit_flags, following, merged_command, print_verdict
-from .frame import app, console, finish, keep_inputs, listed, open_pool, print_line
+from .fit import conclude, fit_flags, merged_command, print_verdict
+from .frame import app, console, keep_inputs, listed, open_pool, print_line
 from .score import chosen_estimator, pair_cache
 
 __all__ = ["estimator_of", "report"]
@@ -70,11 +71,11 @@ def report(
         f"calibrate fit {files} {fit_flags(loaded, key)} --out {made}",
         f"calibrate report {files} --artifact {made}{tail} --out {page}",
     )
-    fresh = ""
+    fresh: Sequence[Path] = ()
     if test_file is not None:
         inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))
-        fresh = "" if inside.any() else listed(test or ())  # merged already
-    merged = merged_command(loaded, key, files, fresh, artifact)
+        fresh = () if inside.any() else test or ()  # merged already
+    merged = merged_command(loaded, key, records, fresh, artifact)
     written = write_report(
         out,
         loaded,
@@ -88,8 +89,7 @@ def report(
     )
     if audited is not None:
         print_verdict(loaded, audited, merged)
-    finish(written, following(loaded, audited, merged, f"open {out} in a browser"))
-    exit_if_refuted(loaded, audited)
+    conclude(written, loaded, audited, merged, f"open {out} in a browser")
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

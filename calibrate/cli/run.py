@@ -45,8 +45,8 @@ from ..scoring.scores import (
 )
 from ..thresholds.fit import request_for
 from .collect import plan_from, print_collected
-from .fit import exit_if_refuted, following, merged_command, print_choice, print_verdict
-from .frame import MODEL_HELP, app, console, finish, keep_inputs, listed, print_line, resolve_model
+from .fit import conclude, merged_command, print_choice, print_verdict
+from .frame import MODEL_HELP, app, console, keep_inputs, listed, print_line, resolve_model
 from .label import (
     label_file,
     print_label_checks,
@@ -217,13 +217,12 @@ def run(config: Path | None = None, **flags: Any) -> None:
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
-    merged = merged_command(artifact, key, listed([records.path]), listed(tested), artifact_path)
+    merged = merged_command(artifact, key, [records.path], tested, artifact_path)
     print_verdict(artifact, audited, merged)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
-    usual = f"open {pages[0]} in a browser; calibrate inspect {artifact_path}"
-    finish([*kept, artifact_path, *pages], following(artifact, audited, merged, usual))
-    exit_if_refuted(artifact, audited)
+    usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
+    conclude([*kept, artifact_path, *pages], artifact, audited, merged, usual)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:

@@ -29,7 +29,7 @@ from ..reviews.steps import (
     write_parts,
 )
 from ..scoring.scores import parse_estimator
-from .frame import MODEL_HELP, app, console, finish, keep_inputs, print_line, resolve_model, table
+from .frame import MODEL_HELP, app, console, finish, keep_inputs, listed, print_line, resolve_model, table
 from .reviews import MissingOption, RespondOption, opened_store
 from .score import next_step
 
@@ -103,7 +103,11 @@ def steps(
             collect_steps(made, resolve_model(model), plan, drawn_file, system=system, name=out.name, progress=progress)
         file = read_records(drawn_file)
     if file is None:
-        finish([out], f"calibrate steps {source} --model MODEL --tools tools.json --system PROMPT --out {out}")
+        finish(
+            [out],
+            f"calibrate steps {listed([source])} --model MODEL --tools tools.json --system PROMPT "
+            f"--out {listed([out])}",
+        )
         return
     labelled = labelled_records(file, made, compared, measured)
     parts = write_parts(labelled, {name for item in items for name in item.gated}, out)

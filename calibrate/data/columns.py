@@ -122,6 +122,16 @@ def in_memory(file: RecordFile) -> RecordFile:
     return replace(file, records=tuple(file.records))
 
 
+def share_ids(paths: Sequence[Path]) -> bool:
+    """Whether an id is in two of the record files."""
+    files = open_each(paths)
+    parts = [file.records for file in files if isinstance(file.records, ColumnRecords)]
+    if len(parts) == len(files):
+        return ColumnRecords([log for part in parts for log in part.logs]).repeated() is not None
+    names = [record.id for file in files for record in file.records]
+    return len(set(names)) < len(names)
+
+
 def pool(files: Sequence[RecordFile]) -> RecordFile:
     """`calibrate.data.records.pooled`, also of files that were read by columns."""
     first, *others = files

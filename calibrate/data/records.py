@@ -195,6 +195,11 @@ class RecordFile:
     torn: bool = False
     repeated: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def typed(self) -> str:
+        """The file as a command line takes it: a path with spaces is quoted."""
+        return shlex.quote(str(self.path)) if self.path.is_file() else str(self.path)
+
     def __repr__(self) -> str:
         """The short form, without the records."""
         scores, rule = sorted(self.header.estimators), self.header.correctness
@@ -374,8 +379,8 @@ def refuse_mixture(first: RecordFile, other: RecordFile) -> None:
         ours, theirs = getattr(first.header, name), getattr(other.header, name)
         by_people = name == "correctness" and ours and theirs and ours.name == theirs.name == GIVEN
         if name == "correctness" and (ours is None) != (theirs is None):
-            bare = first.path if ours is None else other.path
-            found.append(f"{bare} has no labels. Run: calibrate label {bare}")
+            bare = first if ours is None else other
+            found.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
         elif ours != theirs and not by_people:
             found.append(f"{name}: {ours!r} and {theirs!r}")
     if found:

@@ -356,7 +356,7 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
     except UsageError as error:
         raise UsageError(
             f"{file.path} has no labels, and the artifact's are by {spec.name!r}, which cannot be made here ({error}). "
-            f"Label the file first: calibrate label {file.path}, with --labels FILE for labels by people."
+            f"Label the file first: calibrate label {file.typed}, with --labels FILE for labels by people."
         ) from error
     header = file.header.model_copy(update={"correctness": rule.spec})
     return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)

@@ -160,7 +160,7 @@ def choose_estimator(
         )
     keys = [key for key in sorted(file.header.estimators) if not _trained_on(file, key, records)]
     if not keys:
-        raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.path}")
+        raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.typed}")
     used, rest = cut_for_training(records, train_fraction=SHARE, groups=groups, seed=seed)
     labels = [record.correct for record in used if record.correct is not None]
     if len(labels) < FEWEST or len(set(labels)) < 2:

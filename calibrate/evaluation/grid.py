@@ -210,12 +210,12 @@ def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     bindings = source.file.header.plan.bindings
     keys = [stored_key(known, name, bindings) for name in estimators or ()] or sorted(known)
     if not keys:
-        raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.path}")
+        raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.typed}")
     unknown = [key for key in keys if key not in known]
     if unknown:
         raise UsageError(
             f"{source.file.path} has no {unknown[0]!r} scores (it has {', '.join(sorted(known)) or 'none'}). Run: "
-            f"calibrate score {source.file.path} {estimator_flags(unknown[0])}"
+            f"calibrate score {source.file.typed} {estimator_flags(unknown[0])}"
         )
     return keys
 

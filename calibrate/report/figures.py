@@ -84,6 +84,8 @@ def risk_coverage(
             textcoords="offset points",
             ha="right",
             color=colour.red,
+            bbox={"fc": colour.paper, "ec": "none", "alpha": 0.8, "pad": 1},
+            zorder=5,
         )
         _mark(axes, colour, outcome, "o", "threshold in use")
         _mark(axes, colour, certificate, "D", "certified")
@@ -198,13 +200,12 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str
     filled = shape == "o"
     if filled:
         axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))
-    face = colour.ink if filled else colour.paper
     axes.plot(
         [x],
         [y],
         shape,
-        ms=9 if filled else 8,
-        mfc=face,
+        ms=8 if filled else 12,  # where both thresholds are the same, the circle is seen in the diamond
+        mfc=colour.ink if filled else "none",
         mec=colour.ink,
         mew=1.6,
         ls="",

@@ -262,7 +262,7 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
     if missing:
         raise UsageError(
             f"{file.path} has no scores by {', '.join(missing)} (it has {', '.join(sorted(known)) or 'none'}). Run: "
-            f"calibrate score {file.path} " + " ".join(estimator_flags(key) for key in missing)
+            f"calibrate score {file.typed} " + " ".join(estimator_flags(key) for key in missing)
         )
     if len(set(keys)) < len(keys):
         raise UsageError(f"--members names an estimator twice: {', '.join(keys)}. Name each once.")

@@ -100,7 +100,7 @@ def draw_to_label(
         raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
     pool = [(record, value) for record in file.records if (value := _value(record, estimator)) is not None]
     if not pool:
-        raise UsageError(f"{file.path} has no {estimator!r} scores. Run: calibrate score {file.path}")
+        raise UsageError(f"{file.path} has no {estimator!r} scores. Run: calibrate score {file.typed}")
     cut = cut_at(np.array([value for _, value in pool]), share)
     within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
     if n > len(within):

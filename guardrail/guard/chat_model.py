@@ -504,7 +504,7 @@ class Guardrail(GuardedChatModel):
         """
         if self.mode == "observe":
             raise UsageError(
-                'Guardrail(mode="observe") passes with_structured_output to nobody: each model has a form of its own. '
+                'Guardrail(mode="observe") does not support with_structured_output: its form differs between models. '
                 "Bind the tools or the response_format (bind_tools), or observe through the gateway."
             )
         known = self.artifact.plan.bindings

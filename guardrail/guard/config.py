@@ -83,7 +83,7 @@ def from_config(cls: type[Guard], config: Mapping[str, Any], model: Any, given: 
     missing = sorted(set(config.get("needs", ())) - given.keys())
     if missing:
         raise UsageError(
-            f"this guard was configured with objects that are no JSON: give {', '.join(missing)} again, e.g. "
+            f"this guard was configured with objects that are not JSON: give {', '.join(missing)} again, e.g. "
             f"Guardrail.from_config(config, model=..., {missing[0]}=...)."
         )
     settings = config.get("settings", {})

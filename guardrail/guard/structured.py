@@ -49,7 +49,7 @@ METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
 def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, Any]) -> Form:
     """What the caller can read; refuses everything that would make run time differ from calibration.
 
-    What says how a request travels (``user``) is no concern of the plan.
+    What says how a request travels (``user``) is not part of the plan.
 
     Args:
         plan: The artifact's.

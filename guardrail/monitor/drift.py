@@ -51,7 +51,7 @@ class Grid(Frozen):
         P(next score in cell j | all earlier cells) = (gaps[j] + N_j) / (n + 1 + t)    exactly (a Pólya urn),
 
     and a p-value that is uniform within the cell's share is uniform and independent of all earlier ones. Boundaries
-    that depend on calibration scores are no problem here, because the urn starts with the gaps, not with the number of
+    that depend on calibration scores do no harm here, because the urn starts with the gaps, not with the number of
     calibration scores in a cell: counting those would be wrong.
     """
 

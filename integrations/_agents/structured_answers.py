@@ -67,7 +67,7 @@ def _call_fits(response_format: Any, call: Any) -> bool:
 def fits(response_format: Any, message: AIMessage) -> bool:
     """Whether LangChain can read a decided message in the agent's response format; else it would raise, for good.
 
-    A person's own words, and a refusal, are no JSON of the schema. They go out as text, without structured response.
+    A person's own words, and a refusal, are not JSON of the schema. They go out as text, without structured response.
     """
     if response_format is None or message.tool_calls or isinstance(response_format, ToolStrategy):
         return True

@@ -218,7 +218,7 @@ class IncrementalText:
     Args:
         detokenizer: Tokens to text.
         final: Whether text is never taken back: a decoder with byte fallback replaces all bytes of a run if some of
-            them are no character, so the run is kept until it ends.
+            them are not a character, so the run is kept until it ends.
     """
 
     def __init__(self, detokenizer: Detokenizer, *, final: bool = False) -> None:

@@ -378,8 +378,17 @@ def test_a_refutation_prints_a_command_that_merges_and_works(
     assert "calibrate audit --records new.jsonl --artifact a.json --calibration FILE" in unknown
 
 
-def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_commands_that_work(
-    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["audit", "--records", "fresh ones.jsonl", "--artifact", "a.json"],
+        ["fit", "old.jsonl", "--test", "fresh ones.jsonl", "--alpha", "0.15", "--out", "a.json"],
+        ["report", "old.jsonl", "--test", "fresh ones.jsonl", "--artifact", "a.json", "--splits", "0"],
+    ],
+    ids=["audit", "fit", "report"],
+)
+def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_one_line_that_works(
+    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """Both files number their questions from 1."""
     monkeypatch.setenv("COLUMNS", "240")
@@ -391,16 +400,15 @@ def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_commands_that_wo
     write_records("old.jsonl", parts[0].header, old)
     write_records("fresh ones.jsonl", parts[1].header, fresh)
     fit_artifact(RecordFile(Path("old.jsonl"), parts[0].header, tuple(old)), estimator=KEY, alpha=0.15).save("a.json")
-    shown = CliRunner().invoke(app, ["audit", "--records", "fresh ones.jsonl", "--artifact", "a.json"])
+    shown = CliRunner().invoke(app, [*command, *(["--estimator", KEY] if command[0] == "fit" else [])])
     assert shown.exit_code == 1
-    merge = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
+    line = next(line for line in reversed(shown.output.splitlines()) if "&& calibrate fit" in line)
+    rename, merge = line[line.index("sed ") :].split(" && calibrate ")
     assert "old.jsonl 'fresh ones-renamed.jsonl'" in merge
-    rename = next(line for line in shown.output.splitlines() if "sed" in line)
-    assert rename.startswith("Before that, as other questions of the fit have the same ids: ")
     without = CliRunner().invoke(app, ["fit", "old.jsonl", "fresh ones.jsonl", *shlex.split(merge)[3:]])
     said = " ".join(without.output.replace("\u2502", "").split())
-    assert "numbered alike need other ids: " + rename.partition("ids: ")[2] in said
-    subprocess.run(rename.partition("ids: ")[2], shell=True, check=True)
+    assert "numbered alike need other ids: " + rename in said
+    subprocess.run(rename, shell=True, check=True)
     assert CliRunner().invoke(app, shlex.split(merge)).exit_code == 0
     assert CalibrationArtifact.load("a-new.json").data.n_questions == len(old) + len(fresh)
 
