@@ -548,7 +548,8 @@ def _current(
     stamp, identity = _stamp(path), sha256(first).hexdigest()
     parts = _valid(path, folder, stamp, identity, len(first))
     begin = int(_facts(parts[-1])["stop"]) if parts else len(first)
-    if begin < stamp["size"] and (not parts or _facts(parts[-1])["stamp"] != json.dumps(stamp)):
+    # What was read up to the end of the log and stops before it stops at a torn line; otherwise a build was killed.
+    if begin < stamp["size"] and (not parts or _facts(parts[-1]).get("until") != str(stamp["size"])):
         if parts and begin - int(_facts(parts[-1])["start"]) < RANGE // 8:
             begin = int(_facts(parts.pop())["start"])  # many small appends must not leave many small files
         _build(path, folder, _ranges(path, begin, stamp["size"]), stamp, identity, header, shown, workers)
@@ -658,6 +659,7 @@ def build_part(
             "layout": _LAYOUT,
             "start": str(start),
             "stop": str(offset),
+            "until": str(stop),
             "header": identity,
             "tail": _tail(stream, start, offset),
             "stamp": json.dumps(stamp),
