@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# The tests start some hundred processes; without compiled modules each of them compiles the packages again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
 

@@ -41,7 +41,8 @@ class ScriptedChat(BaseChatModel):
         '4'
     """
 
-    script: Mapping[str, Sequence[str | Exception | AIMessage]] = Field(default_factory=dict)
+    # LangChain takes the repr of a model for every question that a guard asks, which a long script makes slow.
+    script: Mapping[str, Sequence[str | Exception | AIMessage]] = Field(default_factory=dict, repr=False)
     """Answers by question (text of the last human message): the primary answer first, then the samples."""
     default: Sequence[str | Exception | AIMessage] = ("I don't know",)
     """Answers to questions that are not in the script."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError, require
+from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
@@ -132,5 +133,5 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
 
 
 def _print(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()

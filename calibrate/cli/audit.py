@@ -78,7 +78,8 @@ def audit(
         file, key = prepared(file, loaded, key, calibration=fitted)
         found = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
-        typer.echo(found.model_dump_json(indent=1))
+        # pydantic writes what a terminal would obey, e.g. in the name of a segment, as it is; json escapes it.
+        typer.echo(json.dumps(json.loads(found.model_dump_json()), indent=1))
     else:
         _print_result(found, artifact)
         if found.verdict == "refuted":

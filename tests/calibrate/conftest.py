@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -22,6 +23,22 @@ from tests.calibrate import fakes
 def _wide_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths of temporary folders differ in length from machine to machine, and must not be broken by a box."""
     monkeypatch.setattr(errors, "width", 400)
+
+
+@pytest.fixture
+def whole_figures() -> None:
+    """For tests that look at what a report draws."""
+
+
+@pytest.fixture(autouse=True)
+def _outlined_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are put together, but not rendered, which takes longer than the rest of most commands."""
+    if "whole_figures" not in request.fixturenames:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", outline)
+
+
+def outline(_: object, stream: IO[bytes], *, format: str, **__: object) -> None:
+    stream.write(b"<svg></svg>" if format == "svg" else b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.fixture(scope="session")

@@ -124,18 +124,18 @@ def population(rng: random.Random, n: int, digest: str) -> list[Judged]:
 
 @pytest.mark.parametrize("epsilon", [0.15, 0.3])
 def test_coverage_end_to_end(epsilon: float) -> None:
-    """400 seeded fits on 60 questions; the mean coverage on fresh ones is at least 1 - epsilon.
+    """200 seeded fits on 60 questions; the mean coverage on fresh ones is at least 1 - epsilon.
 
-    The standard error of the mean is below 0.004 (each fit's coverage varies by 0.06 or so); four of them are allowed.
+    The standard error of the mean is below 0.0045 (each fit's coverage varies by 0.06 or so); four of them are allowed.
     """
     rng, digest = random.Random(7), artifact().digest
     covered = []
-    for _ in range(400):
+    for _ in range(200):
         rule = fit_candidates(population(rng, 60, digest), artifact(), epsilon=epsilon)
         if rule.quantile is not None:  # otherwise everything is shown and nothing is promised
             covered.append(evaluate_candidates(population(rng, 60, digest), rule).covered)
-    assert len(covered) > 200
-    assert fmean(covered) >= 1 - epsilon - 0.016
+    assert len(covered) > 100
+    assert fmean(covered) >= 1 - epsilon - 0.018
 
 
 def test_the_fit_says_what_is_attainable() -> None:

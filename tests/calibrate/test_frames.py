@@ -81,6 +81,9 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
     )
     found = from_frame(frame).file.records
     assert [(one.references, one.correct, one.group) for one in found] == [(("x",), None, "u"), (("y",), True, None)]
+    frame["samples"] = [["x", numpy.nan], ["y", "y"]]
+    with pytest.raises(RecordError, match="'samples': got nothing"):  # not an answer "nan"
+        from_frame(frame)
 
 
 def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: Path) -> None:
@@ -116,7 +119,9 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     fitted, test = records.split(0.5)
     fitted.fit(alpha=0.1)
     written = fitted.report(tmp_path / "report.html", test=test, splits=0)
-    assert written[0].read_text(encoding="utf-8").startswith("<!doctype html>")
+    page = written[0].read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "On 30 questions kept out of the fit" in page
     records.write(tmp_path / "records.jsonl")
     assert Records.read(tmp_path / "records.jsonl").file.records == records.file.records
     assert read_records(tmp_path / "records.jsonl").header == records.file.header

@@ -118,14 +118,14 @@ def means(values: list[float]) -> tuple[float, float]:
 @pytest.mark.parametrize("rates", [pytest.param((0.4,), marks=pytest.mark.slow), (0.2, 0.8)])
 def test_the_accepted_error_is_estimated_without_bias(rates: tuple[float, ...]) -> None:
     rng = np.random.default_rng(1)
-    found = [accepted_error(stream(rng, 400, rates)) for _ in range(300)]
+    found = [accepted_error(stream(rng, 400, rates)) for _ in range(150)]
     estimates = [one.estimate for one in found if one is not None]
     mean, margin = means(estimates)
     truth = 0.3 * THRESHOLD
-    assert len(estimates) == 300
+    assert len(estimates) == 150
     assert abs(mean - truth) < margin
     missed = sum(one is not None and not one.low <= truth <= one.high for one in found)
-    assert missed <= 26  # at most 15 are expected; binomial(300, .05) exceeds 26 with probability .003
+    assert missed <= 16  # at most 7.5 are expected; binomial(150, .05) exceeds 16 with probability .002
     shares = [one.acceptance for one in found if one is not None]
     mean, margin = means(shares)
     assert abs(mean - THRESHOLD) < margin
@@ -135,7 +135,7 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
     """The negative control: the surer half is audited rarely, so plain shares see too many errors."""
     rng = np.random.default_rng(2)
     plain, weighted = [], []
-    for _ in range(150):
+    for _ in range(80):
         found = []
         for i in range(400):
             u = float(rng.random()) * THRESHOLD
@@ -148,14 +148,15 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
         weighted.append(estimate.estimate)
     mean, margin = means(weighted)
     assert abs(mean - 0.3 * THRESHOLD) < margin
-    assert means(plain)[0] - 0.3 * THRESHOLD > 4 * means(plain)[1]
+    mean, margin = means(plain)
+    assert mean - 0.3 * THRESHOLD > 2 * margin
 
 
 @pytest.mark.parametrize("rates", [pytest.param((0.4,), marks=pytest.mark.slow), (0.2, 0.8)])
 def test_the_thinned_sample_is_like_the_questions_and_the_pool_is_not(rates: tuple[float, ...]) -> None:
     rng = np.random.default_rng(3)
     errors, scores, pooled, sizes = [], [], [], []
-    for _ in range(200):
+    for _ in range(100):
         pool = stream(rng, 400, rates)
         sample, rate = thinned(pool)
         assert rate == min(rates)
@@ -174,7 +175,7 @@ def test_the_thinned_sample_is_like_the_questions_and_the_pool_is_not(rates: tup
 
 
 def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
-    rng, broken, answered, runs = np.random.default_rng(4), 0, 0, 150
+    rng, broken, answered, runs = np.random.default_rng(4), 0, 0, 80
     for _ in range(runs):
         sample, _ = thinned(stream(rng, 500))
         u = np.array([one.verdict.uncertainty.value for one in sample])
@@ -183,7 +184,7 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
         if isinstance(found, Feasible):
             answered += 1
             broken += 0.3 * found.threshold > 0.15
-    assert answered > 50
+    assert answered > 27
     assert broken / runs <= 0.1 + 3.1 * math.sqrt(0.09 / runs)
 
 

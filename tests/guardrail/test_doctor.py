@@ -67,6 +67,19 @@ def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
     assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
 
 
+def test_findings_cannot_command_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "a\x1b]0;owned\x07\x9b2J\u202eb"
+    found = [Finding("answer", "warn", hostile, f"Correct {hostile}.")]
+    monkeypatch.setattr("guardrail.doctor.examine", lambda *_, **__: found)
+    for arguments in (["doctor"], ["doctor", "--json"]):
+        assert main(arguments) == 0
+        said = capsys.readouterr().out
+        assert said.replace("\n", "").isprintable()
+        assert said.count(r"\x9b2J\u202eb" if len(arguments) == 1 else r"\u009b2J\u202eb") == 2
+
+
 def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

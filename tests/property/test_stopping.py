@@ -83,7 +83,7 @@ RAW = ["A b", "a b.", "a b", "c", "C!", "d", "e", "7", "8", "I don't know"]
     st.sampled_from(["components", "greedy"]),
     st.sampled_from([*RAW, "x"]),
 )
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_bounds_hold_for_any_judge(
     answers: list[tuple[str, float]], same: set[frozenset[str]], name: str, clustering: Any, primary: str
 ) -> None:
@@ -108,7 +108,7 @@ NUMBERS = st.one_of(
     st.sampled_from(["components", "greedy"]),
     st.one_of(WORDS, NUMBERS),
 )
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_bounds_hold_for_the_light_judges(
     given_: tuple[list[tuple[str, float]], str], name: str, clustering: Any, primary: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_bounds_hold_for_the_light_judges(
     st.sampled_from(["degree", "lexical_similarity"]),
     st.sampled_from([None, TokenF1Judge(), ExactJudge()]),
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_bounds_hold_for_mean_similarities(texts: list[str], name: str, judge: Judge | None) -> None:
     check(drawn(texts), make(name) if judge is None else make(name, similarity=from_judge(judge)))
 

@@ -20,7 +20,7 @@ from tests.validity.test_flat_risk import pointwise
 Scores = NDArray[np.float64]
 Labels = NDArray[np.int64]
 ALPHAS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 0.5, 0.8])
-QUICK = settings(max_examples=25)
+QUICK = settings(max_examples=15)
 MORE_ERRORS_NEVER_HELP = [name for name in rules() if name != "fixed_quantile"]
 LARGER_ALPHA_NEVER_HURTS = [
     ("empirical", {}),

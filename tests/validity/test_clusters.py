@@ -45,7 +45,9 @@ def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, flo
     return failed, accepted / RUNS
 
 
-@pytest.mark.parametrize("icc", [0.0, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize(
+    "icc", [0.0, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.2, marks=pytest.mark.slow), 0.4]
+)
 def test_cluster_robust_sequence_holds_nearly(icc: float) -> None:
     failed, accepted = failures("cluster_fixed_sequence", icc, 11)
     assert failed <= LIMIT

@@ -67,8 +67,18 @@ def _failure(k0: int, accepted: Callable[[tuple[int, ...]], int]) -> float:
     return failed
 
 
-@pytest.mark.parametrize("ties", BLOCKS)
-@pytest.mark.parametrize(("rule", "options"), CERTIFIED)
+LONG = ("bonferroni", "sgr")
+"""Rules that take seconds where no scores tie; ties and the other rules stay in `make test`."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "ties"),
+    [
+        pytest.param(rule, options, ties, marks=pytest.mark.slow if rule in LONG and ties == "untied" else ())
+        for rule, options in CERTIFIED
+        for ties in BLOCKS
+    ],
+)
 def test_certified_rules_fail_with_probability_at_most_delta(rule: str, options: dict[str, Any], ties: str) -> None:
     assert worst(rule, options, BLOCKS[ties]) <= DELTA + 1e-9
 

@@ -7,12 +7,13 @@ Forking is safe while no other thread is in the middle of an operation.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -93,7 +94,7 @@ class Database:
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         self._engine = _engine(self.url, deadline)
         # Not methods: the engine must not keep this object, which closes it when it goes.
-        event.listen(self._engine, "do_connect", partial(_dial, self._current))
+        event.listen(self._engine, "do_connect", partial(_dial, self._current, {}))
         event.listen(self._engine, "checkout", partial(_checked_out, self._current))
         self._owner = os.getpid()
         self._writers = self._new_writers()
@@ -258,11 +259,25 @@ def _begin(connection: Connection, operation: Operation) -> None:
     connection.info["review_now"] = float(connection.execute(_BEGIN, limits).one()[0])
 
 
-def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, named: Any) -> Any:
-    """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off."""
+def _dial(
+    current: threading.local, left: dict[int, Future[Any]], dialect: Any, _record: Any, given: Any, named: Any
+) -> Any:
+    """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off.
+
+    Args:
+        current: The operation of this thread.
+        left: By process, an attempt whose operation could not wait for it. While it goes on, no other one begins.
+        dialect: Of the engine.
+        given: For the driver.
+        named: For the driver.
+    """
     operation: Operation | None = getattr(current, "operation", None)
     if operation is None or dialect.name != "postgresql":
         return None  # SQLAlchemy connects
+    earlier = left.get(os.getpid())
+    if earlier is not None and wait([earlier], operation.left).not_done:
+        operation.late = True
+        raise StoreUnavailableError("cannot be reached")
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -275,6 +290,7 @@ def _dial(current: threading.local, dialect: Any, _record: Any, given: Any, name
     try:
         made = future.result(operation.left)
     except TimeoutError:
+        left[os.getpid()] = future
         future.add_done_callback(_close_unused)
         operation.late = True
         raise StoreUnavailableError("cannot be reached") from None
@@ -422,9 +438,16 @@ def _parsed(given: str) -> URL:
 def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
+            # So that an attempt for which nobody waits any more ends, too.
+            connecting = url.query.get("connect_timeout", math.ceil(deadline))
             # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
             engine = create_engine(
-                url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED", hide_parameters=True
+                url,
+                pool_size=CONNECTIONS,
+                max_overflow=0,
+                isolation_level="READ COMMITTED",
+                connect_args={"connect_timeout": connecting},
+                hide_parameters=True,
             )
             event.listen(engine, "connect", _send_binary_lists)
             return engine

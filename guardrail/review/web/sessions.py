@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -19,6 +20,7 @@ LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
 SLOWED = "guardrail.slowed"
 """In the scope of a request with a wrong token while its answer is delayed: the server may close its connection."""
+_WITH_PORT = re.compile(r"\[(.*)\](?::\d+)?|([\d.]+):\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,10 @@ class RateLimit:
 
 
 def _address(host: str | None) -> str:
-    """What counts as one address: IPv4, or a /64 of IPv6, which is what one subscriber gets."""
+    """What counts as one address: IPv4, or a /64 of IPv6, which is what one subscriber gets. A port does not count."""
+    port = _WITH_PORT.fullmatch(host or "")  # as some proxies write it in X-Forwarded-For
     try:
-        found = ipaddress.ip_address(host or "")
+        found = ipaddress.ip_address((port and (port[1] or port[2])) or host or "")
     except ValueError:
         return "unknown"
     if isinstance(found, ipaddress.IPv6Address):

@@ -176,21 +176,17 @@ def agreeable() -> ScriptedChat:
     return ScriptedChat(default=("yes",), name_of_model="judge")
 
 
-def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
+def test_the_command_line_loads_no_database_and_without_one_it_says_what_to_install(folder: Path) -> None:
     code = (
         "import sys\n"
-        "sys.modules['sqlalchemy'] = None\n"
         "from calibrate.cli import app\n"
+        "print('sqlalchemy' in sys.modules)\n"
+        "sys.modules['sqlalchemy'] = None\n"
         "app(['candidates', 'fresh.jsonl', '--artifact', 'artifact.json'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout.split()[0] == "False"
     assert ran.returncode == 1
     assert "acrc-guardrail[review]" in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_the_command_line_loads_no_database() -> None:
-    code = "import sys, calibrate.cli; print('sqlalchemy' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"

@@ -47,7 +47,8 @@ def questions(tmp_path: Path) -> Path:
     return fakes.write_questions(tmp_path / "q.jsonl")
 
 
-def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(questions: Path, tmp_path: Path) -> None:
+def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path) -> None:
+    questions = fakes.write_questions(tmp_path / "q.jsonl", size=100)
     records, artifact = tmp_path / "r.jsonl", tmp_path / "a.json"
     fixed = ("--temperature", "1", "--top-p", "1", "--primary", "sampled")
     run("collect", questions, "--model", MODEL, "--out", records, *fixed)
@@ -113,28 +114,28 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
 
 
 def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
-    rows = questions.read_text(encoding="utf-8").splitlines(keepends=True)
-    questions.write_text("".join(rows[:160]), encoding="utf-8")
+    rows = questions.read_text(encoding="utf-8").splitlines(keepends=True)[:160]
+    questions.write_text("".join(rows[:100]), encoding="utf-8")
     test = tmp_path / "test.jsonl"
-    test.write_text("".join(rows[160:]), encoding="utf-8")
+    test.write_text("".join(rows[100:]), encoding="utf-8")
     settings = tmp_path / "s.yaml"
     settings.write_text(
         f"questions: {questions}\ntest_questions: {test}\nmodel: {MODEL}\nout: {tmp_path / 'out'}\nalpha: 0.9\n"
         "estimator: self_consistency:exact\ncorrectness: exact\nsplits: 0\n"
     )
     shown = run("run", settings, "--alpha", "0.15")
-    assert "On 80 questions kept out of the fit" in shown
+    assert "On 60 questions kept out of the fit" in shown
     artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")
     assert artifact.alpha == 0.15
     assert artifact.estimator.judge is not None
     assert artifact.estimator.judge.name == "exact"
-    references = [json.loads(row) | {"references": ["another"]} for row in rows[160:]]
+    references = [json.loads(row) | {"references": ["another"]} for row in rows[100:]]
     test.write_text("".join(json.dumps(row) + "\n" for row in references), encoding="utf-8")
     shown = run("run", settings, "--alpha", "0.15", "--out", tmp_path / "wrong", code=1)
     assert "Refuted by the test questions" in shown
     assert "Compare the label rules and references" in shown
     assert "Refuted" in (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
-    test.write_text(rows[0] + rows[200], encoding="utf-8")
+    test.write_text(rows[0] + rows[150], encoding="utf-8")
     shown = run("run", settings, "--out", tmp_path / "other", code=2)
     assert "1 questions are in both" in shown
 
@@ -169,7 +170,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert "Labelled wrong, although the answer contains the reference" in page
     assert "Different answers that count as the same" in page
     assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
-    assert CalibrationArtifact.load(out / "artifact.json").choice is None
+    artifact = CalibrationArtifact.load(out / "artifact.json")
+    assert (artifact.choice, artifact.plan.cut_off) == (None, "abstain")
 
     # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
     shown = run(*common, "--correctness", "contains", "--estimator", "auto")
@@ -459,3 +461,4 @@ def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str
     printed = there.file.getvalue()  # type: ignore[attr-defined]
     assert all(number in printed for number in numbers)
     assert printed.count("x") == 90
+    assert (90 * "x" in printed) is (terminal == "0"), "no terminal, no lines to break"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.frame import keep_inputs
 from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.pipeline import part_header
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 
@@ -24,7 +25,8 @@ MODEL = "python:tests.calibrate.fakes:model"
 def filled(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files of every kind, each with its own name."""
     here = tmp_path_factory.mktemp("filled")
-    records_path = Path(shutil.copy(labelled.path, here / "records.jsonl"))
+    records_path, few = here / "records.jsonl", labelled.records[:100]
+    write_records(records_path, part_header(labelled.header, few), few)
     for name in ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.skipped.jsonl", "large.jsonl", "r.jsonl"):
         shutil.copy(records_path, here / name)
     shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")

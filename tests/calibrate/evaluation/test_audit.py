@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
-from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
+from calibrate.evaluation.audit import Audit, audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
@@ -24,6 +25,7 @@ from guardrail.outcome import Feasible
 from guardrail.specs import CorrectnessSpec
 
 KEY = "semantic_entropy"
+HOSTILE = "a\x9b2J\u202eb\x7f\x1b"
 
 
 def test_verdicts_by_hand() -> None:
@@ -288,6 +290,13 @@ def test_command_and_its_exit_codes(
     assert "Refuted" in run("bad", code=1)
     found = json.loads(run("bad", "--json", code=1))
     assert (found["verdict"], found["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
+    with monkeypatch.context() as patched:
+        named = Audit.model_validate(found).model_copy(update={"segments": {HOSTILE: Audit.model_validate(found)}})
+        patched.setattr(sys.modules["calibrate.cli.audit"], "run_audit", lambda *_, **__: named)
+        shown = run("bad", "--json", code=1)
+        assert shown.isascii()
+        assert shown.replace("\n", "").isprintable()
+        assert list(json.loads(shown)["segments"]) == [HOSTILE]
     worse = json.loads(run("bad", "--at-most", "0.99", "--json"))  # .99^n > .05: n is below 298 here
     assert (worse["verdict"], worse["target"]) == ("undecided", 0.99)
     assert "fitted on" in run("old", code=2)

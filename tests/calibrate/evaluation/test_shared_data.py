@@ -56,21 +56,36 @@ def test_rows_and_base_accuracy(name: str, layout: str, rows: int, rule: str | N
     assert low <= accuracy(found, rule) <= high
 
 
-def test_every_system_of_the_files_with_several() -> None:
-    shares = {
-        "nq-human-labels.jsonl": (("fid", "gpt35", "chatgpt", "gpt4", "newbing"), 3020, 0.65, 0.805),
-        "mmlu-pro-confidence.csv": (("Meta-Llama-3.1-8B-Instruct-Turbo", "gpt-4.1"), 12032, 0.305, 0.855),
-    }
-    for name, (systems, rows, low, high) in shares.items():
-        for system in systems:
-            found = load(name, system)
-            assert found.n_rows == len(found.file.records) == rows
-            assert found.file.header.model.model == system
-            assert low <= accuracy(found) <= high
-        with pytest.raises(UsageError, match=rf"holds several systems: .*{systems[0]}.*--system NAME"):
-            load(name)
-        with pytest.raises(UsageError, match="not 'gpt-5'"):
-            load(name, "gpt-5")
+NQ, MMLU_PRO = "nq-human-labels.jsonl", "mmlu-pro-confidence.csv"
+SYSTEMS = {
+    NQ: ("fid", "gpt35", "chatgpt", "gpt4", "newbing"),
+    MMLU_PRO: ("Meta-Llama-3.1-8B-Instruct-Turbo", "gpt-4.1"),
+}
+SHARES = {NQ: (3020, 0.65, 0.805), MMLU_PRO: (12032, 0.305, 0.855)}
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        pytest.param(name, system, marks=() if system in ("gpt35", "gpt-4.1") else pytest.mark.slow)
+        for name, systems in SYSTEMS.items()
+        for system in systems
+    ],
+)
+def test_every_system_of_the_files_with_several(name: str, system: str) -> None:
+    rows, low, high = SHARES[name]
+    found = load(name, system)
+    assert found.n_rows == len(found.file.records) == rows
+    assert found.file.header.model.model == system
+    assert low <= accuracy(found) <= high
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_file_with_several_systems_needs_the_name_of_one(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"holds several systems: .*{SYSTEMS[name][0]}.*--system NAME"):
+        load(name)
+    with pytest.raises(UsageError, match="not 'gpt-5'"):
+        load(name, "gpt-5")
 
 
 def test_every_file_of_the_folder_has_a_layout() -> None:

@@ -66,6 +66,7 @@ def poisoned(file: RecordFile) -> RecordFile:
     return RecordFile(file.path, header, tuple(map(poison, file.records)))
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     kept, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
@@ -145,6 +146,7 @@ def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> N
             assert row == same[row.rule]
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
     rows = compare_rules(artifact, labelled.records, KEY, splits=4).rows
@@ -164,6 +166,7 @@ def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> N
     assert "Labels worth a second look" not in page.text  # a constant score contradicts no label
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01)
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY)
@@ -187,6 +190,7 @@ def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15)
     first, *_ = write_report(tmp_path / "a.html", artifact, labelled.records, estimator="semantic_entropy")

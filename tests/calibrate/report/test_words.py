@@ -23,6 +23,7 @@ from calibrate.report.sentences import (
     unguardable,
 )
 from guardrail.artifact import CalibrationArtifact
+from guardrail.notebook import GREEN, RED
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Uncertainty, Unmeasured
 
@@ -187,6 +188,8 @@ def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
     assert standing(artifact).title == "May answer, within limits"
     assert "for evaluation only" in imported._repr_html_()
     assert "answers, within limits" in artifact._repr_html_()
+    colours = [one._repr_html_().partition("px solid ")[2][:7] for one in (artifact, imported)]
+    assert colours == [GREEN, RED]
 
 
 def test_the_papers_names_stand_beside_those_of_commands() -> None:

@@ -9,7 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +21,7 @@ pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from guardrail import UsageError
 from guardrail.__main__ import main
+from guardrail.review import Destination
 from guardrail.review.command import _listener
 from tests.review_pages import REVIEWERS
 
@@ -68,6 +73,35 @@ def test_a_port_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lease", ["inf", "nan", "0", "-5", "1e15"])
 def test_a_lease_that_cannot_be(capsys: pytest.CaptureFixture[str], lease: str) -> None:
     assert "--lease must be above 0 seconds and at most ten years" in refused(capsys, f"--lease={lease}")
+
+
+@pytest.mark.parametrize("proxy", ["proxy.example.org", "*"])
+def test_a_trusted_proxy_that_cannot_be(capsys: pytest.CaptureFixture[str], proxy: str) -> None:
+    assert "a trusted proxy is an IP address or a network" in refused(capsys, "--trusted-proxy", proxy)
+
+
+def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: dict[str, Any] = {}
+
+    def delivers(*_: Any, destinations: tuple[Destination, ...]) -> Mock:
+        seen["formats"] = [one.format for one in destinations]
+        return Mock()
+
+    def server_of(_: Any, *, trusted_proxies: tuple[str, ...]) -> SimpleNamespace:
+        def run(sockets: list[socket.socket]) -> None:
+            seen["threads"] = {one.name for one in threading.enumerate()}
+
+        seen["proxies"] = trusted_proxies
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr("guardrail.review.web.server.server_of", server_of)
+    monkeypatch.setattr("guardrail.review.delivery.Deliverer", delivers)
+    monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", "s" * 16)
+    monkeypatch.setenv("GUARDRAIL_NOTIFY", "slack=http://127.0.0.1:9/a teams=http://127.0.0.1:9/b")
+    assert main(["review", "--port", "0", "--trusted-proxy", "10.0.0.0/8", "--trusted-proxy", "::1"]) == 0
+    assert (seen["proxies"], seen["formats"]) == (("10.0.0.0/8", "::1"), ["slack", "teams"])
+    assert "guardrail-monitor" in seen["threads"], "it folds the scores of monitors"
+    assert "Review page: http://127.0.0.1:" in capsys.readouterr().out
 
 
 def test_it_serves_and_ends_at_ctrl_c(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ import pytest
 from guardrail import Guardrail, Reason
 from guardrail.errors import UsageError
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
-from guardrail.review.queue.database import _dial
+from guardrail.review.queue.database import Database, _dial
 from guardrail.review.queue.deadline import FAILURES, PAUSE, Circuit, watched
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
@@ -226,6 +228,7 @@ def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_p
 def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with ReviewStore(tmp_path / "reviews.db") as store:
+        assert store.database.deadline == 5.0  # by default
         with pytest.raises(StoreUnavailableError, match=r"within 0\.1 s"), store.database.read(0.1) as connection:
             connection.exec_driver_sql(endless)
         assert store.stats().pending == 0
@@ -301,10 +304,25 @@ def test_a_connection_that_is_made_too_late_is_broken_off() -> None:
             operation.late = True  # the watchdog looked just before there was something to break off
             return ours
 
+        of_the_parent: dict[int, Future[Any]] = {os.getpid() + 1: Future()}
         with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-            _dial(current, SimpleNamespace(name="postgresql", connect=connect), None, (), {})
+            _dial(current, of_the_parent, SimpleNamespace(name="postgresql", connect=connect), None, (), {})
         theirs.settimeout(10)
         assert theirs.recv(1) == b""
+
+
+def test_an_attempt_to_connect_that_nobody_waits_for_is_the_only_one_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation left a thread behind, which tried for two minutes."""
+    monkeypatch.setattr(Database, "_prepare", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database = Database(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none", deadline=0.1)
+        known = set(threading.enumerate())
+        for _ in range(FAILURES):
+            with pytest.raises(StoreUnavailableError, match="did not answer"), database.read():
+                pytest.fail("connected")
+        (trying,) = (one for one in set(threading.enumerate()) - known if one.name == "guardrail-connect")
+        trying.join(30)
+        assert not trying.is_alive()
 
 
 def test_only_the_operation_that_is_late_is_broken_off() -> None:

@@ -30,7 +30,7 @@ from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import folding
 from guardrail.review.monitors.folding import Inbox, put
-from guardrail.review.monitors.rows import inbox, steps_of
+from guardrail.review.monitors.rows import fetch, inbox, steps_of
 from guardrail.review.monitors.rows import monitors as table
 from guardrail.review.monitors.shared import SharedDrift, SharedRisk
 from guardrail.review.monitors.store import Monitors
@@ -575,6 +575,17 @@ def test_a_monitor_that_cannot_be_folded_leaves_the_others_alone(
     assert monitors.fold() == 1
     assert "the inbox of monitor 'a' cannot be folded" in caplog.text
     assert in_inbox(store) == 1
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_monitor_that_another_process_folds_is_left_to_it(store: ReviewStore, store_url: str) -> None:
+    Inbox(store.database, Monitors(store).drift("drift", ARTIFACT).name).add(0.5, "key")
+    with ReviewStore(store_url) as other:
+        with other.database.write() as connection:
+            assert fetch(connection, "drift", lock=True) is not None
+            assert Monitors(store).fold() == 0
+        assert Monitors(store).fold() == 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from html import unescape
@@ -484,11 +484,28 @@ def guesses(client: Client, times: int, **headers: str) -> list[int]:
 
 def test_guessing_tokens_is_slowed_down_and_a_right_token_is_never_refused(address: str) -> None:
     client = Client(address)
-    assert guesses(client, 5) == [403, 403, 403, 429, 429]
+    for _ in range(4):
+        Client(address).sign_in("ann")
+    assert guesses(client, 5) == [403, 403, 403, 429, 429], "right tokens are not counted"
     assert 0 < int(client.headers["retry-after"]) <= 301
     ann = Client(address).sign_in("ann")
     assert ann.get("/history")[0] == 200
     assert guesses(client, 1) == [429]
+
+
+def test_an_attempt_is_counted_before_its_token_is_checked(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise attempts made at the same time are all checked before one is counted."""
+    seen: list[str] = []
+    for place, name in ((RateLimit, "attempt"), (Accounts, "by_token")):
+        unchanged = getattr(place, name)
+
+        def noted(*given: Any, name: str = name, unchanged: Callable[..., Any] = unchanged) -> Any:
+            seen.append(name)
+            return unchanged(*given)
+
+        monkeypatch.setattr(place, name, noted)
+    assert guesses(Client(address), 1) == [403]
+    assert seen == ["attempt", "by_token"]
 
 
 @pytest.mark.parametrize("trusted", [(), ("127.0.0.0/8", "10.0.0.1")])
@@ -499,9 +516,10 @@ def test_behind_a_trusted_proxy_each_client_has_its_own_limit(store: ReviewStore
         # What a client itself sends comes first in the list, what the proxies saw comes last.
         assert guesses(client, 3, **{"X-Forwarded-For": "1.2.3.4, 198.51.100.7, 10.0.0.1"})[-1] == 429
         assert guesses(client, 1, **{"X-Forwarded-For": "5.6.7.8, 198.51.100.7, 10.0.0.1"}) == [429]
+        assert guesses(client, 1, **{"X-Forwarded-For": "198.51.100.7:5678, 10.0.0.1:81"}) == [429], "with ports"
         assert guesses(client, 1, **{"X-Forwarded-For": "198.51.100.8"}) == [403 if trusted else 429]
         assert guesses(client, 2, **{"X-Forwarded-For": "2001:db8::1"})[-1] == (403 if trusted else 429)
-        assert guesses(client, 1, **{"X-Forwarded-For": "2001:db8::2"}) == [429], "one subscriber has a /64"
+        assert guesses(client, 1, **{"X-Forwarded-For": "[2001:db8::2]:443"}) == [429], "one subscriber has a /64"
 
 
 def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
@@ -614,13 +632,17 @@ def test_a_request_has_a_limited_time(store: ReviewStore, capfd: pytest.CaptureF
     app = review_app(store, Accounts.from_text(REVIEWERS))
     header = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\n"
     form = b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+    whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for limits, sent in (
         (Limits(silent=0.2), b""),
+        (Limits(silent=0.2), whole),
         (Limits(silent=0.2), b"GET / HTTP/1.1\r\nX: "),
         (Limits(exchange=0.2), header + form + b"token="),
     ):
         with served(app, limits=limits) as address, connected(address) as connection:
             connection.send(sent)
+            while sent == whole and not connection.recv(1000).endswith(b"}"):
+                pass
             assert closed_while_dripping(connection), sent
             assert Client(address).get("/health")[0] == 200
     assert capfd.readouterr().err == "", "anybody could fill the log"
@@ -872,6 +894,10 @@ def test_the_rate_limit_counts_before_the_token_is_checked_and_forgets() -> None
     assert len(limit._seen) == 1000
     assert limit.attempt("x" * 10_000) == limit.attempt(None) == 0
     assert limit.attempt("") > 0, "what is not an address counts as one"
+    for host in ("192.0.2.9", "192.0.2.9:5678", "2001:db8::1", "[2001:db8::2]", "[2001:db8::3]:443"):
+        left = limit.attempt(host)
+    assert left > 0, "a port makes no other address"
+    assert limit.attempt("192.0.2.9:81") > 0
 
 
 def test_tokens_file(tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     for database in ("reviews.db", "sqlite:///reviews.db"):
         assert main(["review", "--purge", "30", "--db", database]) == 1
         assert "there is no review store" in capsys.readouterr().err
+    assert main(["review", "--purge", "30", "--db", "a\x1b[2J.db"]) == 1
+    assert r"'a\x1b[2J.db'" in capsys.readouterr().err, "a name cannot command a terminal"
     now = [0.0]  # 1970: long ago
     with ReviewStore("reviews.db", clock=lambda: now[0]) as store:
         decided(store)

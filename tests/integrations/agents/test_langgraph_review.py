@@ -28,6 +28,7 @@ from typing_extensions import TypedDict
 from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.types import ToolCall
+from integrations._agents.review_bridge import request_digest
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
@@ -404,6 +405,21 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
     assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
     assert "changed after the reviewer saw it" in trail[-2].detail["reason"]
     assert bridge.resume(agent, CONFIG) is None
+
+
+def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
+    calls = [{"name": name, "args": {"to": "bob"}} for name in ("transfer", "read")]
+    asked = [{"name": name} for name in ("transfer", "read")]
+    value = {"kind": "tool_call", "candidate": {"text": "Now.", "tool_calls": calls}, "action_requests": asked}
+    changes: list[dict[str, Any]] = [
+        {"kind": "answer"},
+        {"candidate": {"text": "Later.", "tool_calls": calls}},
+        {"candidate": {"text": "Now.", "tool_calls": calls[:1]}},
+        {"candidate": {"text": "Now.", "tool_calls": [{**calls[0], "args": {"to": "eve"}}, calls[1]]}},
+        {"action_requests": asked[:1]},  # the other would run without a decision
+    ]
+    digests = [request_digest({**value, **change}) for change in ({}, *changes)]
+    assert len(set(digests)) == len(digests)
 
 
 def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:

@@ -137,6 +137,8 @@ def test_the_command_for_one_model(
     assert main([*single, "--mode", "observe"]) == 0
     assert list(made[1].observing) == ["m"]
     capsys.readouterr()
+    assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
+    assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
     for wrong, why in (
         (single, "needs an artifact"),
         (["serve"], "give --config"),

@@ -64,6 +64,19 @@ def by_stream(guard: Guardrail) -> None:
 
 WAYS = (by_invoke, by_ainvoke, by_batch, by_stream)
 
+
+def each_way(*modes: str) -> pytest.MarkDecorator:
+    """Every mode by every way; `make test` takes two ways for each mode, in turn."""
+    return pytest.mark.parametrize(
+        ("mode", "way"),
+        [
+            pytest.param(mode, way, marks=() if (j - i) % len(WAYS) < 2 else pytest.mark.slow)
+            for i, mode in enumerate(modes)
+            for j, way in enumerate(WAYS)
+        ],
+    )
+
+
 HANGING = ("stall", "trickle", "trickle_head")
 """Faults that nothing but the deadline ends."""
 FAULTS = {
@@ -98,8 +111,7 @@ def counted(endpoint: Endpoint, verdict: Verdict, before: int = 0) -> bool:
     return eventually(lambda: verdict.cost.calls == endpoint.requests - before)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", FAULTS)
+@each_way(*FAULTS)
 def test_a_fault_from_the_start_is_held_back_and_counted(endpoint: Endpoint, mode: str, way: Any) -> None:
     guard = guarded(endpoint, max_retries=1, timeout=DEADLINE if mode in HANGING else PATIENCE)
     endpoint.mode = mode
@@ -111,8 +123,7 @@ def test_a_fault_from_the_start_is_held_back_and_counted(endpoint: Endpoint, mod
     assert mode not in HANGING or time.monotonic() - started < 2 * DEADLINE + 5
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", [mode for mode in FAULTS if mode != "temperature_ignored"])
+@each_way(*(mode for mode in FAULTS if mode != "temperature_ignored"))
 def test_a_fault_after_the_probe_is_held_back_with_its_reason(endpoint: Endpoint, mode: str, way: Any) -> None:
     guard = guarded(endpoint, max_retries=0)
     before_the_fault = guard.assess("sure?")
@@ -127,8 +138,7 @@ def test_a_fault_after_the_probe_is_held_back_with_its_reason(endpoint: Endpoint
     assert counted(endpoint, verdict, before)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["nan", "-inf", "no_logprobs", "scaled"])
+@each_way("nan", "-inf", "no_logprobs", "scaled")
 def test_log_probabilities_that_cannot_be_used(endpoint: Endpoint, mode: str, way: Any) -> None:
     guard = guarded(endpoint, estimator="semantic_entropy")
     endpoint.mode = mode

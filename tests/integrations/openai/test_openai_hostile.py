@@ -131,7 +131,7 @@ def answered_by(send: Callable[..., Any]) -> Iterator[OpenAICompatibleChat]:
     spare=5,
 )
 @example(place=("usage", "prompt_tokens"), value=10**400, spare=5)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_stands_anywhere_in_a_reply_is_held_back(
     way: Callable[[Guardrail], Verdict], estimator: str, place: tuple[Any, ...], value: Any, spare: int
 ) -> None:

@@ -98,7 +98,7 @@ def drawn_by(way: str, model: OpenAICompatibleChat, plan: SamplingPlan) -> Sampl
 def test_the_deadline_holds_whatever_trickles(endpoint: Endpoint, mode: str, way: Any) -> None:
     endpoint.mode = mode
     with pytest.raises(DeadlineError):
-        way(chat(endpoint, timeout=0.5))
+        way(chat(endpoint, timeout=0.3))
     assert eventually(lambda: endpoint.open == 0)  # the connection is closed with it
 
 
