@@ -18,7 +18,7 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.columns import CUT, ENDED, ColumnRecords, coded_groups, open_records, records_fingerprint
+from .data.columns import CUT, ENDED, ColumnRecords, among, coded_groups, open_records, records_fingerprint
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint, question_digest
 from .data.records import Record, RecordFile, RecordHeader
@@ -164,9 +164,9 @@ def fit_artifact(
     refuse_overlap(spec, used, groups=groups)
     reach = check_labelled_part(file, used if looked is None else file.records, estimator)
     calibration = CalibrationScores(
-        uncertainty=tuple(scored.uncertainty.tolist()),
-        error=tuple(scored.error.tolist()),
-        group=scored.group if groups == "cluster" else None,
+        uncertainty=array("d", scored.uncertainty.tobytes()),
+        error=array("b", scored.error.tobytes()),
+        group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
     artifact = CalibrationArtifact(
         created=_now(),
@@ -326,7 +326,8 @@ def without(records: Sequence[Record], others: Sequence[Record]) -> Sequence[Rec
     if not others:
         return records
     if isinstance(records, ColumnRecords) and isinstance(others, ColumnRecords):
-        return records.take(~np.isin(records.numbers("id_hash", np.uint64), others.numbers("id_hash", np.uint64)))
+        known = np.sort(others.numbers("id_hash", np.uint64))
+        return records.take(~among(records.numbers("id_hash", np.uint64), known))
     names = {record.id for record in others}
     ids = records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
     return taken(records, np.array([name not in names for name in ids], dtype=np.bool_))
@@ -351,7 +352,7 @@ def calibration_part(
         codes, names = coded_groups(records)
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     elif artifact.data.questions is not None:
-        ours = _among(question_hashes(records), hashes_of_fit(artifact))
+        ours = among(question_hashes(records), hashes_of_fit(artifact))
     else:
         usable = len(arrays(records, estimator).ids)
         if usable > artifact.data.n_used:
@@ -377,19 +378,10 @@ def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
     return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
 
 
-def _among(values: NDArray[np.uint64], known: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the values are among the sorted known ones: `numpy.isin`, in a tenth of its time for millions."""
-    place = np.searchsorted(known, values)
-    found = np.zeros(values.size, dtype=np.bool_)
-    inside = place < known.size
-    found[inside] = known[place[inside]] == values[inside]
-    return found
-
-
 def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
     """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
     known = hashes_of_fit(artifact)
-    return known[_among(known, np.sort(question_hashes(records)))]
+    return known[among(known, np.sort(question_hashes(records)))]
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -403,7 +395,7 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     known = hashes_of_fit(artifact)
     if not known.size:
         return
-    shared = taken(records, _among(question_hashes(records), known))
+    shared = taken(records, among(question_hashes(records), known))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -430,7 +422,7 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
     if not isinstance(records, ColumnRecords):
         return np.array([is_accepted(artifact, record, estimator) for record in records], dtype=np.bool_)
     codes, names = (
-        records.coded("group") if artifact.segments is not None else (np.zeros(len(records), np.int64), [None])
+        records.coded("group") if artifact.segments is not None else (np.zeros(len(records), np.int32), [None])
     )
     outcomes = [artifact.outcome_in(name) for name in names]
     cut = np.array([one.threshold if isinstance(one, Feasible) else -np.inf for one in outcomes], dtype=np.float64)
@@ -457,8 +449,8 @@ def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float 
 
 def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None) -> Feasible | Infeasible:
     return fit(
-        np.array(scores.uncertainty),
-        np.array(scores.error),
+        np.asarray(scores.uncertainty),
+        np.asarray(scores.error),
         alpha=alpha,
         rule=rule,
         delta=delta,

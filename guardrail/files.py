@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from uuid import uuid4
@@ -200,8 +201,9 @@ class Persisted(Frozen):
             UsageError: ``path`` is a folder, a device or another special file.
         """
         target = Path(path)
-        text = json.dumps({"digest": self.digest, **self.content}, indent=1, ensure_ascii=False, allow_nan=False)
-        atomic_write(target, text + "\n")
+        encoder = json.JSONEncoder(indent=1, ensure_ascii=False, allow_nan=False)
+        pieces = encoder.iterencode({"digest": self.digest, **self.content})  # the whole text may be 100 MiB
+        atomic_write(target, (piece.encode() for piece in chain(pieces, ["\n"])))
         return target
 
     @classmethod

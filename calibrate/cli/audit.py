@@ -20,6 +20,8 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
+from ..data.columns import among
+from ..data.records import RecordReader
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..grammar import estimator_flags, written
@@ -187,7 +189,9 @@ def _audit_command(records: Sequence[Path], artifact: Path) -> str:
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
     """The commands that give a record file the scores and labels it lacks."""
-    header, name = open_files([path])[0].header, shlex.quote(str(path))
+    with path.open("rb") as stream:
+        header = RecordReader(path, stream).header
+    name = shlex.quote(str(path))
     commands = [] if key in header.estimators else [f"calibrate score {name} {estimator_flags(key)}"]
     if header.correctness is None:
         rule = written(JudgeSpec.model_validate(artifact.correctness.model_dump()))
@@ -206,9 +210,9 @@ def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Se
         for candidate in sorted(folder.glob("*.jsonl")):
             if missing.size and not any(candidate.samefile(one) for one in (*fresh, *found)):
                 held = _questions_of_fit(artifact, candidate, key)
-                if held.size and np.isin(held, missing).all():
+                if held.size and among(held, missing).all():
                     found.append(candidate)
-                    missing = np.setdiff1d(missing, held)
+                    missing = missing[~among(missing, held)]
     return [] if missing.size else found
 
 

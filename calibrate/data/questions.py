@@ -147,9 +147,12 @@ def question_digest(question: Question) -> bytes:
     return hashlib.sha256(canonical_json([question.id, question.asked]).encode()).digest()[:8]
 
 
-def rows_fingerprint(rows: bytes) -> str:
+def rows_fingerprint(rows: Iterable[bytes]) -> str:
     """SHA-256 over sorted `row_digest` of questions, one behind the other: `fingerprint` without texts in memory."""
-    return hashlib.sha256(rows).hexdigest()
+    found = hashlib.sha256()
+    for some in rows:
+        found.update(some)
+    return found.hexdigest()
 
 
 def slot_names(questions: Sequence[Question]) -> tuple[str, ...]:

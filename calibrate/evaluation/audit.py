@@ -19,7 +19,7 @@ from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
-from ..data.columns import ColumnRecords, coded_groups, records_fingerprint
+from ..data.columns import ColumnRecords, among, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
 from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
@@ -381,8 +381,9 @@ def _shared(fresh: Sequence[Record], calibration: Sequence[Record]) -> tuple[int
     if isinstance(fresh, ColumnRecords) and isinstance(calibration, ColumnRecords):
         # Columns hold short hashes, so the records themselves have the last word.
         asked = fresh.numbers("asked", np.uint64)
-        fresh = fresh.take(np.isin(asked, calibration.numbers("asked", np.uint64)))
-        calibration = calibration.take(np.isin(calibration.numbers("asked", np.uint64), asked))
+        known = calibration.numbers("asked", np.uint64)
+        fresh = fresh.take(among(asked, np.sort(known)))
+        calibration = calibration.take(among(known, np.sort(asked)))
     old = {record.to_question().asked for record in calibration}
     shared = [record.id for record in fresh if record.to_question().asked in old]
     return len(shared), shared[0] if shared else ""
@@ -458,7 +459,7 @@ def _seen_before(artifact: CalibrationArtifact, values: Reals) -> tuple[int, int
     single = old[old_count == 1]
     if 2 * single.size < len(artifact.calibration.uncertainty):  # equal scores say nothing where most are shared
         return 0, 0
-    return int(np.isin(new[new_count == 1], single).sum()), int(single.size)
+    return int(among(new[new_count == 1], single).sum()), int(single.size)
 
 
 def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
@@ -488,7 +489,7 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
     topic or document), so records are shuffled within theirs.
     """
     old, values = artifact.calibration.uncertainty, _values(records, estimator)
-    if not _among(old, values.tolist()):
+    if (len(old) and not (values == old[0]).any()) or not _among(old, values.tolist()):
         return False
     places = _interchangeable(records, estimator)
     draws = np.random.default_rng(0)

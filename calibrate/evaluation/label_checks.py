@@ -173,7 +173,8 @@ def lowest(
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of ``among`` (sorted) below each of ``of``, ties counting half."""
     below = np.searchsorted(among, of, side="left")
-    up_to = np.searchsorted(among, of, side="right")
+    up_to, tied = below.copy(), among[np.minimum(below, among.size - 1)] == of  # a second search for these alone
+    up_to[tied] = np.searchsorted(among, of[tied], side="right")
     shares: NDArray[np.float64] = (below + up_to) / (2.0 * among.size)
     return shares
 

@@ -36,7 +36,7 @@ class Items:
     """
 
     uncertainty: NDArray[np.float64]
-    error: NDArray[np.int64]
+    error: NDArray[np.int8]
 
 
 def risk_coverage(

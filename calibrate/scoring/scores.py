@@ -69,7 +69,7 @@ class Scored:
 
     ids: Sequence[str]
     uncertainty: NDArray[np.float64]
-    error: NDArray[np.int64]
+    error: NDArray[np.int8]
     group: Sequence[str] | None
     n_records: int
     n_unmeasured: int
@@ -419,7 +419,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     return Scored(
         ids=tuple(record.id for record, _ in usable),
         uncertainty=np.array([value for _, value in usable], dtype=np.float64),
-        error=np.array([0 if record.correct else 1 for record, _ in usable], dtype=np.int64),
+        error=np.array([0 if record.correct else 1 for record, _ in usable], dtype=np.int8),
         group=tuple(str(group) for group in groups) if all(group is not None for group in groups) else None,
         n_records=len(records),
         n_unmeasured=sum(unmeasured.values()),
@@ -437,12 +437,11 @@ def _arrays_of_columns(records: ColumnRecords, key: str) -> Scored:
     if not len(kept):
         reasons = Counter(_why(record, key) for record in records[:_MOST_REASONS])
         raise UsageError(_nothing_usable(n, reasons, unlabelled))
-    codes, names = kept.coded("group")
     return Scored(
         ids=kept.ids,
         uncertainty=values[usable],
-        error=1 - label[usable].astype(np.int64),
-        group=None if None in names else [str(names[code]) for code in codes.tolist()],
+        error=1 - label[usable],
+        group=None if None in kept.coded("group")[1] else kept.groups,
         n_records=n,
         n_unmeasured=n - int(np.count_nonzero(measured)),
         n_unlabelled=unlabelled,

@@ -64,7 +64,8 @@ def _limits(ends: bytes, alpha: float, delta: float, k_min: int) -> SpendingLimi
     k = np.frombuffer(ends, dtype=np.int64)
     budget = delta * spending_share(k, k_min)
     budget[0] = delta
-    log_factorial = special.gammaln(np.arange(1.0, k[-1] + 2.0))
+    # Few block ends are candidates of many items, so a table of all factorials would be most of the work there.
+    table = special.gammaln(np.arange(1.0, k[-1] + 2.0)) if k[-1] <= EXACT_LIMIT else None
     log_wrong, log_right = math.log(alpha), math.log1p(-alpha)
     anchor, extension = np.empty_like(k), np.empty_like(k)
     # h is 1 at or below `passed`, `ahead` above it; `spent` is the probability that a walk passes an anchor so far.
@@ -77,7 +78,10 @@ def _limits(ends: bytes, alpha: float, delta: float, k_min: int) -> SpendingLimi
         final = max(first, min(items, math.ceil(items * alpha + spread)))
         h = _step_back(ahead, passed, steps, alpha, first, final)
         s = np.arange(first, final + 1)
-        logs = log_factorial[items] - log_factorial[s] - log_factorial[items - s]
+        if table is None:
+            logs = special.gammaln(items + 1.0) - special.gammaln(s + 1.0) - special.gammaln(items - s + 1.0)
+        else:
+            logs = table[items] - table[s] - table[items - s]
         bin_s = np.exp(logs + s * log_wrong + (items - s) * log_right)
         total = spent + np.cumsum(bin_s * (1.0 - h))
         within = int(np.searchsorted(total, budget[i], side="right"))

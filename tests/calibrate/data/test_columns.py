@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -54,6 +57,8 @@ GROUPS: tuple[Groups, ...] = ("category", "cluster")
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(columns, "_BATCH", 5_000)  # several reads, which end within a line
+    monkeypatch.setattr(columns, "_PIECE", 7)
 
 
 def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
@@ -218,6 +223,17 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
     assert_read(records_path, KEY)
     (records_path.parent / "records.jsonl.cols" / "000000000000000.parquet").write_bytes(b"not Parquet")
     assert_read(records_path, KEY)
+
+
+def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "RANGE", records_path.stat().st_size // 4)
+    _, records = in_columns(records_path)
+    expected = list(records.ids)
+    *_, before, last = sorted(records_path.with_name(f"{records_path.name}.cols").glob("*.parquet"))
+    for gone in ((last,), (before,), (before, last)):
+        for path in gone:
+            path.unlink()
+        assert list(in_columns(records_path)[1].ids) == expected
 
 
 def test_a_bad_line_is_refused_as_by_the_records(records_path: Path) -> None:
@@ -401,8 +417,18 @@ def test_scores_of_a_large_fit_are_packed(
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
     assert list(content["data"]["questions"]) == ["Q"]
     loaded = CalibrationArtifact.load(path)
-    assert (loaded.calibration, loaded.data.hashes) == (plain.calibration, plain.data.hashes)
-    assert loaded.digest == made.digest
+    for scores in (made.calibration, loaded.calibration):  # 8 bytes a score, where a tuple of floats has 32
+        assert (scores.uncertainty, scores.error) == (
+            array("d", plain.calibration.uncertainty),
+            array("b", plain.calibration.error),
+        )
+    assert (type(plain.calibration.uncertainty), loaded.data.hashes) == (tuple, plain.data.hashes)
+    assert (loaded.digest, loaded.calibration) == (made.digest, made.calibration)
+    assert pickle.loads(pickle.dumps(made)).digest == made.digest
+    given = {"uncertainty": plain.calibration.uncertainty, "error": plain.calibration.error}
+    assert CalibrationScores(**given) == made.calibration
+    with pytest.raises(ValueError, match="error"):
+        CalibrationScores(**{**given, "error": array("b", [2] * len(given["error"]))})
     assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
@@ -410,6 +436,40 @@ def test_scores_of_a_large_fit_are_packed(
     for wrong in ({"Q": "AAAA"}, {}):
         with pytest.raises(ValueError, match="packed numbers have one field of b, d"):
             CalibrationScores.from_stored({**stored, "error": wrong})
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="needs Linux")
+def test_columns_that_were_read_do_not_stay_in_memory(records_path: Path) -> None:
+    _, records = in_columns(records_path)
+    assert records.fingerprint()
+    assert f"{records_path.name}.cols" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("few", [1, 10**6])
+def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(columns, "RANGE", records_path.stat().st_size // 5)
+    monkeypatch.setattr(columns, "_FEW", few)  # all of them are few, or none
+    _, records = in_columns(records_path)
+    assert len(records.logs[0].parts) > 3
+    whole = list(records)
+    groups, names_of, n = np.array([one.group for one in whole], dtype=object), np.array(ids(whole)), len(whole)
+    for kept in (np.array([1, n - 1]), np.arange(n)[::-2], np.array([n // 2] * 2), np.ones(n, dtype=np.bool_)):
+        codes, names = (some := records.take(kept)).coded("group")
+        expected = groups[kept].tolist()
+        assert [names[code] for code in codes.tolist()] == list(some.groups) == expected
+        assert set(names) == set(expected)
+        assert some.groups[0] == expected[0]
+        assert list(some.ids) == names_of[kept].tolist()
+        assert some[0] == whole[np.arange(n)[kept][0]]
+        assert some.flags().tolist() == records.flags()[kept].tolist()
+
+
+def test_values_among_known_ones() -> None:
+    known = np.array([1, 3, 3, 7], dtype=np.uint64)
+    values = np.array([9, 3, 0, 7, 2, 3], dtype=np.uint64)
+    assert columns.among(values, known).tolist() == [False, True, False, True, False, True]
+    assert columns.among(values, known[:0]).tolist() == [False] * 6
+    assert columns.among(values[:0], known).tolist() == []
 
 
 @pytest.mark.slow

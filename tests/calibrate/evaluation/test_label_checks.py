@@ -94,6 +94,10 @@ def test_coverage(auroc: float, n: int) -> None:
 
 def test_kolmogorov_smirnov_by_hand() -> None:
     # 1 2 3 4 against 3 4 5 6: at 2 the first is at .5, the second at 0.
+    draws = np.random.default_rng(0)
+    for n, m in ((5, 40), (60, 30)):
+        one, other = draws.integers(0, 20, n) / 4, draws.integers(0, 25, m) / 4
+        assert ks_two_sample(one, other)[0] == stats.ks_2samp(one, other, method="asymp").statistic
     distance, p = ks_two_sample(np.array([1.0, 2, 3, 4]), np.array([3.0, 4, 5, 6]))
     assert distance == 0.5
     assert p == pytest.approx(float(special.kolmogorov(math.sqrt(2) * 0.5)))

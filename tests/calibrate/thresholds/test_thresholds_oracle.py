@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds import fit
+from calibrate.thresholds import anchored, fit
 from calibrate.thresholds.anchored import spending_limits
 from calibrate.thresholds.rule import default_min_accept
 from calibrate.thresholds.simultaneous import simultaneous_limits
@@ -59,6 +59,17 @@ def test_limits_of_tied_scores() -> None:
     found = spending_limits(np.array([60, 150, 151, 300, 400]), 0.15, 0.1, default_min_accept(400, 0.15))
     assert found.anchor.tolist() == [5, 10, 10, 26, 37]
     assert found.extension.tolist() == [5, 16, 16, 36, 50]
+
+
+def test_limits_of_many_items_need_no_table_of_factorials(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, solve = np.array([60, 150, 151, 300, 400], dtype=np.int64).tobytes(), anchored._limits.__wrapped__
+    by_table = solve(ends, 0.15, 0.1, 60)
+    monkeypatch.setattr(anchored, "EXACT_LIMIT", 100)
+    directly = solve(ends, 0.15, 0.1, 60)
+    assert (directly.anchor.tolist(), directly.extension.tolist()) == (
+        by_table.anchor.tolist(),
+        by_table.extension.tolist(),
+    )
 
 
 def reference(ends: list[int], alpha: float, delta: float, k_min: int) -> Limits:
