@@ -138,7 +138,7 @@ def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.
     """Scores and errors of a pilot."""
     file = read_pool(pilot)
     found = arrays(file.records, chosen_estimator(file, estimator))
-    return found.uncertainty, found.error
+    return found.uncertainty, found.error.astype(np.int64)
 
 
 def _compare_reaches(
