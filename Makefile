@@ -32,7 +32,7 @@ test: lint ## Lint, types and tests
 	@$(BIN)/python -m pytest -q -m "not slow and not peers" -n 2 --dist loadfile --benchmark-disable
 
 test-slow: $(READY) ## The slow rest of the tests
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m "slow and not peers" -n 2 --dist loadfile --hypothesis-profile explore
 
 peers: $(READY) ## Build real model servers for `make test-peers` (about 20 minutes, once; in .peers/)
 	@$(BIN)/python scripts/peers.py

@@ -18,7 +18,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 
-settings.register_profile("untimed", deadline=None)  # a busy machine must not fail a test
+# A busy machine must not fail a test, and the same code gets the same examples; profile "explore" looks for others.
+settings.register_profile("untimed", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
 settings.load_profile("untimed")
 
 if find_spec("typer"):  # `CliRunner` makes the commands again in every call, which takes longer than most of them do
