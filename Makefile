@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench clean
+.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -110,6 +110,9 @@ bench: $(READY) ## Benchmarks: ratios measured in one run
 	@$(BIN)/python -m benchmarks.thresholds
 	@$(BIN)/python -m benchmarks.scoring
 	@$(BIN)/python -m benchmarks.overhead
+
+soak: $(READY) ## What the gateway holds after an hour of requests, faults and clients that leave
+	@$(BIN)/python -m benchmarks.gateway --soak 3600
 
 clean: ## Remove the virtual environment and what the demo wrote
 	rm -rf $(VENV) demo-output build dist *.egg-info

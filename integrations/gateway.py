@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import math
 import signal
 import sys
@@ -127,6 +128,9 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
     )
+    # How a reply that broke off is passed on; the gateway has logged which.
+    unfinished = "ASGI callable returned without completing response."
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != unfinished)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
     server.run()

@@ -108,6 +108,8 @@ class OpenAICompatibleChat(NativeChat):
     max_retries: int = Field(default=2, ge=0)
     """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is respected within the timeout. No
     further attempt follows the first chunk of a stream."""
+    max_reply: int = Field(default=64 * 2**20, ge=1)
+    """Bytes of one reply, unpacked. A longer one is a failure that is not asked for again: the answer is unmeasured."""
     max_concurrency: int = Field(default=64, ge=1)
     """Requests of one ``draw_samples`` call in flight at once."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -144,6 +146,7 @@ class OpenAICompatibleChat(NativeChat):
             headers=self.default_headers,
             timeout=self.timeout,
             retries=self.max_retries,
+            largest=self.max_reply,
             clients=self._clients,
         )
 

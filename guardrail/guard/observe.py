@@ -214,18 +214,20 @@ class ObserveQueue:
     Args:
         most: Answers that wait; when so many do, the newest is dropped, whatever it is.
         at_once: Answers that are measured at once.
+        most_bytes: Bytes of answers that wait or are measured; a newer one is dropped; None for no limit.
     """
 
-    def __init__(self, *, most: int = MOST, at_once: int = AT_ONCE) -> None:
-        self._most, self._at_once = most, at_once
-        self._waiting: queue.Queue[Callable[[], str]] = queue.Queue(most)
+    def __init__(self, *, most: int = MOST, at_once: int = AT_ONCE, most_bytes: int | None = None) -> None:
+        self._most, self._at_once, self._most_bytes = most, at_once, most_bytes
+        self._waiting: queue.Queue[tuple[Callable[[], str], int]] = queue.Queue(most)
+        self._bytes = 0
         self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._running = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ObserveQueue:
-        return ObserveQueue(most=self._most, at_once=self._at_once)
+        return ObserveQueue(most=self._most, at_once=self._at_once, most_bytes=self._most_bytes)
 
     @property
     def observed(self) -> Observed:
@@ -243,18 +245,25 @@ class ObserveQueue:
         with self._lock:
             self._dropped[cause] += 1
 
-    def offer(self, measure: Callable[[], str]) -> bool:
+    def offer(self, measure: Callable[[], str], size: int = 0) -> bool:
         """Measure an answer later.
 
         Args:
             measure: Does it, and returns the field of `Observed` to count it under.
+            size: Bytes that it holds.
 
         Returns:
             False if it was dropped, because too many wait.
         """
+        with self._lock:
+            fits = self._most_bytes is None or self._bytes + size <= self._most_bytes
+            self._bytes += size if fits else 0
         try:
-            self._waiting.put_nowait(measure)
+            if not fits:
+                raise queue.Full
+            self._waiting.put_nowait((measure, size))
         except queue.Full:
+            self._free(size if fits else 0)
             self.drop("queue_full")
             return False
         with self._lock:
@@ -319,18 +328,23 @@ class ObserveQueue:
         done = not self._waiting.unfinished_tasks
         while not self._waiting.empty():
             try:
-                self._waiting.get_nowait()
+                _, size = self._waiting.get_nowait()
             except queue.Empty:
                 break
+            self._free(size)
             self.drop("stopping")
             self._waiting.task_done()
         return done
+
+    def _free(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
 
     def _work(self) -> None:
         while True:
             with self._lock:  # so that an answer that is offered now is seen by this thread, or starts another
                 try:
-                    measure = self._waiting.get_nowait()
+                    measure, size = self._waiting.get_nowait()
                 except queue.Empty:
                     self._running -= 1
                     return
@@ -341,6 +355,7 @@ class ObserveQueue:
                 log.debug("guardrail: observing failed", exc_info=error)
                 self.drop("failed")
             finally:
+                self._free(size)
                 self._waiting.task_done()
 
 

@@ -93,6 +93,7 @@ class ServedAlias:
             api_key=upstream.key if credential is None else SecretStr(credential),
             timeout=upstream.timeout,
             max_retries=upstream.max_retries,
+            max_reply=upstream.max_reply,
             token_limit=upstream.token_limit,
             extra_body=upstream.extra_body,
         )
@@ -142,6 +143,8 @@ class ServedAlias:
         except (ArtifactError, UsageError) as error:
             return ApiError(400, str(error), "not_as_calibrated", "messages")
         except Exception as error:  # what takes over after an abstention may raise anything
+            if self.config.fallback is None:
+                raise
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
             return ApiError(502, "The model that takes over after an abstention failed.", "fallback_failed")

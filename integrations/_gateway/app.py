@@ -21,9 +21,9 @@ from guardrail.plain_json import canonical_json, sha256_hex
 
 from .aliases import ServedAlias
 from .config import Config, Key, load_config
-from .memory import Repeats, Shared, Work
+from .memory import FullError, Repeats, Shared, Work
 from .metrics import Metrics
-from .observing import Observing
+from .observing import CutError, Observing
 from .protocol import (
     Answer,
     ApiError,
@@ -59,7 +59,8 @@ def _kind(result: Any) -> str:
 _RESULT: TypeAdapter[Result] = TypeAdapter(
     Annotated[Annotated[Answer, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
 )
-"""How a result stands in the store."""
+_AS_JSON = (_RESULT.dump_json, _RESULT.validate_json)
+"""How a result is remembered."""
 
 
 class Gateway:
@@ -86,7 +87,9 @@ class Gateway:
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self.aliases, self.observing = self._load(self.config)
-        self._repeats: Repeats[Result] = Repeats(self.config.remember, self._shared())
+        self._repeats: Repeats[Result] = Repeats(
+            self.config.remember, self.config.remember_bytes, *_AS_JSON, shared=self._shared()
+        )
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration, with their guards made, so that every fault is found before it serves."""
@@ -116,7 +119,7 @@ class Gateway:
         from guardrail.review.queue.marks import Marks
 
         marks = Marks(self._store.database)
-        return Shared(marks, self.config.remember, _RESULT.dump_json, _RESULT.validate_json)
+        return Shared(marks, self.config.remember, *_AS_JSON)
 
     def reload(self) -> bool:
         """Read configuration and artifacts again; requests keep what they began with.
@@ -164,6 +167,8 @@ class Gateway:
             response = _error(_failed(f"request {request_id}", error))
         try:
             await response(scope, receive, numbered)
+        except CutError:
+            pass  # the server closes the connection of a reply that is not whole
         finally:
             self.metrics.requested(scope["path"] if scope["path"] in ROUTES else "other", status)
 
@@ -216,7 +221,7 @@ class Gateway:
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
         if method == "GET" and path == "/metrics":
-            page, kind = self.metrics.exposition()
+            page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         raise refuse_endpoint(path, method)
 
@@ -300,11 +305,14 @@ class Gateway:
         segment = headers.get("x-guardrail-segment")
         model = [(upstream.url, upstream.model) for upstream in one.upstream]
         who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
-        work = self._repeats.get(
-            sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
-            partial(self._measured, alias, asked, credential, segment, key),
-            repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        )
+        try:
+            work = self._repeats.get(
+                sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
+                partial(self._measured, alias, asked, credential, segment, key),
+                repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+            )
+        except FullError as error:
+            raise _full(error.seconds) from error
         leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=one.on_disconnect == "cancel")
         reply = partial(_reply, request=asked, request_id=request_id, model=alias.name)
         gone = asyncio.ensure_future(_disconnected(request.receive))
@@ -408,6 +416,12 @@ def _unauthorized(message: str) -> ApiError:
 
 def _limited(message: str, seconds: int) -> ApiError:
     return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
+
+
+def _full(seconds: float) -> ApiError:
+    why = "No further verdict can be remembered now. The operator may set reviews, or raise remember_bytes."
+    headers = {"Retry-After": str(int(seconds) + 1)}
+    return ApiError(503, why, "memory_full", kind="server_error", headers=headers)
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:

@@ -53,6 +53,8 @@ class Upstream(_Strict):
     """Seconds for one question with all its samples."""
     max_retries: int = Field(default=2, ge=0)
     """Retries of one failed call, within ``timeout``."""
+    max_reply: int = Field(default=64 * 2**20, ge=1)
+    """Bytes of one reply; a guarded question with a longer one is not measured. What is passed through has no limit."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent; reasoning models of OpenAI need the other."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -93,6 +95,8 @@ class Observe(_Strict):
     """Where measured sets are kept for `calibrate`; None keeps none."""
     queue: int = Field(default=1000, ge=1)
     """Answers that wait to be measured; later ones are dropped and counted."""
+    queue_bytes: int = Field(default=64 * 2**20, ge=1)
+    """Bytes of their requests and answers."""
     max_concurrency: int = Field(default=4, ge=1)
     """Answers that are measured at once."""
 
@@ -195,6 +199,9 @@ class Config(_Strict):
     """Seconds between the keep-alive comments of a stream that waits for its verdict."""
     remember: float = Field(default=600.0, ge=0)
     """Seconds for which an identical request that a client repeats gets the same verdict."""
+    remember_bytes: int = Field(default=256 * 2**20, ge=1)
+    """Bytes of compressed verdicts that are remembered in memory, where there is no ``reviews``. Further questions get
+    503 ``memory_full`` until the oldest verdict's time is over."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 

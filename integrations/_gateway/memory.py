@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -22,10 +23,8 @@ from guardrail.errors import GuardrailError
 if TYPE_CHECKING:
     from guardrail.review.queue.marks import Marks
 
-__all__ = ["Repeats", "Shared", "Work"]
+__all__ = ["FullError", "Repeats", "Shared", "Work"]
 
-MOST = 10_000
-"""Results that a process remembers at once; the oldest make room."""
 LEASE = 30.0
 """Seconds after which a request is free again whose process was killed. A process that lives renews them."""
 PAUSE = 0.1
@@ -45,37 +44,62 @@ T = TypeVar("T", bound=Result)
 Start = Callable[[], Coroutine[Any, Any, T]]
 
 
+class FullError(Exception):
+    """No further result can be remembered, so no further question may be measured.
+
+    Attributes:
+        seconds: When the oldest result makes room.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
 @dataclass(eq=False)
 class Work(Generic[T]):
-    """One request that is being answered, or was.
+    """One request that is being answered.
 
     Attributes:
         task: Answers it; clients wait for it, and it does not end with them.
         clients: Clients that wait for it.
-        ends: Until when its result is remembered; None while it runs.
+        stored: Whether its result is in the database that all processes share.
         run: Names it among all processes.
     """
 
     task: asyncio.Task[T] = field(init=False)
     clients: int = 0
-    ends: float | None = None
+    stored: bool = False
     run: str = field(default_factory=lambda: uuid4().hex)
 
 
 class Repeats(Generic[T]):
-    """Work by request.
+    """Work by request, and results for their time: none is forgotten earlier because of load.
 
     Args:
         seconds: How long a result is remembered.
-        shared: What other processes answer; None for one process.
+        most: Bytes of results that this process remembers; what is in ``shared`` does not count.
+        dump: Spells a result as JSON.
+        load: Reads it.
+        shared: What all processes answer; None for one process.
         clock: Seconds that only grow.
     """
 
     def __init__(
-        self, seconds: float, shared: Shared[T] | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float,
+        most: int,
+        dump: Callable[[T], bytes],
+        load: Callable[[str | bytes], T],
+        shared: Shared[T] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds, self._shared, self._clock = seconds, shared, clock
-        self._known: OrderedDict[str, Work[T]] = OrderedDict()
+        self._seconds, self._most, self._dump, self._load = seconds, most, dump, load
+        self._shared, self._clock = shared, clock
+        self._current: dict[str, Work[T]] = {}
+        self._known: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # in the order in which they end
+        self._size = 0
         self.running: set[asyncio.Task[T]] = set()
 
     def get(self, key: str, start: Start[T], *, repeated: bool) -> Work[T]:
@@ -88,27 +112,47 @@ class Repeats(Generic[T]):
             key: Of equal requests.
             start: Begins the work.
             repeated: Whether the client says that it asks again.
+
+        Raises:
+            FullError: The result could not be remembered. Nothing was begun.
         """
-        now, work = self._clock(), self._known.get(key)
-        current = work is not None and (work.ends is None or work.ends > now) and not work.task.cancelling()
-        if work is None or not current or not (repeated or (work.ends is None and not work.clients)):
-            work = self._known[key] = Work()
-            begun = start() if self._shared is None else self._shared.answer(key, start, work.run, repeated=repeated)
-            work.task = asyncio.get_running_loop().create_task(begun)
-            self.running.add(work.task)
-            work.task.add_done_callback(partial(self._ended, key, work))
-            self._known.move_to_end(key)
-            while len(self._known) > MOST or ((ends := next(iter(self._known.values())).ends) and ends <= now):
-                self._known.popitem(last=False)
+        now, work = self._clock(), self._current.get(key)
+        while self._known and (oldest := next(iter(self._known.items())))[1][0] <= now:
+            self._forget(oldest[0])
+        if work is None or work.task.cancelling() or not (repeated or not work.clients):
+            work = Work()
+            create_task = asyncio.get_running_loop().create_task
+            if repeated and key in self._known:
+                work.task = create_task(self._again(self._known[key][1]))
+            else:
+                if self._size >= self._most:
+                    raise FullError(next(iter(self._known.values()))[0] - now)
+                self._forget(key)
+                self._current[key] = work
+                begun = start() if self._shared is None else self._shared.answer(key, start, work, repeated=repeated)
+                work.task = create_task(begun)
+                self.running.add(work.task)
+                work.task.add_done_callback(partial(self._ended, key, work))
         work.clients += 1
         return work
 
+    async def _again(self, packed: bytes) -> T:
+        return self._load(zlib.decompress(packed))
+
+    def _forget(self, key: str) -> None:
+        if key in self._known:
+            self._size -= len(self._known.pop(key)[1])
+
     def _ended(self, key: str, work: Work[T], task: asyncio.Task[T]) -> None:
         self.running.discard(task)
-        if self._seconds > 0 and not task.cancelled() and task.exception() is None and task.result().settled:
-            work.ends = self._clock() + self._seconds
-        elif self._known.get(key) is work:
-            del self._known[key]
+        settled = not task.cancelled() and task.exception() is None and task.result().settled
+        if self._current.get(key) is not work:
+            return  # another question with the same text
+        del self._current[key]
+        if settled and not work.stored and self._seconds > 0:
+            packed = zlib.compress(self._dump(task.result()), 1)
+            self._known[key] = (self._clock() + self._seconds, packed)
+            self._size += len(packed)
 
     def leave(self, work: Work[T], *, cancel: bool) -> None:
         """A client has its reply, or is gone; with ``cancel`` nothing is finished that nobody waits for."""
@@ -137,18 +181,19 @@ class Shared(Generic[T]):
         self, marks: Marks, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
     ) -> None:
         self._marks, self._seconds, self._dump, self._load = marks, seconds, dump, load
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[object]] = set()
 
-    async def answer(self, key: str, start: Start[T], run: str, *, repeated: bool) -> T:
+    async def answer(self, key: str, start: Start[T], work: Work[T], *, repeated: bool) -> T:
         """As `Repeats.get`, for the requests of all processes.
 
         Raises:
             StoreUnavailableError: The database cannot say whether the request is a repetition. Nothing was begun.
         """
-        name, mine = f"gateway:{key}", json.dumps({"run": run})
+        name, mine = f"gateway:{key}", json.dumps({"run": work.run})
         while (found := await asyncio.to_thread(self._marks.add, name, mine, LEASE)) is not None:
             known = json.loads(found)
             if repeated and "result" in known:
+                work.stored = True
                 return self._load(known["result"])
             if "run" in known and (repeated or await asyncio.to_thread(self._marks.get, _left(known["run"])) == ""):
                 repeated = True  # it has joined, and gets that result
@@ -167,23 +212,25 @@ class Shared(Generic[T]):
             raise
         if result.settled:
             kept = json.dumps({"result": self._dump(result).decode()})
-            await self._note(self._marks.replace, name, mine, kept, self._seconds)
+            work.stored = bool(await self._note(self._marks.replace, name, mine, kept, self._seconds))
         else:
             await self._note(self._marks.remove, name, mine)
         return result
 
     def left(self, run: str) -> None:
         """The last client of a run is gone: an identical request joins it."""
-        task = asyncio.get_running_loop().create_task(self._note(self._marks.add, _left(run), "", self._seconds))
+        note = self._note(self._marks.add, _left(run), "", self._seconds)
+        task = asyncio.get_running_loop().create_task(note)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _note(self, change: Callable[..., object], *given: Any) -> None:
-        """Change a mark. If the database fails, the answer is still right: only its repetition is not recognised."""
+    async def _note(self, change: Callable[..., object], *given: Any) -> object:
+        """Change a mark. If the database fails, the answer is right, and this process alone recognises a repetition."""
         try:
-            await asyncio.to_thread(change, *given)
+            return await asyncio.to_thread(change, *given)
         except GuardrailError as error:
             log.warning("guardrail serve: a verdict could not be shared: %s", error)
+            return None
 
 
 def _left(run: str) -> str:

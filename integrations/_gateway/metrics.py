@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
@@ -82,7 +83,17 @@ class Metrics:
         """Count a request."""
         self._requests.labels(route, f"{status // 100}xx").inc()
 
-    def exposition(self) -> tuple[bytes, str]:
-        """The page that Prometheus reads, and its content type."""
-        page: bytes = self._client.generate_latest(self._registry)
+    def exposition(self, may_use: Callable[[str | None], bool]) -> tuple[bytes, str]:
+        """The page that Prometheus reads, and its content type.
+
+        Args:
+            may_use: Whether the page may show a model; None for what is of no model.
+        """
+
+        def shown() -> Iterator[Any]:
+            for family in self._registry.collect():  # made anew each time
+                family.samples = [one for one in family.samples if may_use(one.labels.get("model"))]
+                yield family
+
+        page: bytes = self._client.generate_latest(SimpleNamespace(collect=shown))
         return page, str(self._client.CONTENT_TYPE_LATEST)

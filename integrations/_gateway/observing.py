@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -31,7 +32,9 @@ from .protocol import ApiError, bindings_of, drawing_fields, messages_of
 httpx = require("httpx", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["Observing"]
+__all__ = ["CutError", "Observing"]
+
+log = logging.getLogger("guardrail")
 
 PASSED = (
     "accept", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "traceparent",
@@ -49,6 +52,10 @@ LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
 
 
+class CutError(Exception):
+    """The upstream's reply broke off, so the client's does, too."""
+
+
 class Observing:
     """Passes requests of one alias through, and measures the answers that a hash chose.
 
@@ -61,7 +68,8 @@ class Observing:
 
     def __init__(self, alias: ServedAlias) -> None:
         self.alias, self._settings = alias, alias.config.observe
-        self.queue = ObserveQueue(most=self._settings.queue, at_once=self._settings.max_concurrency)
+        limits = self._settings
+        self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
         self._client: Any = None
         self._records: RecordLines | None = None
         self._collectors: Latest[tuple[Sampler, EndpointTrust]] = Latest(CREDENTIALS)
@@ -145,6 +153,9 @@ class Observing:
                     seen += part
                 yield part
             whole = True
+        except httpx.HTTPError as error:
+            log.warning("guardrail serve: a reply of %s broke off (%s)", self.alias.name, type(error).__name__)
+            raise CutError from error
         finally:
             await reply.aclose()
             if key is not None and not whole:
@@ -161,7 +172,8 @@ class Observing:
         except Exception:  # nothing that is wrong with an answer may reach the client it was served to
             self.queue.drop("unreadable")
             return
-        self.queue.offer(lambda: self._measure(body, message, answer, credential, key))
+        size = len(seen) + int(reply.request.headers["content-length"])
+        self.queue.offer(lambda: self._measure(body, message, answer, credential, key), size)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 

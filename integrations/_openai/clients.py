@@ -6,20 +6,28 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from guardrail.errors import require
+from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "Sent", "counting", "endpoint_loop"]
+__all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
 
 openai = require("openai", extra="openai")
+AT_ONCE = 32
+"""Requests of one client at once; further ones get another. Its pool looks at all its connections twice a request."""
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Where sync calls of all endpoints run."""
+
+
+class LargeReplyError(GuardrailError, ValueError):
+    """A reply is longer than ``max_reply`` allows."""
 
 
 class Sent:
@@ -52,6 +60,29 @@ async def _trace(request: Any) -> None:
     request.extensions["trace"] = _count
 
 
+async def _bound(most: int, response: Any) -> None:
+    """Let the reading of a reply fail after so many bytes, counted unpacked: a short reply may unpack to a huge one."""
+    read = response.aiter_bytes
+
+    async def bounded(*given: Any, **more: Any) -> AsyncGenerator[bytes, None]:
+        size = 0
+        async for part in read(*given, **more):
+            size += len(part)
+            if size > most:
+                raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
+            yield part
+
+    response.aiter_bytes = bounded
+
+
+@dataclass(eq=False)
+class _Leased:
+    """A client, and how many requests it has under way."""
+
+    client: Any
+    requests: int = 0
+
+
 class Clients:
     """The clients of one model, made when they are first needed.
 
@@ -60,35 +91,47 @@ class Clients:
     """
 
     def __init__(self) -> None:
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = (
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, list[_Leased]]] = (
             weakref.WeakKeyDictionary()
         )
 
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections
 
-    async def running(self, *, key: str, url: str | None, headers: Mapping[str, str]) -> Any:
-        """The client of the running event loop: connections cannot move between loops.
+    @asynccontextmanager
+    async def lease(self, *, key: str, url: str | None, headers: Mapping[str, str], most: int) -> AsyncIterator[Any]:
+        """A client of the running event loop, for one request: connections cannot move between loops.
 
         Args:
             key: The API key.
             url: Root of the API; None for OpenAI's.
             headers: Additional HTTP headers of every request.
+            most: Bytes of a reply.
         """
         loop = asyncio.get_running_loop()
-        clients, endpoint = self._by_loop.setdefault(loop, {}), (key, url, tuple(sorted(headers.items())))
-        if endpoint not in clients:
-            client = clients[endpoint] = openai.AsyncOpenAI(
+        endpoint = (key, url, tuple(sorted(headers.items())), most)
+        clients = self._by_loop.setdefault(loop, {}).setdefault(endpoint, [])
+        leased = next((one for one in clients if one.requests < AT_ONCE), None)
+        if leased is None:
+            client = openai.AsyncOpenAI(
                 api_key=key,
                 base_url=url,
                 default_headers=headers,
                 max_retries=0,  # `transport` repeats requests and ends them
                 timeout=None,
                 # A redirect would send questions to an address that nobody configured.
-                http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [_trace]}, follow_redirects=False),
+                http_client=openai.DefaultAsyncHttpxClient(
+                    event_hooks={"request": [_trace], "response": [partial(_bound, most)]}, follow_redirects=False
+                ),
             )
+            leased = _Leased(client)
+            clients.append(leased)
             await _of_loop(loop).add(self, client)
-        return clients[endpoint]
+        leased.requests += 1
+        try:
+            yield leased.client
+        finally:
+            leased.requests -= 1
 
 
 class _LoopClients:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,7 +24,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail.errors import GuardrailError, UsageError, require
 
-from .clients import Clients, counting
+from .clients import Clients, LargeReplyError, counting
 from .replies import chunks_of
 
 __all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError", "apost", "events", "status_of"]
@@ -83,6 +84,7 @@ class Endpoint:
         headers: Additional HTTP headers of every request.
         timeout: Seconds until a call is given up.
         retries: Further attempts after failures that may pass.
+        largest: Bytes of a reply; a longer one is a failure, and not asked for again.
         clients: The HTTP clients.
     """
 
@@ -92,6 +94,7 @@ class Endpoint:
     headers: Mapping[str, str]
     timeout: float
     retries: int
+    largest: int
     clients: Clients
 
     def check(self) -> None:
@@ -119,10 +122,10 @@ class Endpoint:
         """
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
         try:
-            client = await self._client()
+            async with self._client() as client:
+                return await apost(client, body, deadline=deadline, retries=self.retries)
         except Exception as error:  # settings that the SDK cannot use
             return Attempted(None, error, 0)
-        return await apost(client, body, deadline=deadline, retries=self.retries)
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
         """Send a request for a stream, and yield its chunks as they come.
@@ -132,10 +135,11 @@ class Endpoint:
         """
         failed = None
         try:
-            stream = events(await self._client(), body, seconds=self.timeout, retries=self.retries)
-            async with aclosing(stream), aclosing(chunks_of(stream)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with self._client() as client:
+                stream = events(client, body, seconds=self.timeout, retries=self.retries)
+                async with aclosing(stream), aclosing(chunks_of(stream)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
         except Exception as error:
             failed = self.failure(error)
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
@@ -149,7 +153,8 @@ class Endpoint:
         """
         failed = None
         try:
-            return await work((await self._client()).with_options(max_retries=self.retries, timeout=600.0))
+            async with self._client(sys.maxsize) as client:  # a file holds the replies to many requests
+                return await work(client.with_options(max_retries=self.retries, timeout=600.0))
         except Exception as error:
             failed = self.failure(error)
         raise failed  # outside the handler, as above
@@ -185,9 +190,10 @@ class Endpoint:
         plain = [text for text in (*whole, *words) if text and len(text) >= 4]
         return {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
 
-    async def _client(self) -> Any:
-        """The SDK's client of the running event loop."""
-        return await self.clients.running(key=self.key or NO_KEY, url=self.url, headers=self.headers)
+    def _client(self, most: int | None = None) -> AbstractAsyncContextManager[Any]:
+        """The SDK's client of the running event loop; ``most`` bytes a reply, in place of ``largest``."""
+        most = self.largest if most is None else most
+        return self.clients.lease(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=most)
 
 
 # -- one request, with its attempts -----------------------------------------------------------------------------------
@@ -206,6 +212,8 @@ async def apost(client: Any, body: Mapping[str, Any], *, deadline: float, retrie
                     content = await client.post(PATH, cast_to=bytes, body=body)
                 return Attempted(content, None, sent.count)
             except Exception as error:  # every failure is reported; the caller abstains
+                if isinstance(error.__cause__, LargeReplyError):  # the SDK calls it a connection error
+                    return Attempted(None, error.__cause__, sent.count)
                 again = _wait(error, attempt, retries, budget.left)
                 if again is None:
                     return Attempted(None, error, sent.count)

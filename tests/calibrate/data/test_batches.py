@@ -178,9 +178,9 @@ def contents(path: Path) -> dict[str, Any]:
 def test_records_equal_those_of_live_collection(service: Service, tmp_path: Path, together: bool) -> None:
     live = live_records(service, tmp_path / "live.jsonl", several_per_call=together)
     asked = service.live
-    done = collected(
-        service, tmp_path / "b.jsonl", model=model_of(service, several_per_call=together), most_requests=20
-    )
+    model = model_of(service, several_per_call=together, max_reply=4000)
+    done = collected(service, tmp_path / "b.jsonl", model=model, most_requests=20)
+    assert max(map(len, service.files.values())) > 4000  # the limit is that of a reply, not of a file with many
     assert (done.n_drawn, done.n_failed) == (12, 0)
     assert contents(tmp_path / "b.jsonl") == live
     assert len(service.batches) == (2 if together else 3)

@@ -393,3 +393,9 @@ def test_streaming_and_caching_cannot_be_switched_on() -> None:
         guarded(disable_streaming=False)
     with pytest.raises(ValidationError):
         guarded(cache=True)
+
+
+def test_a_long_script_is_not_in_the_repr_that_langchain_takes_for_every_question() -> None:
+    model = ScriptedChat(script={"a question?": ["an answer"]})
+    assert "a question?" in model.script
+    assert "a question?" not in repr(model)

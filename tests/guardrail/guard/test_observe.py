@@ -108,6 +108,24 @@ def test_what_is_measured_is_chosen_beforehand_by_hash() -> None:
     assert 0 < counts.chosen < 40
 
 
+def test_what_waits_is_bounded_by_bytes() -> None:
+    queue, release, begun = ObserveQueue(at_once=1, most_bytes=100), threading.Event(), threading.Event()
+
+    def measure() -> str:
+        begun.set()
+        release.wait(20)
+        return "accepted"
+
+    assert queue.offer(measure, 60)
+    assert begun.wait(20)  # it is still held while it is measured
+    assert [queue.offer(measure, size) for size in (41, 40, 1)] == [False, True, False]
+    release.set()
+    assert queue.drain(20)
+    assert queue.offer(measure, 100)
+    assert queue.drain(20)
+    assert queue.observed == Observed(accepted=3, dropped={"queue_full": 2})
+
+
 def test_drops_are_counted_and_the_newest_goes() -> None:
     queue, release, order = ObserveQueue(most=2, at_once=1), threading.Event(), list[int]()
     begun = threading.Event()

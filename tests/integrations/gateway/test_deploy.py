@@ -24,6 +24,7 @@ import yaml
 
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
+from guardrail.review.queue.deadline import Circuit
 from guardrail.review.queue.marks import Marks
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
@@ -152,6 +153,33 @@ def test_without_its_store_a_gateway_draws_nothing(
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "store_unavailable")
     assert reply.headers["retry-after"]
     assert endpoint.requests == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_store_that_hangs_holds_no_question_longer_than_its_deadline(
+    serve: Serve, endpoint: Held, store_url: str
+) -> None:
+    served = serve(reviews=store_url)
+    database = served.gateway._store.database
+    assert served.ask(UNSURE).status_code == 200  # the control: it can be reached
+    with ThreadPoolExecutor(40) as pool:
+        database.deadline = 0.15
+        with postgres.stopped(store_url):
+            replies = list(pool.map(served.ask, [SURE] * 40))  # more than there are threads to wait for the store
+            assert {(one.status_code, one.json()["error"]["code"]) for one in replies} == {(503, "store_unavailable")}
+            assert served.http.get("/healthz").status_code == 200
+        assert endpoint.requests == 5  # nothing was drawn
+        database.circuit, database.deadline, endpoint.holding = Circuit(), 5.0, True
+        asked = pool.submit(served.ask)
+        for _ in range(2):
+            endpoint.wait_for(5)
+        database.deadline = 0.15
+        with postgres.stopped(store_url):
+            endpoint.released.set()
+            assert asked.result(20).json()["guardrail"]["accepted"]
+            assert served.ask(headers=AGAIN).json()["choices"] == asked.result().json()["choices"]
+    assert endpoint.requests == 10
 
 
 def test_gateways_share_a_drift_monitor(serve: Serve, tmp_path: Path) -> None:

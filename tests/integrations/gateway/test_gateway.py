@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +26,7 @@ from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
+from integrations._gateway.memory import FullError, Repeats
 from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
@@ -317,6 +321,50 @@ def test_a_repeated_request_gets_the_remembered_verdict(serve: Serve, endpoint: 
     assert endpoint.requests == 35
 
 
+def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint: Held) -> None:
+    @dataclass
+    class Verdict:
+        said: str
+        settled: bool = True
+
+    begun, now = Counter[str](), [0.0]
+
+    async def measured(key: str) -> Verdict:
+        begun[key] += 1
+        return Verdict(key)
+
+    async def ask(repeats: Repeats[Verdict], key: str, *, repeated: bool = False) -> str:
+        work = repeats.get(key, partial(measured, key), repeated=repeated)
+        said = (await work.task).said
+        repeats.leave(work, cancel=False)
+        return said
+
+    async def load(most: int) -> None:
+        def read(text: str | bytes) -> Verdict:
+            return Verdict(bytes(text).decode() if isinstance(text, bytes) else text)
+
+        repeats = Repeats[Verdict](600, most, lambda one: one.said.encode(), read, clock=lambda: now[0])
+        await ask(repeats, "first")
+        for number in range(12_000):
+            await ask(repeats, str(number))
+        assert await ask(repeats, "first", repeated=True) == "first"
+        assert begun["first"] == 1
+        now[0] += 601
+        await ask(repeats, "first", repeated=True)  # the control: its time is over
+        assert begun["first"] == 2
+
+    asyncio.run(load(10**6))
+    with pytest.raises(FullError):
+        asyncio.run(load(1000))
+    served = serve(remember_bytes=1)
+    first = served.ask().json()
+    full = served.ask(UNSURE, headers={"idempotency-key": "k"})
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "memory_full")
+    assert 590 < int(full.headers["retry-after"]) <= 601
+    assert served.ask(headers={"x-stainless-retry-count": "1"}).json()["choices"] == first["choices"]
+    assert endpoint.requests == 5
+
+
 def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Held) -> None:
     endpoint.holding = True
     served = serve()
@@ -377,6 +425,9 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     served = serve(keys=[row, other, third], more=seen)
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
+        page = served.http.get("/metrics", headers={"api-key": key}).text
+        assert ('model="seen"' in page) == bool(names)
+        assert "guardrail_http_requests_total{" in page  # of no model
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
         for path in ("/v1/models", "/metrics", "/anything"):
             assert served.http.get(path, headers=headers).status_code == 401
@@ -414,6 +465,34 @@ def test_a_redirect_is_not_followed(serve: Serve, endpoint: Held) -> None:
     endpoint.mode, endpoint.faults = "redirect", 5
     assert serve().ask().status_code == 503
     assert endpoint.requests == 5
+
+
+@pytest.mark.parametrize("mode", ["ok", "bomb"])
+def test_a_reply_that_is_too_long_is_not_read_to_its_end(serve: Serve, endpoint: Held, mode: str) -> None:
+    """Not even one that is short before it is unpacked. Nothing asks for it again, since the question may be why."""
+    endpoint.mode = mode
+    upstream = {"url": endpoint.url, "model": "m", "key": "k", "timeout": 10, "max_retries": 2}
+    most = {"ok": 100, "bomb": 2**20}[mode]
+    limited = serve({"upstream": {**upstream, "max_reply": most}})
+    for _ in range(2):
+        reply = limited.ask(headers={"idempotency-key": "k"}).json()
+        assert (reply["guardrail"]["accepted"], reply["guardrail"]["unmeasured"]) == (False, "unreadable")
+    assert endpoint.requests == 5
+    endpoint.mode = "ok"
+    assert serve({"upstream": {**upstream, "max_reply": 2**20}}).ask().json()["guardrail"]["accepted"]  # the control
+
+
+def test_what_fails_after_the_verdict_is_not_taken_for_a_fallback(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the mail server is gone")
+
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
+    monkeypatch.setattr(ReviewStore, "enqueue", broken)
+    reply = served.ask(UNSURE)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
+    assert served.ask().json()["guardrail"]["accepted"]
 
 
 def test_more_questions_than_the_limits_are_refused(serve: Serve, endpoint: Held) -> None:

@@ -105,6 +105,19 @@ def test_an_upstream_that_is_gone_is_an_error(serve: Serve, endpoint: Held) -> N
     assert endpoint.url not in reply.text
 
 
+def test_a_reply_that_breaks_off_does_so_for_the_client_and_takes_one_line_of_log(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = observing(serve, endpoint)
+    endpoint.mode = "cut"
+    with pytest.raises(httpx.RemoteProtocolError):
+        served.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": SURE}], **GREEDY})
+    assert counts(served).dropped == {"incomplete": 1}
+    ours = [one for one in caplog.records if one.name == "guardrail"]
+    assert [one.getMessage() for one in ours] == ["guardrail serve: a reply of m broke off (RemoteProtocolError)"]
+    assert not any(one.exc_info for one in caplog.records)
+
+
 def test_without_an_artifact_it_collects_records_that_calibrate_reads(
     serve: Serve, endpoint: Held, tmp_path: Path
 ) -> None:

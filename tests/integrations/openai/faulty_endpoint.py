@@ -7,6 +7,7 @@ draws from a script: temperature 0 takes the first answer of a question, any oth
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 import math
@@ -37,6 +38,7 @@ TRICKLES = {
     "keep_alive": (EVENTS, b": still here\n\n"),
 }
 """What a server begins with and how it goes on, for each way to trickle."""
+BOMB = gzip.compress(b" " * 2**22)
 TOKEN = re.compile(r"\s*\S+")
 
 
@@ -103,7 +105,7 @@ class Endpoint:
             self.faults -= 1
         if self.latency:
             await asyncio.sleep(self.latency)
-        if mode in ("reset", "stall", *TRICKLES):
+        if mode in ("reset", "stall", "cut", *TRICKLES):
             await self._break(mode, reader, writer)
             return False
         content = self._canned(mode) or self._refused(mode, body)
@@ -131,6 +133,7 @@ class Endpoint:
             "cookies": _http(b"{}", 200, "Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"),
             "html": _http(b"<html>It works!</html>"),
             "list": _http(b"[1, 2]"),
+            "bomb": _http(BOMB, 200, "Content-Encoding: gzip\r\n"),
             "deep": _http(b"[" * 200_000),
         }.get(mode)
 
@@ -139,6 +142,8 @@ class Endpoint:
         if mode == "reset":
             writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
+        elif mode == "cut":
+            writer.write(b"HTTP/1.1 200 OK\r\n" + LONG + b"{")
         elif mode == "stall":
             self.stalled.set()
             await reader.read()
@@ -243,7 +248,7 @@ class Endpoint:
 
     def _events(self, completion: Mapping[str, Any], mode: str) -> bytes:
         """The reply as server-sent events, token by token."""
-        choice = completion["choices"][0]
+        choice = completion["choices"][0] if completion["choices"] else {"message": {}, "finish_reason": None}
         common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
         deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(choice["message"].get("content") or "")]
         deltas += [{"tool_calls": [{"index": 0, **call}]} for call in choice["message"].get("tool_calls") or []]

@@ -7,9 +7,9 @@ import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest.mock import AsyncMock, patch
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -108,8 +108,10 @@ def answering(place: tuple[Any, ...], value: Any, *, spare: int) -> Callable[...
 @contextmanager
 def answered_by(send: Callable[..., Any]) -> Iterator[OpenAICompatibleChat]:
     """A model whose requests are answered by a function instead of a server."""
-    running = patch.object(Clients, "running", AsyncMock())
-    with running, patch("integrations._openai.endpoint.apost", send):
+    with (
+        patch.object(Clients, "lease", lambda *_, **__: nullcontext()),
+        patch("integrations._openai.endpoint.apost", send),
+    ):
         yield OpenAICompatibleChat(model="m", base_url="http://localhost:1/v1")
 
 
