@@ -59,8 +59,8 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         seeds: Each chooses its traffic, and what to label of it.
         sizes: Labels, reach and alpha.
     """
-    known, rule = {one.id: one.references for one in questions}, make_rule("token_f1")
-    asked = [record.model_copy(update={"references": known[record.id]}) for record in file.records]
+    known, rule = {one.question: one.references for one in questions}, make_rule("token_f1")
+    asked = [record.model_copy(update={"references": known[record.question]}) for record in file.records]
     everything = label_records(asked, rule)
     u = np.array([record.scores[loop.ESTIMATOR].value for record in everything], dtype=float)
     wrong = np.array([not record.correct for record in everything])
