@@ -34,7 +34,7 @@ gc.disable()  # importing makes much and drops little
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files of the end first, so that two processes end together."""
+    """Put the long files of the end first, so that all processes end together."""
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_", "tests/validity/")))
 
 
