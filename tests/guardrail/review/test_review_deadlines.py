@@ -98,6 +98,7 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
         async def cancelled() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(patient.ainvoke(UNSURE), 0.2)
+            assert asyncio.all_tasks() - {asyncio.current_task()}, "it waited until the store had given up"
 
         async def waited() -> None:
             assert await store.await_decision(item.id, 0.1) is None
