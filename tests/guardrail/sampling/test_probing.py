@@ -174,6 +174,7 @@ def test_an_answer_is_unfinished_where_it_was_cut_off_before_it_began(text: str,
 @given(logprobs=ANYTHING, fingerprint=ANYTHING)
 def test_whatever_a_server_gives_beside_its_answers_is_read_or_left_aside(logprobs: Any, fingerprint: Any) -> None:
     found = reply_of(CALLS[0], [Sample(text="a")], logprobs, fingerprint=fingerprint, cost=Cost())
+    assert found.texts == ("a",)
     concluded(pair=found, greedy=found)
 
 
