@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from guardrail.errors import require
 
@@ -33,6 +34,11 @@ __all__ = [
     "select_rows",
     "uniforms",
 ]
+
+LARGE_VOCABULARY = 4096
+"""Tokens from which sorting a distribution on a CPU takes longer than a histogram of it."""
+BIN_SHIFT = 18
+"""Trailing bits of a float32 that its bin does not look at: 16 bins for each doubling."""
 
 
 @dataclass(frozen=True)
@@ -236,27 +242,38 @@ def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Ten
     Returns:
         (rows,) token ids.
     """
-    probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
-    return _quantile(probabilities, draws) if top_p is None else _nucleus(probabilities, top_p, draws)
+    weights = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    return _quantile(weights if top_p is None else _nucleus(weights, top_p), draws)
 
 
-def _nucleus(probabilities: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
-    """Quantiles within the nucleus."""
-    ranked = _descending(probabilities)
-    wide = ranked.to(draws.dtype)
-    size = (wide.cumsum(dim=-1) - wide < top_p[:, None]).sum(dim=-1, keepdim=True)
-    edge = ranked.gather(-1, (size - 1).clamp(min=0))  # 0 if everything is NaN, which the caller reports
-    above, level = probabilities > edge, probabilities == edge
-    kept = above | (level & (level.cumsum(dim=-1) <= size - above.sum(dim=-1, keepdim=True)))
-    return _quantile(probabilities * kept, draws)
+def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
+    """The probabilities, with 0 for all outside the nucleus."""
+    if probabilities.device.type == "cpu" and probabilities.shape[-1] >= LARGE_VOCABULARY:
+        for row, mass in zip(probabilities.numpy(), top_p.tolist(), strict=True):
+            _truncate(row, mass)
+        return probabilities
+    ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    wide = ranked.to(top_p.dtype)
+    kept = ranked * (wide.cumsum(dim=-1) - wide < top_p[:, None])
+    return kept.scatter(-1, order, kept)
 
 
-def _descending(values: Tensor) -> Tensor:
-    """Values sorted from the largest down. On a CPU with numpy, which is about twenty times as fast as torch here."""
-    if values.device.type == "cpu":
-        return torch.from_numpy(-np.sort(-values.numpy(), axis=-1))
-    ranked: Tensor = values.sort(dim=-1, descending=True).values
-    return ranked
+def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
+    """The same for one row, in place and without sorting all of it: about three times as fast.
+
+    The leading bits of a positive float order it, so they are the bins of a histogram. Only the bin in which the mass
+    reaches ``top_p`` is sorted.
+    """
+    bins = probabilities.view(np.uint32) >> BIN_SHIFT
+    reached = np.bincount(bins, probabilities, 1 << (32 - BIN_SHIFT))[::-1].cumsum()
+    above = int(np.searchsorted(reached, top_p))  # bins that are kept whole
+    edge = len(reached) - 1 - above
+    places = np.flatnonzero(bins == edge)
+    places = places[np.argsort(-probabilities[places], kind="stable")]
+    wide = probabilities[places].astype(np.float64)
+    before = wide.cumsum() - wide + (reached[above - 1] if above else 0.0)
+    probabilities *= bins >= edge
+    probabilities[places[before >= top_p]] = 0.0
 
 
 def _quantile(weights: Tensor, draws: Tensor) -> Tensor:
@@ -298,7 +315,7 @@ class Decoder:
         self._active = list(range(len(rows)))
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._step = 0
-        self._groups: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._groups: list[tuple[Tensor | slice, Tensor, Tensor, Tensor]] = []
         self._load_settings()
 
     def _load_settings(self) -> None:
@@ -317,7 +334,12 @@ class Decoder:
             temperature = torch.tensor([row.temperature for row in rows], dtype=torch.float32, device=device)
             top_p = torch.tensor([row.top_p for row in rows], dtype=real, device=device) if nucleus else None
             self._groups.append(
-                (torch.tensor(places, device=device), temperature, top_p, draws.to(device=device, dtype=real))
+                (
+                    slice(None) if len(places) == len(self._active) else torch.tensor(places, device=device),
+                    temperature,
+                    top_p,
+                    draws.to(device=device, dtype=real),
+                )
             )
 
     def _sampled(self, row: int) -> bool:

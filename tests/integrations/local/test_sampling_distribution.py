@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from integrations._local import decoding
 from integrations._local.decoding import Decoder, Prefix, Row, choose_tokens, uniforms
 
 LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
+
+
+@pytest.fixture(autouse=True, params=[1, 10**9], ids=["histogram", "sorted"])
+def every_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of finding the nucleus."""
+    monkeypatch.setattr(decoding, "LARGE_VOCABULARY", request.param)
 
 
 def reference(logits: list[float], temperature: float, top_p: float) -> list[float]:
@@ -46,7 +53,7 @@ def on_grid(logits: list[float], temperature: float, top_p: float, points: int) 
 @pytest.mark.parametrize("top_p", [1.0, 0.95, 0.9, 0.5, 0.01])
 def test_grid_of_uniforms_reproduces_the_distribution(temperature: float, top_p: float) -> None:
     """Deterministic: each token owns an interval of length p, which holds p * points midpoints, give or take one."""
-    points = 20_000
+    points = 4_000
     shares = on_grid(LOGITS, temperature, top_p, points)
     expected = reference(LOGITS, temperature, top_p)
     assert shares == pytest.approx(expected, abs=1.01 / points)
@@ -84,6 +91,32 @@ def test_impossible_tokens_are_never_drawn(draw: float) -> None:
     for top_p in (None, torch.tensor([0.999], dtype=torch.float64)):
         token = choose_tokens(logits, torch.ones(1), top_p, torch.tensor([draw], dtype=torch.float64))
         assert token.item() in {1, 3}
+
+
+@pytest.mark.parametrize("digits", [0, 1, 6])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 8.0])
+def test_many_tokens_and_many_ties(digits: int, spread: float) -> None:
+    """Every kept token and no other, also where rounded logits make hundreds of them equal."""
+    generator = torch.Generator().manual_seed(digits)
+    rows, size = 20, 2_000
+    logits = torch.randn((rows, size), generator=generator).mul(spread).round(decimals=digits)
+    logits[:, ::7] = -math.inf
+    top_p = torch.rand(rows, dtype=torch.float64, generator=generator)
+    kept = decoding._nucleus(torch.softmax(logits, dim=-1), top_p)
+    for row in range(rows):
+        expected = torch.tensor(reference(logits[row].tolist(), 1.0, top_p[row].item()))
+        differing = (kept[row] > 0) != (expected > 0)
+        assert differing.sum() <= 1, "at most the one at the edge, by rounding"
+        assert kept[row][kept[row] > 0].double().sum() >= top_p[row] - 1e-6
+
+
+def test_nan_stays_in_its_row() -> None:
+    found = []
+    for middle in (0.0, math.nan):
+        logits = torch.zeros((3, 50)).index_fill(0, torch.tensor([1]), middle)
+        draws = torch.full((3,), 0.5, dtype=torch.float64)
+        found.append(choose_tokens(logits, torch.ones(3), torch.full((3,), 0.9, dtype=torch.float64), draws).tolist())
+    assert (found[0][0], found[0][2]) == (found[1][0], found[1][2])
 
 
 class Constant:
