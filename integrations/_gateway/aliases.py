@@ -23,8 +23,10 @@ from ..openai_chat import OpenAICompatibleChat
 from .config import Alias, Upstream
 from .protocol import Answer, ApiError, ChatRequest, failure, is_settled
 
-__all__ = ["CREDENTIALS", "ServedAlias"]
+__all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
 
+ALIAS = "gateway_model"
+"""Metadata of a ticket: for which model a client asked. A key reads the tickets of its models."""
 CREDENTIALS = 256
 """Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""
 log = logging.getLogger("guardrail")
@@ -111,7 +113,7 @@ class ServedAlias:
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            common["on_abstain"] = ticket(self._store)
+            common["on_abstain"] = ticket(self._store, metadata={ALIAS: self.name})
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()
         if isinstance(self.artifact, CascadeArtifact):

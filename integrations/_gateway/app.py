@@ -19,7 +19,7 @@ from pydantic import Discriminator, Tag, TypeAdapter
 from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 
-from .aliases import ServedAlias
+from .aliases import ALIAS, ServedAlias
 from .config import Config, Key, load_config
 from .memory import FullError, Repeats, Shared, Work
 from .metrics import Metrics
@@ -41,7 +41,8 @@ _responses = require("starlette.responses", extra="serve")
 
 __all__ = ["Gateway"]
 
-CHAT, MODELS, OBSERVED = "/v1/chat/completions", "/v1/models", "/guardrail/v1/observed"
+CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
 ROUTES = frozenset({CHAT, MODELS, OBSERVED, "/metrics", "/healthz", "/readyz"})
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MINUTE = 60.0
@@ -220,6 +221,8 @@ class Gateway:
             seen = {name: one.queue.observed for name, one in self.observing.items() if _may_use(key, name)}
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
+        if method == "GET" and path.startswith(TICKETS) and self._store is not None:
+            return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
@@ -232,6 +235,28 @@ class Gateway:
             raise _no_model(name)
         listed = [{"id": one, **common} for one in known if not name or one == name]
         return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed})
+
+    def _ticket(self, name: str, key: Key | None) -> Any:
+        """What became of a ticket. Only its candidate or a person's text is shown, and nobody's name."""
+        from guardrail.review.errors import StoreUnavailableError, UnknownItemError
+
+        try:
+            item = self._store.item(name)
+        except StoreUnavailableError as error:
+            raise _unreachable(error) from error
+        except UnknownItemError:
+            item = None
+        alias = None if item is None else item.content.metadata.get(ALIAS)
+        if item is None or alias is None or not _may_use(key, alias):
+            raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found")
+        state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
+        outcome = None if decision is None else decision.outcome(item.content)
+        reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
+        if decision is not None:
+            reply |= {"action": decision.action, "decided": int(decision.at)}
+        return _responses.JSONResponse(
+            {**reply, "outcome": None if outcome is None else outcome.model_dump(mode="json")}
+        )
 
     # -- who asks ------------------------------------------------------------------------------------------------------
 
@@ -369,8 +394,7 @@ def _result(task: asyncio.Task[Result]) -> Result:
     if task.cancelled():
         return STOPPING
     if (error := task.exception()) is not None:  # of the database: nothing was begun
-        log.error("guardrail serve: it cannot be known whether a request is a repetition: %s", error)
-        return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
+        return _unreachable(error)
     return task.result()
 
 
@@ -404,6 +428,11 @@ def _failed(what: str, error: Exception) -> ApiError:
     log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
     log.debug("guardrail serve: %s", what, exc_info=error)
     return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
+
+
+def _unreachable(error: BaseException) -> ApiError:
+    log.error("guardrail serve: the store cannot be reached: %s", error)
+    return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
 
 
 def _no_model(name: str) -> ApiError:

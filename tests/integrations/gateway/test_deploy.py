@@ -153,6 +153,9 @@ def test_without_its_store_a_gateway_draws_nothing(
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "store_unavailable")
     assert reply.headers["retry-after"]
     assert endpoint.requests == 5
+    monkeypatch.setattr(ReviewStore, "item", unavailable)
+    looked = served.http.get("/guardrail/v1/tickets/1")
+    assert (looked.status_code, looked.json()["error"]["code"]) == (503, "store_unavailable")
 
 
 @pytest.mark.slow
@@ -169,6 +172,8 @@ def test_a_store_that_hangs_holds_no_question_longer_than_its_deadline(
             replies = list(pool.map(served.ask, [SURE] * 40))  # more than there are threads to wait for the store
             assert {(one.status_code, one.json()["error"]["code"]) for one in replies} == {(503, "store_unavailable")}
             assert served.http.get("/healthz").status_code == 200
+            looked = served.http.get(f"/guardrail/v1/tickets/{'0' * 32}")
+            assert (looked.status_code, looked.json()["error"]["code"]) == (503, "store_unavailable")
         assert endpoint.requests == 5  # nothing was drawn
         database.circuit, database.deadline, endpoint.holding = Circuit(), 5.0, True
         asked = pool.submit(served.ask)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
@@ -22,6 +23,7 @@ from pydantic import BaseModel
 
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.review.queue.item import Content, Decision
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import metrics
@@ -555,6 +557,40 @@ def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:
         assert store.item(found["guardrail"]["ticket"]).content.question == UNSURE
     assert found["choices"][0]["finish_reason"] == "content_filter"
     assert found["guardrail"]["ticket"] in found["choices"][0]["message"]["content"]
+
+
+def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
+    (ann, first), (bob, second) = key_named("ann", models=["support"]), key_named("bob", models=[])
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"), keys=[first, second])
+
+    def about(ticket: str, key: str = ann) -> httpx.Response:
+        return served.http.get(f"/guardrail/v1/tickets/{ticket}", headers={"Authorization": f"Bearer {key}"})
+
+    number = served.ask(UNSURE, {"Authorization": f"Bearer {ann}"}).json()["guardrail"]["ticket"]
+    found = about(number).json()
+    assert (found["ticket"], found["model"], found["state"], found["outcome"]) == (number, "support", "open", None)
+    assert UNSURE not in about(number).text
+    with ReviewStore(str(tmp_path / "reviews.db")) as store:
+        lease = store.claim("Eve", item=number)
+        assert lease is not None
+        store.decide(lease, Decision(action="respond", text="It is Bern.", note="not for the client"))
+        private = store.enqueue(Content(question="of another application", allowed=("reject", "respond")))
+    decided = about(number)
+    assert (decided.json()["state"], decided.json()["action"]) == ("decided", "respond")
+    assert decided.json()["outcome"] == {"text": "It is Bern.", "tool_calls": []}
+    assert "Eve" not in decided.text
+    assert "not for the client" not in decided.text
+    for unknown in (about(number, bob), about(private.id), about("0" * 32), about("%00"), about("")):
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "ticket_not_found")
+    assert served.http.get(f"/guardrail/v1/tickets/{number}").status_code == 401
+
+
+def test_a_ticket_that_nobody_decides_any_more(serve: Serve, tmp_path: Path) -> None:
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
+    number = served.ask(UNSURE).json()["guardrail"]["ticket"]
+    with ReviewStore(str(tmp_path / "reviews.db")) as store:
+        store.cancel(number, why="it was answered by phone")
+    assert served.http.get(f"/guardrail/v1/tickets/{number}").json()["state"] == "expired"
 
 
 def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
