@@ -96,24 +96,26 @@ class AbstainedError(GuardrailError):
     Attributes:
         verdict: The full verdict, with the frozen candidate answer that was held back.
         message: The text the user would have received. ``str(error)`` is the verdict's detail, for the log.
+        ticket: Ticket under which a person decides (`guardrail.review.ticket`), or None.
     """
 
-    def __init__(self, verdict: Verdict, message: str | None = None) -> None:
+    def __init__(self, verdict: Verdict, message: str | None = None, ticket: str | None = None) -> None:
         super().__init__(verdict.detail)
         self.verdict = verdict
         self.message = verdict.detail if message is None else message
+        self.ticket = ticket
 
     @classmethod
-    def of(cls, verdict: Verdict, message: str | None = None) -> AbstainedError:
+    def of(cls, verdict: Verdict, message: str | None = None, ticket: str | None = None) -> AbstainedError:
         """An `UnmeasuredError` if the transport failed, so that nothing was measured; otherwise an `AbstainedError`.
 
         For a cascade, only if no stage was measured: a retry would draw that stage again.
         """
         failed = verdict.reason.value == "unmeasured" and not verdict.is_result
-        return (UnmeasuredError if failed else AbstainedError)(verdict, message)
+        return (UnmeasuredError if failed else AbstainedError)(verdict, message, ticket)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verdict, self.message)  # pickling passes it between processes
+        return type(self), (self.verdict, self.message, self.ticket)  # pickling passes it between processes
 
 
 class UnmeasuredError(AbstainedError):

@@ -201,7 +201,7 @@ def _as_result(verdict: Verdict) -> Iterator[None]:
     except UnmeasuredError as error:
         if not is_result(verdict):
             raise
-        raise AbstainedError(verdict, error.message) from error
+        raise AbstainedError(verdict, error.message, error.ticket) from error
 
 
 def worded(wording: Wording, verdict: Verdict) -> str:

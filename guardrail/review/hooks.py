@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from ..errors import UsageError
+from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
 from ..prompting import question_text
 from ..verdict import Verdict
@@ -82,7 +82,7 @@ def ticket(
     """An ``on_abstain`` handler that queues the item and immediately replies with the ticket.
 
     If the caller cannot use a text (it expects a tool call, or parses a format), the item is queued and
-    `AbstainedError` is raised.
+    `AbstainedError` is raised, with the ticket and the reply.
 
     Args:
         store: The queue.
@@ -227,9 +227,11 @@ class Ticket:
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, and return the reply with the ticket."""
         item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
-        if item is None or abstention.form != "text":
+        if item is None:
             return None
         text = self.reply.replace("{ticket}", item.id)
+        if abstention.form != "text":
+            raise AbstainedError.of(abstention.verdict, text, item.id)
         return AIMessage(content=text, response_metadata={"review": {"ticket": item.id}})
 
     async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:

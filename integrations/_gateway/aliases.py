@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -30,6 +31,7 @@ ALIAS = "gateway_model"
 CREDENTIALS = 256
 """Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""
 log = logging.getLogger("guardrail")
+_asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
 
 
 class ServedAlias:
@@ -113,7 +115,7 @@ class ServedAlias:
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            common["on_abstain"] = ticket(self._store, metadata={ALIAS: self.name})
+            common["on_abstain"] = ticket(self._store, metadata=self._of_ticket)
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()
         if isinstance(self.artifact, CascadeArtifact):
@@ -127,6 +129,10 @@ class ServedAlias:
             self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
         return Guardrail(model=chats[0], artifact=self.artifact, **own, **{**common, **(self._watch or {})})
 
+    def _of_ticket(self, *_: object) -> dict[str, Any]:
+        """Metadata of a ticket. As a fallback this alias writes tickets of the one that the client asked for."""
+        return {ALIAS: _asked.get(self.name)}
+
     def answering(self) -> BaseChatModel:
         """The chat model that takes over for another alias."""
         return self.guard(None) if self.guarded else self.chat(self.upstream, None)
@@ -134,6 +140,7 @@ class ServedAlias:
     async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> Answer | ApiError:
         """The guard's answer to a request."""
         message: AIMessage
+        _asked.set(self.name)  # each question is a task with its own context
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
             message = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
@@ -141,7 +148,8 @@ class ServedAlias:
             verdict = error.verdict.to_metadata()
             if self.config.on_abstain == "error":
                 return failure(verdict, error.message)
-            message = with_verdict(AIMessage(error.message, response_metadata={ABSTAINED: True}), error.verdict)
+            said = {ABSTAINED: True, "review": {"ticket": error.ticket}}
+            message = with_verdict(AIMessage(error.message, response_metadata=said), error.verdict)
         except (ArtifactError, UsageError) as error:
             return ApiError(400, str(error), "not_as_calibrated", "messages")
         except Exception as error:  # what takes over after an abstention may raise anything

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pydantic import Discriminator, Tag, TypeAdapter
@@ -43,11 +44,15 @@ __all__ = ["Gateway"]
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
-ROUTES = frozenset({CHAT, MODELS, OBSERVED, "/metrics", "/healthz", "/readyz"})
+ROUTES = frozenset({CHAT, MODELS, OBSERVED, TICKETS, "/metrics", "/healthz", "/readyz"})
 LOCAL = ("127.0.0.1", "localhost", "::1")
+LOOKS = 3
+"""Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 MINUTE = 60.0
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Nothing between us and the client may hold a stream back."""
+PRIVATE = {"Cache-Control": "no-store"}
+"""A ticket changes, and its reply is for one key, which a cache does not see in every header that can have it."""
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 log = logging.getLogger("guardrail")
 Result = Answer | ApiError
@@ -83,6 +88,7 @@ class Gateway:
         self._reload_failed = False
         self._started = int(time.time())
         self._store: Any = None
+        self._looks = asyncio.Semaphore(LOOKS)
         self._busy: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
@@ -171,7 +177,8 @@ class Gateway:
         except CutError:
             pass  # the server closes the connection of a reply that is not whole
         finally:
-            self.metrics.requested(scope["path"] if scope["path"] in ROUTES else "other", status)
+            path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
+            self.metrics.requested(path if path in ROUTES else "other", status)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -205,7 +212,7 @@ class Gateway:
             self._store.close()
 
     async def _respond(self, request: Any, request_id: str) -> Any:
-        path, method = request.url.path, request.method
+        path, method = request.scope["path"], request.method
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
         if path == "/readyz":
@@ -222,7 +229,8 @@ class Gateway:
             counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
             return _responses.JSONResponse(counts)
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
-            return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
+            async with self._looks:
+                return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
@@ -247,23 +255,22 @@ class Gateway:
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
-        if item is None or alias is None or not _may_use(key, alias):
-            raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found")
+        if item is None or not isinstance(alias, str) or not _may_use(key, alias):
+            raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
         if decision is not None:
             reply |= {"action": decision.action, "decided": int(decision.at)}
-        return _responses.JSONResponse(
-            {**reply, "outcome": None if outcome is None else outcome.model_dump(mode="json")}
-        )
+        reply["outcome"] = None if outcome is None else outcome.model_dump(mode="json")
+        return _responses.JSONResponse(reply, headers=PRIVATE)
 
     # -- who asks ------------------------------------------------------------------------------------------------------
 
     def _authenticate(self, request: Any) -> Key | None:
         """The key of the request; None where the configuration has none, and only this machine can ask."""
         if not self.config.keys:
-            if request.url.hostname not in (*LOCAL, self.config.host, *self.config.allowed_hosts):
+            if _hostname(request.headers) not in (*LOCAL, self.config.host, *self.config.allowed_hosts):
                 # A web page may reach this machine under a name of its own (DNS rebinding).
                 raise ApiError(403, "This host name is not allowed; use 127.0.0.1.", "host_not_allowed")
             return None
@@ -451,6 +458,14 @@ def _full(seconds: float) -> ApiError:
     why = "No further verdict can be remembered now. The operator may set reviews, or raise remember_bytes."
     headers = {"Retry-After": str(int(seconds) + 1)}
     return ApiError(503, why, "memory_full", kind="server_error", headers=headers)
+
+
+def _hostname(headers: Mapping[str, str]) -> str | None:
+    """The host that the client named. Starlette's ``url`` has this machine's in place of one that it cannot read."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname
+    except ValueError:
+        return None
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:

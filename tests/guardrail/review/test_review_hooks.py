@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -168,8 +169,11 @@ def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) 
     for form in ("calls", "format"):
         hook = ticket(store)
         abstention = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form=form)
-        with pytest.raises(AbstainedError):
+        with pytest.raises(AbstainedError) as held:
             abstention.answer(hook.on_abstention(abstention))
+        error = pickle.loads(pickle.dumps(held.value))
+        assert error.ticket == store.items(newest=True)[0].id
+        assert error.ticket in error.message
     assert len(store.items(["pending"])) == 2
 
 

@@ -141,7 +141,7 @@ Serve = Callable[..., Served]
 def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
     """Makes a gateway of one alias, "support"; ``alias`` and ``settings`` come on top of the defaults.
 
-    Each of ``more`` aliases has the same artifact if it says so.
+    Each of ``more`` aliases has the same artifact if it says so, or its own.
     """
     with ExitStack() as stack:
 
@@ -153,7 +153,7 @@ def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
             upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
             one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
             more = {
-                name: {**other, "artifact": path if other.get("artifact") else None}
+                name: {**other, "artifact": path if other.get("artifact") is True else other.get("artifact")}
                 for name, other in (more or {}).items()
             }
             models = {"support": one, **more}

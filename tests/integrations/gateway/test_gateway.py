@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ from pydantic import BaseModel
 
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.review.queue.item import Content, Decision
+from guardrail.review.queue.item import Candidate, Content, Decision
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
+from guardrail.types import ToolCall
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
 from integrations._gateway.memory import FullError, Repeats
@@ -34,6 +36,8 @@ from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, He
 from tests.integrations.openai.faulty_endpoint import serving
 
 PLAN = make_artifact(MODEL, threshold=0.1, n=4).plan
+TICKETS = "/guardrail/v1/tickets/"
+PASSED = {"upstream": {"url": "http://127.0.0.1:1", "model": "m", "key": "k"}, "mode": "observe"}
 NULLS: dict[str, Any] = {"temperature": None, "tools": None, "stop": None}
 ADD: Any = {
     "type": "function",
@@ -262,7 +266,14 @@ def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
     assert (served.http.get("/healthz").status_code, served.http.get("/readyz").json()["ready"]) == (200, True)
     wrong = served.http.post("/v1/chat/completions", content=b"{}", headers={"content-type": "text/plain"})
     assert wrong.status_code == 415
-    assert served.http.get("/v1/models", headers={"host": "evil.example"}).status_code == 403
+    for host, status in (
+        ("localhost:1", 200),
+        ("[::1]:8700", 200),
+        ("evil.example", 403),
+        ("e{vil.example", 403),
+        ("[::1", 403),
+    ):
+        assert served.http.get("/v1/models", headers={"host": host}).status_code == status
 
 
 # -- errors and their retries ------------------------------------------------------------------------------------------
@@ -559,38 +570,138 @@ def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:
     assert found["guardrail"]["ticket"] in found["choices"][0]["message"]["content"]
 
 
+def test_a_ticket_for_a_caller_that_parses_the_answer(serve: Serve, tmp_path: Path) -> None:
+    form = json_format(Sum)
+    artifact = make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for(response_format=form))
+    served = serve({"on_abstain": "ticket"}, artifact, reviews=str(tmp_path / "reviews.db"))
+    reply = served.ask(UNSURE, response_format=form)
+    number, message = reply.headers["x-guardrail-ticket"], reply.json()["choices"][0]["message"]
+    assert (message["content"], number in message["refusal"]) == (None, True)
+    assert served.http.get(f"{TICKETS}{number}").json()["state"] == "open"
+
+
+ADDING: dict[str, Any] = {"name": "add", "arguments": {"a": 1}}
+SUM = Candidate(tool_calls=(ToolCall(**ADDING),))
+
+
 def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
-    (ann, first), (bob, second) = key_named("ann", models=["support"]), key_named("bob", models=[])
-    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"), keys=[first, second])
+    """The whole reply, so that nothing else of the item can be in it."""
+    (ann, first), (bob, second) = key_named("ann", models=["support"]), key_named("bob", models=["other"])
+    settings = {"reviews": str(tmp_path / "reviews.db"), "keys": [first, second]}
+    served, other = (serve({"on_abstain": "ticket"}, more={"other": PASSED}, **settings) for _ in range(2))
 
     def about(ticket: str, key: str = ann) -> httpx.Response:
-        return served.http.get(f"/guardrail/v1/tickets/{ticket}", headers={"Authorization": f"Bearer {key}"})
+        return other.http.get(f"{TICKETS}{ticket}", headers={"x-guardrail-key": key})
 
-    number = served.ask(UNSURE, {"Authorization": f"Bearer {ann}"}).json()["guardrail"]["ticket"]
-    found = about(number).json()
-    assert (found["ticket"], found["model"], found["state"], found["outcome"]) == (number, "support", "open", None)
-    assert UNSURE not in about(number).text
     with ReviewStore(str(tmp_path / "reviews.db")) as store:
-        lease = store.claim("Eve", item=number)
-        assert lease is not None
-        store.decide(lease, Decision(action="respond", text="It is Bern.", note="not for the client"))
-        private = store.enqueue(Content(question="of another application", allowed=("reject", "respond")))
-    decided = about(number)
-    assert (decided.json()["state"], decided.json()["action"]) == ("decided", "respond")
-    assert decided.json()["outcome"] == {"text": "It is Bern.", "tool_calls": []}
-    assert "Eve" not in decided.text
-    assert "not for the client" not in decided.text
-    for unknown in (about(number, bob), about(private.id), about("0" * 32), about("%00"), about("")):
-        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "ticket_not_found")
-    assert served.http.get(f"/guardrail/v1/tickets/{number}").status_code == 401
+        for decision, outcome in (
+            (Decision(action="approve", note="n"), ...),
+            (Decision(action="respond", text="It is Bern."), {"text": "It is Bern.", "tool_calls": []}),
+            (Decision(action="edit", candidate=SUM), {"text": "", "tool_calls": [ADDING]}),
+            (Decision(action="reject", note="n"), None),
+        ):
+            number = served.ask(UNSURE, {"api-key": ann}).json()["guardrail"]["ticket"]
+            item = store.item(number)
+            expected = {"ticket": number, "model": "support", "created": int(item.created), "outcome": None}
+            assert about(number).json() == {**expected, "state": "open"}
+            lease = store.claim("Eve", item=number)
+            assert lease is not None
+            assert about(number).json() == {**expected, "state": "open"}
+            made = store.decide(lease, decision).decision
+            assert made is not None
+            if outcome is ...:
+                assert item.content.candidate is not None
+                outcome = {"text": item.content.candidate.text, "tool_calls": []}
+            expected |= {"state": "decided", "action": decision.action, "decided": int(made.at), "outcome": outcome}
+            reply = about(number)
+            assert reply.json() == expected
+            assert (reply.headers["cache-control"], len(reply.headers["x-request-id"])) == ("no-store", 32)
+    assert other.http.get(f"{TICKETS}{number}").status_code == 401
+    assert (about(number, bob).status_code, about(number, bob).headers["cache-control"]) == (404, "no-store")
+    page = other.http.get("/metrics", headers={"x-guardrail-key": ann}).text
+    assert f'guardrail_http_requests_total{{route="{TICKETS}",status="2xx"}} 12.0' in page
+
+
+def test_what_is_not_a_ticket_of_the_gateway(serve: Serve, tmp_path: Path) -> None:
+    limited, row = key_named("ann", requests_per_minute=16)
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"), keys=[row])
+
+    def about(ticket: str, method: str = "GET") -> tuple[int, str]:
+        reply = served.http.request(method, f"{TICKETS}{ticket}", headers={"api-key": limited})
+        return reply.status_code, reply.json()["error"]["code"] if reply.content else ""
+
+    number = served.ask(UNSURE, {"api-key": limited}).json()["guardrail"]["ticket"]
+    with ReviewStore(str(tmp_path / "reviews.db")) as store:
+        foreign = [
+            store.enqueue(Content(question="?", allowed=("reject",), metadata=metadata)).id
+            for metadata in ({}, {"gateway_model": None}, {"gateway_model": ["support"]}, {"gateway_model": 1})
+        ]
+    for wrong in (
+        *foreign,
+        "",
+        "0" * 32,
+        "a" * 9_000,
+        "%00",
+        "%ED%A0%80",
+        f"{number}/",
+        f"{number}%0A",
+        f"x%3F{number}",
+    ):
+        assert about(wrong) == (404, "ticket_not_found")
+    assert about(number, "POST") == (404, "unknown_endpoint")
+    assert about(number, "HEAD") == (404, "")
+    assert about(number, "DELETE") == (404, "unknown_endpoint")
+    assert about(number) == (429, "rate_limit_exceeded")
 
 
 def test_a_ticket_that_nobody_decides_any_more(serve: Serve, tmp_path: Path) -> None:
     served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
     number = served.ask(UNSURE).json()["guardrail"]["ticket"]
     with ReviewStore(str(tmp_path / "reviews.db")) as store:
-        store.cancel(number, why="it was answered by phone")
-    assert served.http.get(f"/guardrail/v1/tickets/{number}").json()["state"] == "expired"
+        item = store.cancel(number, why="it was answered by phone")
+        assert served.http.get(f"{TICKETS}{number}").json()["state"] == "expired"
+        store.enqueue(item.content, key=item.key, reopen=True)
+        assert served.http.get(f"{TICKETS}{number}").json()["state"] == "open"
+        store.cancel(number, why="again")
+    with ReviewStore(str(tmp_path / "reviews.db"), clock=lambda: item.created + 100) as store:
+        assert store.purge(10).items == 1
+    assert served.http.get(f"{TICKETS}{number}").status_code == 404
+
+
+def test_a_ticket_of_a_fallback_is_of_the_model_that_was_asked(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    (ann, first), (bob, second) = key_named("ann", models=["support"]), key_named("bob", models=["large"])
+    large = {"upstream": {"url": endpoint.url, "model": "large", "key": "k"}, "on_abstain": "ticket", "probe": "off"}
+    artifact = make_artifact(MODEL.model_copy(update={"model": "large"}), threshold=0.1, n=4)
+    more = {"large": {**large, "artifact": artifact.save(tmp_path / "large.json")}}
+    served = serve({"fallback": "large"}, more=more, reviews=str(tmp_path / "reviews.db"), keys=[first, second])
+    for model, key, other in (("support", ann, bob), ("large", bob, ann)):
+        number = served.ask(UNSURE, {"api-key": key}, model=model).json()["guardrail"]["ticket"]
+        found = served.http.get(f"{TICKETS}{number}", headers={"api-key": key})
+        assert (found.json()["model"], found.json()["state"]) == (model, "open")
+        assert served.http.get(f"{TICKETS}{number}", headers={"api-key": other}).status_code == 404
+
+
+def test_questions_do_not_wait_for_tickets(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, item = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db")), ReviewStore.item
+    arrived, released = Counter[str](), threading.Event()
+    looking = threading.Semaphore(0)
+
+    def slow(store: ReviewStore, name: str) -> Any:
+        arrived[name] += 1
+        looking.release()
+        assert released.wait(20)
+        return item(store, name)
+
+    monkeypatch.setattr(ReviewStore, "item", slow)
+    with ThreadPoolExecutor(12) as pool:
+        replies = [pool.submit(served.http.get, f"{TICKETS}{number:032}") for number in range(12)]
+        assert all(looking.acquire(timeout=20) for _ in range(3))
+        try:
+            assert served.ask().json()["guardrail"]["accepted"]
+            assert arrived.total() == 3
+        finally:
+            released.set()
+        assert {one.result(20).status_code for one in replies} == {404}
 
 
 def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
