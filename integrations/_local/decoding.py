@@ -247,7 +247,7 @@ def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Ten
 
 
 def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """The probabilities, with 0 for all outside the nucleus."""
+    """The probabilities, with 0 for all outside the nucleus; a large vocabulary on a CPU is changed in place."""
     if probabilities.device.type == "cpu" and probabilities.shape[-1] >= LARGE_VOCABULARY:
         for row, mass in zip(probabilities.numpy(), top_p.tolist(), strict=True):
             _truncate(row, mass)

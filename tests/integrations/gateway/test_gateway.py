@@ -257,6 +257,7 @@ def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
         ("GET", "/v1/chat/completions"),
         ("GET", "/"),
         ("PUT", "/v1/models"),
+        ("GET", f"{TICKETS}1"),  # without a review store
     ):
         reply = served.http.request(method, path)
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")
