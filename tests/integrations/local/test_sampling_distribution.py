@@ -148,6 +148,14 @@ def test_the_nucleus_is_the_one_of_exact_arithmetic(shape: str) -> None:
         assert torch.equal(kept[2], expected), top_p
 
 
+def test_only_a_large_vocabulary_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(decoding, "_truncate", lambda row, _: sizes.append(len(row)))
+    for size in (4095, 4096):
+        decoding._nucleus(torch.ones((1, size)), torch.tensor([0.5], dtype=torch.float64))
+    assert sizes == [4096]
+
+
 @both_ways
 def test_all_is_kept_where_rounding_leaves_less_than_top_p() -> None:
     weights = torch.full((1, 64), 0.9 / 64)
