@@ -265,7 +265,7 @@ def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
     reaches ``top_p`` is sorted.
     """
     bins = probabilities.view(np.uint32) >> BIN_SHIFT
-    reached = np.bincount(bins, probabilities, 1 << (32 - BIN_SHIFT))[::-1].cumsum()
+    reached = np.bincount(bins, probabilities)[::-1].cumsum()
     above = int(np.searchsorted(reached, top_p))  # bins that are kept whole
     edge = len(reached) - 1 - above
     places = np.flatnonzero(bins == edge)

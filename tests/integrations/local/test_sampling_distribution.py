@@ -122,6 +122,7 @@ NOISE = torch.randn(600, generator=torch.Generator().manual_seed(3))
 SHAPES = {
     "one token": torch.zeros(1),
     "all alike": torch.zeros(512),
+    "ties between others": torch.arange(600).mul(7).remainder(3) * 0.001,
     "one possible": torch.full((50,), -math.inf).index_fill(0, torch.tensor([7]), 3.0),
     "one certain": torch.zeros(50).index_fill(0, torch.tensor([49]), 200.0),
     "half": (NOISE * 4).half(),
@@ -136,9 +137,14 @@ EDGES = [5e-324, 1e-30, 0.25, 0.5, 0.9, 1 - 1e-7, math.nextafter(1, 0)]
 def test_the_nucleus_is_the_one_of_exact_arithmetic(shape: str) -> None:
     """The likeliest tokens, of equal ones the first, while the exact mass before a token is below top_p."""
     weights = torch.softmax(SHAPES[shape].float(), dim=-1)
-    for top_p in EDGES:
+    order = sorted(range(len(weights)), key=lambda one: (-weights[one].item(), one))
+    # Where no sum of them rounds: what so many tokens reach exactly.
+    reached = (
+        [weights[order[:n]].double().sum().item() for n in (97, 331)] if weights.max() < 2**20 * weights.min() else []
+    )
+    for top_p in (*EDGES, *(one for one in reached if one < 1)):
         expected, mass = torch.zeros_like(weights), Fraction(0)
-        for place in sorted(range(len(weights)), key=lambda one: (-weights[one].item(), one)):
+        for place in order:
             if mass < Fraction(top_p):
                 expected[place] = weights[place]
             mass += Fraction(weights[place].item())
