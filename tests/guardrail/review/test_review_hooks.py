@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
 
-from guardrail import AbstainedError, Guardrail, UsageError, Verdict
-from guardrail.guard.abstention import ABSTENTION, Abstention
+from guardrail import AbstainedError, Guardrail, UnmeasuredError, UsageError, Verdict
+from guardrail.guard.abstention import ABSTENTION, Abstention, fall_back
 from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -175,6 +176,17 @@ def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) 
         assert error.ticket == store.items(newest=True)[0].id
         assert error.ticket in error.message
     assert len(store.items(["pending"])) == 2
+
+
+def test_the_ticket_of_a_guard_that_took_over_is_kept() -> None:
+    verdict = guarded("message").assess(QUESTION)
+
+    def unmeasured(_: object) -> None:
+        raise UnmeasuredError(verdict, "Later.", "ticket-7")
+
+    with pytest.raises(AbstainedError) as held:
+        fall_back(Abstention(verdict, [HumanMessage(QUESTION)], RunnableLambda(unmeasured), ""))
+    assert (type(held.value), held.value.ticket) == (AbstainedError, "ticket-7")
 
 
 def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(
