@@ -100,6 +100,7 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     rows = over_seeds(read_records(tmp_path / "scored.jsonl"), known, range(20), sizes)
     broken = {case: sum(row.error[case] > sizes.alpha for row in rows) for case in CASES}
     assert broken["certified"] <= 5
-    assert min(row.answered["certified"] for row in rows) > 0  # no seed keeps it by answering nothing
+    # Hardly a seed keeps it by answering nothing, as it must where its 300 labels happen to have many errors.
+    assert sum(row.answered["certified"] > 0.3 for row in rows) >= 16
     assert broken[SKIPPED] > broken["certified"] + 2
     assert all(row.refused for row in rows)
