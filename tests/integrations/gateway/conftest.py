@@ -153,7 +153,7 @@ def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
             upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
             one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
             more = {
-                name: {**other, "artifact": path if other.get("artifact") is True else other.get("artifact")}
+                name: {**other, "artifact": path if other.get("artifact") is True else other.get("artifact") or None}
                 for name, other in (more or {}).items()
             }
             models = {"support": one, **more}
