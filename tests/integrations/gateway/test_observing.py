@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.observe import Observed
+from guardrail.judges import normalise
 from guardrail.review.audits import chosen
 from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
@@ -22,6 +24,7 @@ from integrations.gateway import Gateway
 from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served, cascade
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
+RECORDED = Path(__file__).parents[3] / "examples" / "recorded" / "triviaqa-500.jsonl"
 COLLECT = {"n": 4, "primary": "sampled", "temperature": 1, "top_p": 1}
 
 
@@ -183,14 +186,16 @@ def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: 
 def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
 
-    90 questions, of which a third are certain, a third uncertain and a third certain and wrong half of the time.
+    90 questions of TriviaQA, answered with what a large model said.
     """
-    path = tmp_path / "observed.jsonl"
-    questions = [f"question {number}" for number in range(90)]
-    endpoint.answers = {
-        one: [["right"], ["wrong", "right", "else", "more"], [("right", "wrong")[number % 2]]][number % 3]
-        for number, one in enumerate(questions)
-    }
+    with RECORDED.open(encoding="utf-8") as lines:
+        rows = {row["question"]: row for row in map(json.loads, itertools.islice(lines, 90))}
+    endpoint.answers = {one: row["samples"] for one, row in rows.items()}
+    questions, path = list(rows), tmp_path / "observed.jsonl"
+
+    def wrong(question: str, answer: str | None) -> bool:
+        return normalise(answer or "") not in map(normalise, rows[question]["references"])
+
     records = {"path": path}
     half = observing(serve, endpoint, probe="auto", records=records, rate=0.5)
     for one in questions:
@@ -198,9 +203,10 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     watched = counts(half)
     file = read_records(path)
     judged = score_records(file, [make_estimator("discrete_semantic_entropy")])
-    taken = [one for one in judged.records if next(iter(one.scores.values())).value is not None]
-    passed = [one for one in taken if (next(iter(one.scores.values())).value or 0.0) <= 0.1]
-    estimate = (len(passed) / len(taken), sum(one.answer == "wrong" for one in passed) / len(passed))
+    taken = judged.records
+    scores = [next(iter(one.scores.values())).value for one in taken]  # None, not measured, is not accepted
+    passed = [one for one, score in zip(taken, scores, strict=True) if score is not None and score <= 0.1]
+    estimate = (len(passed) / len(taken), sum(wrong(one.question, one.answer) for one in passed) / len(passed))
     assert watched.acceptance == estimate[0]
     assert watched.chosen == len(file.records) < 90
 
@@ -212,7 +218,7 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
     }
     # The same requests, the same verdicts: exactly. And the sample, chosen by hash, speaks for all of them.
     assert {one.question for one in passed} == accepted.keys() & {one.question for one in taken}
-    rates = (len(accepted) / 90, sum(text == "wrong" for text in accepted.values()) / len(accepted))
+    rates = (len(accepted) / 90, sum(wrong(*one) for one in accepted.items()) / len(accepted))
     for guess, truth, size in zip(estimate, rates, (len(taken), len(passed)), strict=True):
         assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
     write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
