@@ -24,7 +24,7 @@ from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.prober import probe
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
-from guardrail.types import SampleSet, SamplingPlan
+from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 
 from .batches import Batches
 from .progress import Progress, silent
@@ -357,8 +357,10 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     report, _ = probe(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:
+        bare = problem[0] is Unmeasured.NO_LOGPROBS
+        way_out = "Use an estimator without them (--estimator discrete_semantic_entropy). " if bare else ""
         raise GuardrailError(
-            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. "
+            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. {way_out}"
             "`guardrail doctor --model MODEL` shows what it honours."
         )
     return report

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 from pydantic import BaseModel, SecretStr
 
+from calibrate.data.collect import collect_records
+from calibrate.data.questions import Question
 from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
 from guardrail.errors import GuardrailError
 from guardrail.models import resolve_model
@@ -193,6 +196,13 @@ def test_log_probabilities_that_are_none_are_unmeasured(endpoint: Endpoint, mode
     (drawn,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=2, logprobs=True))
     assert drawn.problem is None
     assert all(sample.logprobs is None for sample in (drawn.primary, *drawn.samples) if sample is not None)
+
+
+def test_collecting_where_there_are_no_log_probabilities_names_the_way_out(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.mode = "no_logprobs"
+    asked, plan = [Question(id="q", question="q?")], SamplingPlan(n=2, logprobs=True)
+    with pytest.raises(GuardrailError, match=r"\(no_logprobs\).*--estimator discrete_semantic_entropy"):
+        collect_records(asked, chat(endpoint), plan, tmp_path / "r.jsonl")
 
 
 # -- options
