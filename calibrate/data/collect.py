@@ -324,7 +324,8 @@ class Drawing:
                 if not running:
                     return
                 finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in finished:
+                # Good answers first. Every error is read: asyncio prints those that nobody reads.
+                for task in sorted(finished, key=lambda task: task.exception() is not None):
                     yield task.result()
         finally:
             for task in running:
