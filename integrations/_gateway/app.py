@@ -54,6 +54,8 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PRIVATE = {"Cache-Control": "no-store"}
 """A ticket changes, and its reply is for one key, which a cache does not see in every header that can have it."""
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
+LEFT = _responses.Response(status_code=499)
+"""For a client that has gone; it only shows in the metrics."""
 log = logging.getLogger("guardrail")
 Result = Answer | ApiError
 
@@ -170,6 +172,8 @@ class Gateway:
                 response = await self._respond(request, request_id)
         except ApiError as error:
             response = _error(error)
+        except _requests.ClientDisconnect:  # before the whole body was here
+            response = LEFT
         except Exception as error:
             response = _error(_failed(f"request {request_id}", error))
         try:
@@ -354,7 +358,7 @@ class Gateway:
             if not work.task.done() and not gone.done():
                 frames, leave = self._late_frames(work, leave, reply), _nothing
                 return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
-            return reply(_result(work.task)) if work.task.done() else _responses.Response(status_code=499)
+            return reply(_result(work.task)) if work.task.done() else LEFT
         finally:
             gone.cancel()
             leave()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -583,6 +584,19 @@ def test_a_ticket_for_a_caller_that_parses_the_answer(serve: Serve, tmp_path: Pa
 
 ADDING: dict[str, Any] = {"name": "add", "arguments": {"a": 1}}
 SUM = Candidate(tool_calls=(ToolCall(**ADDING),))
+
+
+def test_a_client_that_leaves_before_its_body_is_here_is_no_fault(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve()
+    address = httpx.URL(served.url)
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+        client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+    left = 'guardrail_http_requests_total{route="/v1/chat/completions",status="4xx"} 1.0'
+    assert any(left in served.http.get("/metrics").text for _ in range(500))  # it sees that soon
+    assert (endpoint.requests, caplog.text) == (0, "")
 
 
 def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
