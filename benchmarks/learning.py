@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
-from calibrate.reviews import Pool, Reviewed, thinned
+from calibrate.reviews import ReviewedItem, ReviewPool, thinned
 from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
@@ -29,7 +29,7 @@ ARTIFACT = make_artifact(ScriptedChat())
 SYSTEMS = ("old", "refit, thinned", "refit, all decisions")
 
 
-def template(accepted: bool) -> Reviewed:
+def template(accepted: bool) -> ReviewedItem:
     """An item to copy; validating thousands of verdicts anew would take minutes."""
     verdict = Verdict(
         accepted=accepted,
@@ -42,7 +42,7 @@ def template(accepted: bool) -> Reviewed:
         artifact=ARTIFACT.digest,
         candidate=Sample(text="a"),
     )
-    return Reviewed(
+    return ReviewedItem(
         key="", name="", question="", group=None, verdict=verdict, chance=1.0, correct=True, open=False, action=None
     )
 
@@ -52,7 +52,7 @@ TEMPLATES = {accepted: template(accepted) for accepted in (True, False)}
 
 def pool_of(
     u: NDArray[np.float64], error: NDArray[np.int64], threshold: float, rate: float, rng: np.random.Generator
-) -> Pool:
+) -> ReviewPool:
     """The queue after these questions."""
     items = []
     for score, wrong in zip(u.tolist(), error.tolist(), strict=True):
@@ -64,7 +64,7 @@ def pool_of(
         verdict = made.verdict.model_copy(update={"uncertainty": scored})
         chance = rate if accepted else 1.0
         items.append(replace(made, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
-    return Pool(tuple(items), {}, 0)
+    return ReviewPool(tuple(items), {}, 0)
 
 
 def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:
@@ -73,7 +73,7 @@ def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float)
     return found.threshold if isinstance(found, Feasible) else -np.inf
 
 
-def arrays(items: list[Reviewed]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def arrays(items: list[ReviewedItem]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors."""
     scores = np.array([item.verdict.uncertainty.value for item in items], dtype=np.float64)
     return scores, np.array([not item.correct for item in items], dtype=np.int64)

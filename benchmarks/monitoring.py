@@ -33,7 +33,7 @@ from guardrail.monitor.drift import DRIFT_BETS
 from guardrail.monitor.risk import RISK_BETS
 from guardrail.outcome import Feasible
 from guardrail.review import Monitors, ReviewStore
-from guardrail.review.monitors.folding import FOLD_AT_ONCE, Inbox, put
+from guardrail.review.monitors.inbox import FOLD_AT_ONCE, Inbox, put
 from guardrail.testing import ScriptedChat, make_artifact
 
 CALIBRATION, QUIET, LONGEST = 1_000, 300, 2_000

@@ -29,10 +29,10 @@ from .data.collect import collect_records  # noqa: E402
 from .data.questions import Question, read_questions  # noqa: E402
 from .data.records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
 from .data.split import split  # noqa: E402
+from .dataframe import Records, from_frame  # noqa: E402
 from .evaluation.audit import audit  # noqa: E402
 from .evaluation.evaluate import evaluate  # noqa: E402
 from .evaluation.planning import Plan, plan  # noqa: E402
-from .frames import Records, from_frame  # noqa: E402
 from .pipeline import fit_artifact, held_out, refit  # noqa: E402
 from .report import write_report  # noqa: E402
 from .scoring.scores import score_records  # noqa: E402

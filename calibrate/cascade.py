@@ -25,8 +25,8 @@ from guardrail.types import Unmeasured
 from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
-from .grammar import estimator_flags
 from .pipeline import CERTIFICATE_DELTA, fit_artifact
+from .spec_syntax import estimator_flags
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
 

@@ -18,16 +18,16 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.columns import CUT, ENDED, ColumnRecords, among, coded_groups, open_records, records_fingerprint
+from .data.column_store import CUT, ENDED, ColumnRecords, among, coded_groups, open_records, records_fingerprint
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint, question_digest
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, all_grouped, one_per_cluster, split
-from .grammar import estimator_flags
 from .scoring.ensemble import refuse_overlap, training_of
 from .scoring.reach import at_look, check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays, labels_of, taken
 from .segments import BySegment, with_segments
+from .spec_syntax import estimator_flags
 from .thresholds import DEFAULT_DELTA, fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
@@ -35,8 +35,8 @@ from .thresholds.rule import Rule
 
 __all__ = [
     "CERTIFICATE_DELTA",
+    "GateCounts",
     "Groups",
-    "HeldOut",
     "accepted_of",
     "at_calibration",
     "calibration_part",
@@ -61,7 +61,7 @@ CERTIFICATE_DELTA = 0.1
 """Failure probability of the certificate that every artifact carries."""
 
 
-class HeldOut(Frozen):
+class GateCounts(Frozen):
     """What a gate did on labelled questions it was not fitted on. Intervals are 95 % Clopper-Pearson."""
 
     n: int
@@ -80,7 +80,7 @@ class HeldOut(Frozen):
     """Share of the right answers that were accepted, with its interval; None when no answer was right."""
 
     @classmethod
-    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int) -> HeldOut:
+    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int) -> GateCounts:
         """From counts; n is at least 1."""
         return cls(
             n=n,
@@ -279,7 +279,7 @@ def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
     )
 
 
-def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> HeldOut:
+def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> GateCounts:
     """What the artifact's gate does on labelled records. Records without a label are left out.
 
     Raises:
@@ -293,7 +293,7 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     refuse_choice(artifact, labelled, "test")
     refuse_fitted(artifact, labelled, "test")
     right, accepted = labels_of(labelled) == 1, accepted_of(artifact, labelled, estimator)
-    return HeldOut.count(
+    return GateCounts.count(
         n=len(labelled),
         n_accepted=int(np.count_nonzero(accepted)),
         n_errors=int(np.count_nonzero(accepted & ~right)),
@@ -301,13 +301,13 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     )
 
 
-def at_calibration(artifact: CalibrationArtifact) -> HeldOut:
+def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
     outcome = artifact.outcome
     wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
     if artifact.segments is not None:
         wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
-    return HeldOut.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
+    return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
 
 
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Record]:

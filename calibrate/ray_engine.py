@@ -227,7 +227,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _RayJob:
     """What is the same for all parts."""
 
     name: str
@@ -287,7 +287,7 @@ def score_on_ray(
             if other != folder.name:  # of a file or of settings that are no longer there
                 shutil.rmtree(target.parent / other)
         files = [folder / f"{number:06}.jsonl" for number in range(len(parts))]
-        job = _Job(name, source, reader.header, estimators, unanimous_at)
+        job = _RayJob(name, source, reader.header, estimators, unanimous_at)
         left = [number for number, file in enumerate(files) if not file.exists()]
         done = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
         total = reader.header.n_questions
@@ -310,7 +310,9 @@ def score_on_ray(
     return scoring.header, summary
 
 
-def _score_parts(cluster: _Cluster, job: _Job, parts: Mapping[int, tuple[Spans, Path]], models: bool) -> Iterator[int]:
+def _score_parts(
+    cluster: _Cluster, job: _RayJob, parts: Mapping[int, tuple[Spans, Path]], models: bool
+) -> Iterator[int]:
     """The number of records of each part that is done, as they are done."""
     asks: dict[str, float] = {"CPU": 1}
     if models and cluster.resources().get("GPU"):
@@ -344,7 +346,7 @@ _MADE: dict[str, Scoring] = {}
 """The scoring of the job that a process works for: a judge that is a model is loaded once in each."""
 
 
-def _score_part(job: _Job, spans: Spans, file: Path) -> int:
+def _score_part(job: _RayJob, spans: Spans, file: Path) -> int:
     """Score parts of a file in a worker, write them to a separate file and return how many records they are."""
     if job.name not in _MADE:
         _MADE.clear()
@@ -452,7 +454,7 @@ def _summarised(lines: Iterator[bytes], source: Path, summary: ScoreSummary) -> 
 
 
 class RayCollector:
-    """Asks an endpoint from several processes: an `Engine` of `collect_records`.
+    """Asks an endpoint from several processes: an `DrawingEngine` of `collect_records`.
 
     Each actor keeps its answers in a shard (a record file in ``.NAME.shards`` beside the target), every one on disk
     before the next is waited for. Records come in the order of the questions. What a killed process left in its shards
@@ -486,7 +488,7 @@ class RayCollector:
         self._folder: Path | None = None
 
     def records(self, drawing: Drawing, path: Path, header: RecordHeader) -> Generator[list[Record], None, None]:
-        """The records of all questions, in their order; see `calibrate.data.collect.Engine`.
+        """The records of all questions, in their order; see `calibrate.data.collect.DrawingEngine`.
 
         Raises:
             UsageError: The model is of local weights; or nodes do not see the same file.

@@ -26,8 +26,8 @@ __all__ = [
     "STOP_STRINGS",
     "TABLE",
     "CallSetting",
-    "Carried",
-    "Effect",
+    "ProviderSettings",
+    "SettingRole",
     "bindings_for",
     "call_settings",
     "carried",
@@ -211,7 +211,7 @@ def _named(bindings: Bindings) -> str:
 # and which only concern the transport of a request.
 
 
-class Effect(Enum):
+class SettingRole(Enum):
     """What a setting does."""
 
     PLAN = "fixed by the plan"
@@ -230,7 +230,7 @@ class CallSetting(NamedTuple):
     """One row of the table."""
 
     name: str
-    effect: Effect
+    effect: SettingRole
     allowed_in: frozenset[str]
     """Which calls may carry it.
 
@@ -245,74 +245,74 @@ STOP_STRINGS = ("stop", "stop_sequences")
 """Names of the stop strings; the first is the plan's."""
 
 _ROWS = (
-    (Effect.PLAN, "temperature", "openai frameworks"),
-    (Effect.PLAN, "top_p", "openai frameworks"),
-    (Effect.PLAN, "max_tokens", "openai frameworks"),
-    (Effect.PLAN, "max_completion_tokens", "openai"),
-    (Effect.PLAN, "max_output_tokens", ""),
-    (Effect.PLAN, "num_predict", ""),
-    (Effect.PLAN, "stop", "openai"),
-    (Effect.PLAN, "stop_sequences", ""),
-    (Effect.PLAN, "stop_token_ids", ""),
-    (Effect.PLAN, "seed", "openai"),
-    (Effect.PLAN, "n", "openai"),
-    (Effect.PLAN, "logprobs", "openai frameworks"),
-    (Effect.PLAN, "top_logprobs", "openai openai-agents"),
-    (Effect.PLAN, "openai_logprobs", "pydantic-ai"),
-    (Effect.PLAN, "openai_top_logprobs", "pydantic-ai"),
-    (Effect.BINDING, "tools", "openai frameworks litellm"),
-    (Effect.BINDING, "tool_choice", "openai frameworks openai-agents pydantic-ai litellm"),
-    (Effect.BINDING, "response_format", "openai frameworks litellm"),
-    (Effect.SHAPING, "best_of", ""),
-    (Effect.SHAPING, "extra_body", ""),
-    (Effect.SHAPING, "frequency_penalty", "openai"),
-    (Effect.SHAPING, "logit_bias", "openai"),
-    (Effect.SHAPING, "min_p", ""),
-    (Effect.SHAPING, "mirostat", ""),
-    (Effect.SHAPING, "model_kwargs", ""),
-    (Effect.SHAPING, "parallel_tool_calls", "openai"),
-    (Effect.SHAPING, "presence_penalty", "openai"),
-    (Effect.SHAPING, "reasoning_effort", "openai"),
-    (Effect.SHAPING, "repeat_penalty", ""),
-    (Effect.SHAPING, "repetition_penalty", ""),
-    (Effect.SHAPING, "top_k", ""),
-    (Effect.SHAPING, "typical_p", ""),
-    (Effect.TRANSPORT, "cache", "pydantic-ai"),
-    (Effect.TRANSPORT, "cache_control", "langchain"),
-    (Effect.TRANSPORT, "extra_headers", "langchain openai-agents pydantic-ai"),
-    (Effect.TRANSPORT, "extra_query", "langchain"),
-    (Effect.TRANSPORT, "first_event_timeout", "pydantic-ai"),
-    (Effect.TRANSPORT, "guardrails", "litellm"),
-    (Effect.TRANSPORT, "headers", "langchain"),
-    (Effect.TRANSPORT, "include_usage", "openai-agents"),
-    (Effect.TRANSPORT, "litellm_metadata", "litellm"),
-    (Effect.TRANSPORT, "max_retries", "pydantic-ai"),
-    (Effect.TRANSPORT, "metadata", "langchain openai openai-agents litellm"),
-    (Effect.TRANSPORT, "preserve_raw_usage", "openai-agents"),
-    (Effect.TRANSPORT, "prompt_cache_key", "langchain openai litellm"),
-    (Effect.TRANSPORT, "prompt_cache_options", "openai-agents"),
-    (Effect.TRANSPORT, "prompt_cache_retention", "langchain openai openai-agents"),
-    (Effect.TRANSPORT, "request_timeout", "langchain pydantic-ai"),
-    (Effect.TRANSPORT, "response_include", "openai-agents"),
-    (Effect.TRANSPORT, "retry", "openai-agents"),
-    (Effect.TRANSPORT, "safety_identifier", "langchain openai litellm"),
-    (Effect.TRANSPORT, "service_tier", "langchain openai pydantic-ai litellm"),
-    (Effect.TRANSPORT, "store", "langchain openai openai-agents litellm"),
-    (Effect.TRANSPORT, "stream", "openai litellm"),
-    (Effect.TRANSPORT, "stream_options", "openai litellm"),
-    (Effect.TRANSPORT, "tags", "litellm"),
-    (Effect.TRANSPORT, "timeout", "langchain openai-agents pydantic-ai litellm"),
-    (Effect.TRANSPORT, "user", "langchain openai litellm"),
-    (Effect.INTERNAL, "ls_structured_output_format", ""),
-    (Effect.INTERNAL, "strict", ""),
-    (Effect.INTERNAL, "stream_usage", ""),
+    (SettingRole.PLAN, "temperature", "openai frameworks"),
+    (SettingRole.PLAN, "top_p", "openai frameworks"),
+    (SettingRole.PLAN, "max_tokens", "openai frameworks"),
+    (SettingRole.PLAN, "max_completion_tokens", "openai"),
+    (SettingRole.PLAN, "max_output_tokens", ""),
+    (SettingRole.PLAN, "num_predict", ""),
+    (SettingRole.PLAN, "stop", "openai"),
+    (SettingRole.PLAN, "stop_sequences", ""),
+    (SettingRole.PLAN, "stop_token_ids", ""),
+    (SettingRole.PLAN, "seed", "openai"),
+    (SettingRole.PLAN, "n", "openai"),
+    (SettingRole.PLAN, "logprobs", "openai frameworks"),
+    (SettingRole.PLAN, "top_logprobs", "openai openai-agents"),
+    (SettingRole.PLAN, "openai_logprobs", "pydantic-ai"),
+    (SettingRole.PLAN, "openai_top_logprobs", "pydantic-ai"),
+    (SettingRole.BINDING, "tools", "openai frameworks litellm"),
+    (SettingRole.BINDING, "tool_choice", "openai frameworks openai-agents pydantic-ai litellm"),
+    (SettingRole.BINDING, "response_format", "openai frameworks litellm"),
+    (SettingRole.SHAPING, "best_of", ""),
+    (SettingRole.SHAPING, "extra_body", ""),
+    (SettingRole.SHAPING, "frequency_penalty", "openai"),
+    (SettingRole.SHAPING, "logit_bias", "openai"),
+    (SettingRole.SHAPING, "min_p", ""),
+    (SettingRole.SHAPING, "mirostat", ""),
+    (SettingRole.SHAPING, "model_kwargs", ""),
+    (SettingRole.SHAPING, "parallel_tool_calls", "openai"),
+    (SettingRole.SHAPING, "presence_penalty", "openai"),
+    (SettingRole.SHAPING, "reasoning_effort", "openai"),
+    (SettingRole.SHAPING, "repeat_penalty", ""),
+    (SettingRole.SHAPING, "repetition_penalty", ""),
+    (SettingRole.SHAPING, "top_k", ""),
+    (SettingRole.SHAPING, "typical_p", ""),
+    (SettingRole.TRANSPORT, "cache", "pydantic-ai"),
+    (SettingRole.TRANSPORT, "cache_control", "langchain"),
+    (SettingRole.TRANSPORT, "extra_headers", "langchain openai-agents pydantic-ai"),
+    (SettingRole.TRANSPORT, "extra_query", "langchain"),
+    (SettingRole.TRANSPORT, "first_event_timeout", "pydantic-ai"),
+    (SettingRole.TRANSPORT, "guardrails", "litellm"),
+    (SettingRole.TRANSPORT, "headers", "langchain"),
+    (SettingRole.TRANSPORT, "include_usage", "openai-agents"),
+    (SettingRole.TRANSPORT, "litellm_metadata", "litellm"),
+    (SettingRole.TRANSPORT, "max_retries", "pydantic-ai"),
+    (SettingRole.TRANSPORT, "metadata", "langchain openai openai-agents litellm"),
+    (SettingRole.TRANSPORT, "preserve_raw_usage", "openai-agents"),
+    (SettingRole.TRANSPORT, "prompt_cache_key", "langchain openai litellm"),
+    (SettingRole.TRANSPORT, "prompt_cache_options", "openai-agents"),
+    (SettingRole.TRANSPORT, "prompt_cache_retention", "langchain openai openai-agents"),
+    (SettingRole.TRANSPORT, "request_timeout", "langchain pydantic-ai"),
+    (SettingRole.TRANSPORT, "response_include", "openai-agents"),
+    (SettingRole.TRANSPORT, "retry", "openai-agents"),
+    (SettingRole.TRANSPORT, "safety_identifier", "langchain openai litellm"),
+    (SettingRole.TRANSPORT, "service_tier", "langchain openai pydantic-ai litellm"),
+    (SettingRole.TRANSPORT, "store", "langchain openai openai-agents litellm"),
+    (SettingRole.TRANSPORT, "stream", "openai litellm"),
+    (SettingRole.TRANSPORT, "stream_options", "openai litellm"),
+    (SettingRole.TRANSPORT, "tags", "litellm"),
+    (SettingRole.TRANSPORT, "timeout", "langchain openai-agents pydantic-ai litellm"),
+    (SettingRole.TRANSPORT, "user", "langchain openai litellm"),
+    (SettingRole.INTERNAL, "ls_structured_output_format", ""),
+    (SettingRole.INTERNAL, "strict", ""),
+    (SettingRole.INTERNAL, "stream_usage", ""),
 )
 
 TABLE = {name: CallSetting(name, effect, frozenset(calls.split())) for effect, name, calls in _ROWS}
 """Every known setting by name."""
 
 
-def names(*effects: Effect, allowed_in: str | None = None) -> frozenset[str]:
+def names(*effects: SettingRole, allowed_in: str | None = None) -> frozenset[str]:
     """Names of the settings with one of these effects.
 
     Args:
@@ -357,7 +357,7 @@ _ONE_OF_TWO = frozenset({"ChatAnthropic", "ChatBedrock", "ChatBedrockConverse"})
 """Classes whose newer models refuse temperature and top_p together, so a top_p of 1 (no truncation) is not sent."""
 
 
-class Carried(NamedTuple):
+class ProviderSettings(NamedTuple):
     """Settings in the words of a model's class."""
 
     fields: dict[str, Any]
@@ -366,7 +366,7 @@ class Carried(NamedTuple):
     """Keywords of a call."""
 
 
-def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
+def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> ProviderSettings:
     """The settings of a call (temperature, top_p, max_tokens, stop, seed, logprobs) as a model's class takes them.
 
     A class that is not listed takes them under the plan's names as keywords of a call and as fields where it has them.
@@ -399,7 +399,7 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> Carried:
                 fields[word[1:]] = value
             if word[0] != ".":
                 call[word.removeprefix("+")] = value
-    return Carried(fields, call)
+    return ProviderSettings(fields, call)
 
 
 def check_settings(model: BaseChatModel, plan: SamplingPlan) -> None:

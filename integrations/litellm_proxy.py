@@ -28,7 +28,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail import AbstainedError, CalibrationArtifact, UnmeasuredError
-from guardrail.bindings import Effect, bindings_for, names
+from guardrail.bindings import SettingRole, bindings_for, names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
@@ -84,7 +84,7 @@ PASSED = frozenset(
     }
 )
 """Kinds of calls whose results are not texts of a language model."""
-PLAIN = names(Effect.TRANSPORT, Effect.BINDING, allowed_in="litellm") | {"messages", "model"}
+PLAIN = names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in="litellm") | {"messages", "model"}
 """What a client may send: anything else would change how the answer is drawn."""
 HEADERS = "guardrail_headers"
 NO_CACHE = {"no-cache": True, "no-store": True}

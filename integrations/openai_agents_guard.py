@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.bindings import Effect, names
+from guardrail.bindings import SettingRole, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -90,7 +90,7 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-PASSED_ON = names(Effect.TRANSPORT, allowed_in="openai-agents")
+PASSED_ON = names(SettingRole.TRANSPORT, allowed_in="openai-agents")
 """Settings of a request that cannot change an answer: each sample's call carries them, too.
 
 ``retry`` is among them, as `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.

@@ -25,7 +25,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail.bindings import Effect, names
+from guardrail.bindings import SettingRole, names
 from guardrail.errors import UsageError
 from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
@@ -43,8 +43,8 @@ from ._openai.sampling import (
     N_REFUSED,
     SAMPLES,
     Ask,
+    AskOutcome,
     Deadlines,
-    Outcome,
     after,
     asks_for,
     outcome_of,
@@ -57,7 +57,7 @@ __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"
 
 T = TypeVar("T")
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | names(
-    Effect.PLAN, Effect.BINDING, allowed_in="openai"
+    SettingRole.PLAN, SettingRole.BINDING, allowed_in="openai"
 )
 """What a plan, a field of the class or a call sets in a request; ``extra_body`` must not."""
 
@@ -202,15 +202,15 @@ class OpenAICompatibleChat(NativeChat):
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
         endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(self.max_concurrency)
 
-        async def one(ask: Ask, body: dict[str, Any]) -> Outcome:
+        async def one(ask: Ask, body: dict[str, Any]) -> AskOutcome:
             async with slots:
                 started = time.perf_counter()
                 return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt)), started)
 
-        async def alone(ask: Ask) -> Outcome:
+        async def alone(ask: Ask) -> AskOutcome:
             return await one(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
 
-        async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, Outcome]]:
+        async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, AskOutcome]]:
             outcome = await one(ask, body)
             if not ask.apart or outcome.status not in N_REFUSED:
                 return [(ask, outcome)]
@@ -337,7 +337,7 @@ class OpenAICompatibleChat(NativeChat):
             named.pop("seed", None)
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
-    def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> Outcome:
+    def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> AskOutcome:
         describe_error = self._endpoint().describe_error
         return outcome_of(ask, attempted, started, describe_error=describe_error, pinned=self.system_fingerprint)
 

@@ -20,7 +20,7 @@ from pydantic import AliasChoices, Field
 from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
-from guardrail.bindings import Effect, bindings_for, names
+from guardrail.bindings import SettingRole, bindings_for, names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
@@ -33,8 +33,8 @@ from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType
 from ._agents.held import edit_note
 from ._frameworks.chat import (
+    LRU,
     FrameworkChat,
-    Latest,
     check_call,
     guard_settings,
     is_reviewed,
@@ -91,7 +91,7 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-PASSED_ON = names(Effect.TRANSPORT, allowed_in="pydantic-ai")
+PASSED_ON = names(SettingRole.TRANSPORT, allowed_in="pydantic-ai")
 """Settings of a request that cannot change an answer: each sample's call carries them, too."""
 HARMLESS = PASSED_ON | {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
@@ -436,7 +436,7 @@ class GuardCapability(AbstractCapability[Any]):
     """Older spelling of ``calibrated_settings``."""
     options: InitVar[Mapping[str, Any] | None] = None
     """Older spelling of ``guard_options``."""
-    _wrapped: Latest[GuardedModel] = field(default_factory=lambda: Latest(MODELS), init=False, repr=False)
+    _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
 
     def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
         refuse_unreviewed(self.tools or {}, reviewed=self._asks)

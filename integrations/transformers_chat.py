@@ -29,13 +29,13 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 
 from ._local.decoding import Row, prefill, uniforms
-from ._local.engine import CANCELLED, Engine, Request
+from ._local.engine import CANCELLED, DecodingRequest, Engine
 from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
 from ._local.outputs import NOT_FINITE, SampleReader, as_chunk, chat_result, last_chunk, not_finite
 from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
 from ._local.self_check import Support, self_check
-from ._local.tokens import Answer, Detokenizer, TextStream
+from ._local.tokens import DecodedText, Detokenizer, TextStream
 
 __all__ = ["TransformersChat", "from_text"]
 
@@ -174,13 +174,13 @@ class TransformersChat(NativeChat):
             self._plan_request(messages, plan, seed, offered) for messages, seed in zip(prompts, seeds, strict=True)
         ]
         start = time.perf_counter()
-        requests = [request for request in prepared if isinstance(request, Request)]
+        requests = [request for request in prepared if isinstance(request, DecodingRequest)]
         responses = iter(self._engine.submit(requests))
         seconds = time.perf_counter() - start
         reader = SampleReader(plan, self._engine.detokenizer, tool_names(offered))
         return [
             reader.read(messages, request, next(responses), seconds)
-            if isinstance(request, Request)
+            if isinstance(request, DecodingRequest)
             else reader.failed(messages, Unmeasured.NO_OPTIONS, str(request))
             for messages, request in zip(prompts, prepared, strict=True)
         ]
@@ -202,7 +202,7 @@ class TransformersChat(NativeChat):
 
     def _plan_request(
         self, messages: Sequence[BaseMessage], plan: SamplingPlan, seed: int | None, tools: Sequence[dict[str, Any]]
-    ) -> Request | UnreadableOptionError:
+    ) -> DecodingRequest | UnreadableOptionError:
         """The plan's request for this prompt, or why its options cannot be read."""
         text, ids = self._encode(messages, tools)
         options: tuple[tuple[int, ...], ...] = ()
@@ -222,7 +222,7 @@ class TransformersChat(NativeChat):
             draws = uniforms(seed, plan.n + 1, plan.max_tokens)  # the last, so that the samples' are those of before
             *sampled, drawn = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
             rows = (drawn if plan.primary == "sampled" else Row(plan.max_tokens), *sampled)
-        request = Request(ids, rows, options, plan.stop, frozenset(plan.stop_token_ids))
+        request = DecodingRequest(ids, rows, options, plan.stop, frozenset(plan.stop_token_ids))
         check_length(len(ids), request.longest, self._local.context)
         return request
 
@@ -250,12 +250,12 @@ class TransformersChat(NativeChat):
     def _settings(self, stop: list[str] | None, call: dict[str, Any]) -> CallSettings:
         return CallSettings.resolve({name: getattr(self, name) for name in self.CALL}, stop, call)
 
-    def _chat_request(self, messages: Sequence[BaseMessage], settings: CallSettings) -> Request:
+    def _chat_request(self, messages: Sequence[BaseMessage], settings: CallSettings) -> DecodingRequest:
         _, ids = self._encode(messages, settings.tools)
         check_length(len(ids), settings.max_tokens, self._local.context)
         draws = uniforms(settings.seed, settings.n, settings.max_tokens)
         rows = (Row(settings.max_tokens, settings.temperature, settings.top_p, draw) for draw in draws)
-        return Request(ids, tuple(rows), stops=settings.stop, stop_ids=frozenset(settings.stop_token_ids))
+        return DecodingRequest(ids, tuple(rows), stops=settings.stop, stop_ids=frozenset(settings.stop_token_ids))
 
     def _generate(
         self,
@@ -283,7 +283,7 @@ class TransformersChat(NativeChat):
             model=self._local.name,
         )
 
-    def _answer(self, ids: list[int], logprobs: list[float], ended: bool, settings: CallSettings) -> Answer:
+    def _answer(self, ids: list[int], logprobs: list[float], ended: bool, settings: CallSettings) -> DecodedText:
         return self._engine.detokenizer.answer(
             ids,
             logprobs,
@@ -336,7 +336,7 @@ class TransformersChat(NativeChat):
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
-    def _chunks(self, request: Request, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
+    def _chunks(self, request: DecodingRequest, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
         """Decode one row and release the model between steps: a slow reader must not block other calls."""
         turns, text = self._engine.turns, TextStream(self._engine.detokenizer, settings.stop)
         with turns.exclusive():

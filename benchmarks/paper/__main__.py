@@ -12,7 +12,7 @@ from benchmarks.paper.figure import STYLES, risk_retention
 from benchmarks.paper.page import Measured, page
 from benchmarks.paper.pools import recorded_pools, simulated_pools
 from calibrate.data.progress import Progress, bar
-from calibrate.evaluation.tables import Pool, TableRow, average, methods, run, tables
+from calibrate.evaluation.tables import RecordPool, TableRow, average, methods, run, tables
 from guardrail.errors import require
 
 __all__ = ["curves", "main"]
@@ -21,7 +21,7 @@ _FIGURE = "images/paper-risk-retention.png"
 _ALPHAS = tuple(round(float(alpha), 3) for alpha in np.arange(0.05, 0.2501, 0.025))
 
 
-def curves(pools: Sequence[Pool], *, splits: int, seed: int, progress: Progress) -> tuple[TableRow, ...]:
+def curves(pools: Sequence[RecordPool], *, splits: int, seed: int, progress: Progress) -> tuple[TableRow, ...]:
     """Rows of the figure: a few methods at many targets, means over pools and models."""
     shown = {label: rule for label, rule in methods(0.05).items() if label in STYLES}
     rows: list[TableRow] = []

@@ -17,7 +17,7 @@ from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule, parse_number
 from calibrate.data.questions import Question
 from calibrate.evaluation.planning import Binormal
-from calibrate.evaluation.tables import Pool
+from calibrate.evaluation.tables import RecordPool
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 
@@ -28,7 +28,7 @@ Key = Callable[[str], object]
 
 def simulated_pools(
     repetitions: int, *, items: int = 4_000, seed: int = 0, populations: Sequence[Population] = POPULATIONS
-) -> list[Pool]:
+) -> list[RecordPool]:
     """Independent pools of every population, the paper's 4,000 items each.
 
     The scores of the estimators of one pool are drawn independently of each other given the errors.
@@ -41,16 +41,16 @@ def simulated_pools(
     ]
 
 
-def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> Pool:
+def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> RecordPool:
     error = (rng.random(items) >= population.accuracy).astype(np.int8)
     scores = {
         name: rng.normal(size=items) + Binormal(population.accuracy, auroc).gap * error
         for name, auroc in population.auroc.items()
     }
-    return Pool(population.dataset, population.model, error, scores)
+    return RecordPool(population.dataset, population.model, error, scores)
 
 
-def recorded_pools(folder: Path) -> list[Pool]:
+def recorded_pools(folder: Path) -> list[RecordPool]:
     """All pools of the data folder, each calibrated on at most 1,000 and at most half of its items.
 
     Raises:
@@ -72,7 +72,7 @@ def recorded_pools(folder: Path) -> list[Pool]:
     return pools
 
 
-def read_options(path: Path, dataset: str, model: str) -> Pool:
+def read_options(path: Path, dataset: str, model: str) -> RecordPool:
     """Multiple choice: the answer is the likeliest option; entropy over the options, and one minus the largest."""
     error, entropy, msp = [], [], []
     for row in _rows(path):
@@ -85,7 +85,7 @@ def read_options(path: Path, dataset: str, model: str) -> Pool:
     return _pool(dataset, model, error, {"PE": entropy, "MSP": msp})
 
 
-def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool:
+def read_samples(path: Path, dataset: str, model: str, correctness: str) -> RecordPool:
     """Sampled answers: the answer is the commonest; entropy of the distinct answers, and one minus its share.
 
     Answers are the same if they are the same number (correctness "numeric") or the same normalised text.
@@ -108,7 +108,7 @@ def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool
     return _pool(dataset, model, error, {"entropy": entropy, "vote": vote})
 
 
-def read_confidences(path: Path, dataset: str) -> list[Pool]:
+def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
     """A table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: a pool a model.
 
     Questions on which a model gave no confidence of either kind are left out of its pool.
@@ -126,10 +126,10 @@ def read_confidences(path: Path, dataset: str) -> list[Pool]:
     return pools
 
 
-def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> Pool:
+def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> RecordPool:
     arrays = {name: np.array(values) for name, values in scores.items()}
     half = min(1_000, len(error) // 2)
-    return Pool(dataset, model, np.array(error), arrays, n_calibration=half)
+    return RecordPool(dataset, model, np.array(error), arrays, n_calibration=half)
 
 
 def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

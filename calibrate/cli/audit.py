@@ -20,14 +20,14 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.columns import among
+from ..data.column_store import among
 from ..data.records import RecordReader
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
-from ..grammar import estimator_flags, written
 from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
+from ..spec_syntax import estimator_flags, written
 from .fit import merged_command, print_tested_segments
 from .frame import RecordsArgument, app, console, finish, listed, open_files, open_pool, print_line, read_pool
 

@@ -14,7 +14,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.specs import CorrectnessSpec
 
-from ..correctness import ChatJudge, CorrectnessRule, available_rules, make_rule
+from ..correctness import ChatLabelJudge, CorrectnessRule, available_rules, make_rule
 from ..data.records import RecordFile, read_records
 from ..evaluation.audit import prepared, refuse_shared
 from ..pipeline import require_same
@@ -108,7 +108,7 @@ def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path)
             "guard has to use the same artifact, since a list is shown only for the one it was made with."
         )
     if spec.name == "chat_judge" and judge_model is not None:
-        return ChatJudge(resolve_model(judge_model), records.with_name(f"{records.stem}.judge.jsonl"))
+        return ChatLabelJudge(resolve_model(judge_model), records.with_name(f"{records.stem}.judge.jsonl"))
     if judge_model is not None:
         raise UsageError(f"--judge-model is for chat_judge, but the artifact's rule is {spec.name}. Leave it out.")
     return make_rule(spec.name, **({} if spec.name == "chat_judge" else spec.params))

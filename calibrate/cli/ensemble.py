@@ -12,10 +12,10 @@ from guardrail.uncertainty.ensemble import EnsembleParams
 
 from ..data.records import write_records
 from ..data.split import Groups
-from ..grammar import cut
 from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.names import stored_key
+from ..spec_syntax import cut
 from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, print_line, read_pool, table
 
 __all__ = ["ensemble"]

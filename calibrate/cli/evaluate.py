@@ -17,11 +17,11 @@ from guardrail.errors import UsageError
 from ..data.progress import bar
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
-from ..evaluation.grid import Cell, Grid, Source, evaluate_grid, sources
-from ..grammar import parse_rule, rule_text
+from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..report.sentences import percent
+from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame import app, console, finish, keep_inputs, open_files, print_line, table, warn_repeated
 
@@ -209,7 +209,7 @@ def _plain(value: Estimate) -> str:
     return f"{value.value:.4f}" + ("" if value.se is None else f"±{value.se:.4f}")
 
 
-def _following(grid: Grid) -> str:
+def _following(grid: EvaluationGrid) -> str:
     """What to fit with: the best of several must not be picked on the questions of the fit, where auto can avoid it."""
     best = max(grid.cells, key=lambda cell: cell.evaluation.auroc or 0.0)
     several = len({cell.estimator for cell in grid.cells}) > 1

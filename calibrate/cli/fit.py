@@ -19,14 +19,14 @@ from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.outcome import Infeasible
 
-from ..data.columns import in_memory, share_ids
+from ..data.column_store import in_memory, share_ids
 from ..data.labels import GivenLabels, read_labels
 from ..data.records import Record, RecordFile, with_other_ids, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import AUTO, Chosen, choose_estimator
 from ..evaluation.label_checks import suspicious
-from ..pipeline import HeldOut, fit_artifact, looked_before, part_header, refuse_fitted, require_same
+from ..pipeline import GateCounts, fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
 from ..report.content import estimator_rows
@@ -415,7 +415,7 @@ def print_tested_segments(test: Audit | None) -> None:
         console.print(table("Segments on the test questions", columns, sentences.tested_segments(test)))
 
 
-def _counted(counts: HeldOut) -> list[str]:
+def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
     shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]

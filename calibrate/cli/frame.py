@@ -27,7 +27,7 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
-from ..data.columns import open_each, pool
+from ..data.column_store import open_each, pool
 from ..data.progress import bar
 from ..data.records import RecordFile, read_records, write_records
 

@@ -25,13 +25,13 @@ from guardrail.judges import normalise
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
-from ..correctness import ChatJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
+from ..correctness import ChatLabelJudge, CorrectnessRule, available_rules, default_rule, label_records, make_rule
 from ..correctness.registry import structured_advice
 from ..data.labels import (
     KEYS,
+    LabelSession,
     Order,
     Pressed,
-    Session,
     apply_labels,
     contradictions,
     open_store,
@@ -261,7 +261,7 @@ def _until_certified(
 def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
     """A labelling session; whether all that was asked for is labelled."""
     with open_store(labels) as store:
-        session = Session(queue, store)
+        session = LabelSession(queue, store)
         label_by_hand(session, console, sys.stdin)
         done, total = session.done, session.total
     if done == total:
@@ -281,7 +281,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
     from guardrail.review import ReviewStore
 
     with ReviewStore(url) as store, open_store(labels) as known:
-        session = Session(queue, known)
+        session = LabelSession(queue, known)
         for record in queue:
             if record.id in known.labels:
                 continue
@@ -340,7 +340,7 @@ def rule_from(
     """
     if judge_model is not None:
         refuse_mixed(name, threshold=threshold, tolerance=tolerance)
-        return ChatJudge(resolve_model(judge_model), cache)
+        return ChatLabelJudge(resolve_model(judge_model), cache)
     params: dict[str, Any] = {"threshold": threshold, "tolerance": tolerance}
     params = {key: value for key, value in params.items() if value is not None}
     if name is not None and name.startswith("chat_judge("):
@@ -457,7 +457,7 @@ _SHOWN = 8
 """Distinct samples on a card."""
 
 
-def label_by_hand(session: Session, console: Console, stream: TextIO) -> None:
+def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
     """Show records and read keys until all are done, or the person quits, or the input ends."""
     pressed = keys(stream)
     while (record := session.current) is not None:

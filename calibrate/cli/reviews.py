@@ -17,14 +17,14 @@ from guardrail.files import sqlite_path
 
 from ..data.progress import bar
 from ..data.records import write_records
-from ..pipeline import HeldOut
+from ..pipeline import GateCounts
 from ..report.sentences import percent
 from ..reviews import (
     AcceptedError,
     Learned,
     Missing,
-    Pool,
     Respond,
+    ReviewPool,
     Waiting,
     accepted_error,
     feed,
@@ -150,7 +150,7 @@ def _refuse_existing(out: Path | None) -> None:
 
 def _read(
     store: ReviewStore, artifacts: Sequence[CalibrationArtifact], respond: Respond, since: datetime | None
-) -> Pool:
+) -> ReviewPool:
     seconds = None if since is None else since.replace(tzinfo=UTC).timestamp()
     with bar(console, "Reading reviews", "items") as progress:
         return read_reviews(store, artifacts, respond=respond, since=seconds, progress=progress)
@@ -182,7 +182,7 @@ def opened_store(given: str) -> ReviewStore:
     return ReviewStore(given)
 
 
-def _refuse_others(pool: Pool, ignore: bool) -> None:
+def _refuse_others(pool: ReviewPool, ignore: bool) -> None:
     if pool.others and not ignore:
         listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
         raise UsageError(
@@ -192,7 +192,7 @@ def _refuse_others(pool: Pool, ignore: bool) -> None:
         )
 
 
-def _print_pool(pool: Pool) -> None:
+def _print_pool(pool: ReviewPool) -> None:
     rows = []
     for title, items in (
         ("held back", [item for item in pool.items if not item.audited]),
@@ -238,7 +238,7 @@ def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact
 
 def _feed_monitor(
     store: ReviewStore,
-    pool: Pool,
+    pool: ReviewPool,
     artifact: CalibrationArtifact,
     name: str,
     min_audit_rate: float | None,
@@ -247,7 +247,7 @@ def _feed_monitor(
     from guardrail.review.monitors.store import Monitors
 
     monitors = Monitors(store)
-    own = Pool(tuple(item for item in pool.items if item.verdict.artifact == artifact.digest), {}, 0)
+    own = ReviewPool(tuple(item for item in pool.items if item.verdict.artifact == artifact.digest), {}, 0)
     smallest = min((item.chance for item in own.items if item.audited), default=None)
     begun = monitors.known_risk(name)
     if begun is not None and begun.state.artifact is None and begun.state.n > 0:
@@ -310,7 +310,7 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     )
 
 
-def _line(name: str, artifact: CalibrationArtifact, found: HeldOut) -> list[str]:
+def _line(name: str, artifact: CalibrationArtifact, found: GateCounts) -> list[str]:
     threshold = "none" if artifact.threshold is None else f"{artifact.threshold:.4g}"
     if found.error_rate is None:
         return [name, threshold, percent(found.acceptance[0]), "-", "-"]

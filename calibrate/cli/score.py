@@ -19,7 +19,6 @@ from guardrail.uncertainty import Estimator, list_estimators
 
 from ..data.progress import bar
 from ..data.records import RecordFile, RecordHeader
-from ..grammar import estimator_flags, parse_name
 from ..ray_engine import PART_MIB, score_on_ray
 from ..scoring.names import named_entailment, named_similarity
 from ..scoring.scores import (
@@ -32,6 +31,7 @@ from ..scoring.scores import (
     usual_key,
     with_cache,
 )
+from ..spec_syntax import estimator_flags, parse_name
 from .frame import (
     AddressOption,
     RecordsArgument,

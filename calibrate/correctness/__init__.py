@@ -8,13 +8,13 @@ threshold.
 from __future__ import annotations
 
 from .base import BatchRule, CorrectnessRule, Label
-from .chat_judge import ChatJudge
+from .chat_judge import ChatLabelJudge
 from .registry import available_rules, default_rule, label_records, make_rule
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls, parse_number
 
 __all__ = [
     "BatchRule",
-    "ChatJudge",
+    "ChatLabelJudge",
     "Contains",
     "CorrectnessRule",
     "Exact",

@@ -31,7 +31,7 @@ from ..data.questions import Question
 from ..data.records import exclusive
 from .base import Label
 
-__all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
+__all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages", "read_verdict"]
 
 PROMPT_VERSION = 1
 """Raised by any change of the prompt or of how replies are read; part of the artifact."""
@@ -62,7 +62,7 @@ def read_verdict(reply: str) -> bool | None:
     return None if found is None else found[1].lower() == "yes"
 
 
-class ChatJudge:
+class ChatLabelJudge:
     """Right iff a chat model says "yes" when asked whether the answer says the same as a reference.
 
     A reply that is neither yes nor no leaves the answer unlabelled, with the reply as the reason. So does a failed

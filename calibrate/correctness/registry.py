@@ -15,19 +15,19 @@ from guardrail.judges.tool_call import read_calls
 from guardrail.models import resolve_model
 from guardrail.types import Bindings, Sample
 
-from ..data.columns import ColumnRecords
+from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.records import Record
-from ..grammar import parse_name
+from ..spec_syntax import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
-from .chat_judge import ChatJudge
+from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 
 __all__ = ["RULES", "available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
 
 RULES: dict[str, Callable[..., CorrectnessRule]] = {
-    "chat_judge": ChatJudge,
+    "chat_judge": ChatLabelJudge,
     "contains": Contains,
     "exact": Exact,
     "json": JsonValues,

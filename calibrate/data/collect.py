@@ -31,7 +31,7 @@ from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
 from .records import Record, RecordHeader, RecordWriter, open_writer
 
-__all__ = ["Collected", "Drawing", "Engine", "collect_records", "header_for", "package_versions"]
+__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records", "header_for", "package_versions"]
 
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
@@ -67,7 +67,7 @@ class Collected:
         return sum(self.problems.values())
 
 
-class Engine(Protocol):
+class DrawingEngine(Protocol):
     """Draws in other processes what `collect_records` has to ask; see `calibrate.ray_engine`."""
 
     def records(self, drawing: Drawing, path: Path, header: RecordHeader) -> Generator[list[Record], None, None]:
@@ -99,7 +99,7 @@ def collect_records(
     retry_failed: bool = False,
     allow_identical_samples: bool = False,
     batches: Batches | None = None,
-    engine: Engine | None = None,
+    engine: DrawingEngine | None = None,
     progress: Progress = silent,
 ) -> Collected:
     """Ask the model every question that is not in the record file yet.
@@ -145,7 +145,7 @@ def collect_records(
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
         todo = [question for question in questions if question.id not in done]
-        tally = _Tally(len(questions), existing.records, progress)
+        tally = _CollectTally(len(questions), existing.records, progress)
         drawing = Drawing(todo, model, plan, prompt, messages or {})
         if batches is not None:
             batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
@@ -194,7 +194,7 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-class _Tally:
+class _CollectTally:
     """Counts while records are drawn, and stops a collection that cannot succeed."""
 
     def __init__(self, total: int, existing: Sequence[Record], progress: Progress) -> None:
@@ -296,7 +296,7 @@ class Drawing:
             drawn = draw(self.model, messages, self.plan)
             yield [self.record(question, one) for question, one in zip(batch, drawn, strict=True)]
 
-    def by_service(self, batches: Batches, tally: _Tally, *, again: bool) -> Iterator[list[Record]]:
+    def by_service(self, batches: Batches, tally: _CollectTally, *, again: bool) -> Iterator[list[Record]]:
         """Records as the batches of a service are done.
 
         Raises:
@@ -337,17 +337,17 @@ class Drawing:
         return self.record(question, drawn[0])
 
 
-def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _Tally) -> None:
+def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _CollectTally) -> None:
     for batch in batches:
         _write(batch, writer, tally)
 
 
-async def _write_stream(stream: AsyncIterator[Record], writer: RecordWriter, tally: _Tally) -> None:
+async def _write_stream(stream: AsyncIterator[Record], writer: RecordWriter, tally: _CollectTally) -> None:
     async for record in stream:
         _write([record], writer, tally)
 
 
-def _write(records: Sequence[Record], writer: RecordWriter, tally: _Tally) -> None:
+def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally) -> None:
     writer.append(tally.admit(records))
     if tally.hopeless:
         raise tally.refusal()
@@ -378,7 +378,7 @@ def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
         )
 
 
-def _refuse_identical(tally: _Tally, path: Path) -> None:
+def _refuse_identical(tally: _CollectTally, path: Path) -> None:
     if tally.comparable and not tally.varied:
         raise GuardrailError(
             f"none of {tally.comparable} questions has two different samples. The model or its server probably "

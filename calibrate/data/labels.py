@@ -17,17 +17,17 @@ from guardrail.files import check_version
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
-from .columns import ColumnRecords
+from .column_store import ColumnRecords
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
 
 __all__ = [
     "KEYS",
     "GivenLabels",
+    "LabelSession",
     "LabelStore",
     "Order",
     "Pressed",
-    "Session",
     "apply_labels",
     "contradictions",
     "open_store",
@@ -210,7 +210,7 @@ KEYS = {"y": "right", "n": "wrong", "s": "skip", "u": "undo", "q": "quit"}
 """What each key means."""
 
 
-class Session:
+class LabelSession:
     """Goes through records one by one; each decision is saved before the next record is shown.
 
     Args:

@@ -23,7 +23,7 @@ from guardrail.types import Frozen
 
 __all__ = [
     "Question",
-    "Row",
+    "RawRow",
     "content_id",
     "fingerprint",
     "get_name",
@@ -71,7 +71,7 @@ class Question(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RawRow:
     """A raw row.
 
     Attributes:
@@ -200,7 +200,7 @@ def reference_label(question: Question) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[RawRow]:
     """Rows of a JSONL, JSON or CSV file, with CSV cells in their JSON form.
 
     Raises:
@@ -237,7 +237,7 @@ def json_document(path: Path, hint: str) -> Any:
         raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
 
 
-def json_rows(path: Path) -> Iterator[Row | RecordError]:
+def json_rows(path: Path) -> Iterator[RawRow | RecordError]:
     """Rows of a JSON document that is an array of objects, named by their index; an error for any other element.
 
     Raises:
@@ -253,19 +253,19 @@ def json_rows(path: Path) -> Iterator[Row | RecordError]:
     for i, values in enumerate(found):
         where = f"{path}[{i}]"
         if isinstance(values, dict):
-            yield Row(where, values)
+            yield RawRow(where, values)
         else:
             yield RecordError(f"{where}: got {_short(values)}; each element must be one object, {{...}}")
 
 
-def _good_rows(rows: Iterable[Row | RecordError]) -> Iterator[Row]:
+def _good_rows(rows: Iterable[RawRow | RecordError]) -> Iterator[RawRow]:
     for row in rows:
         if isinstance(row, RecordError):
             raise row
         yield row
 
 
-def _jsonl_rows(path: Path) -> Iterator[Row]:
+def _jsonl_rows(path: Path) -> Iterator[RawRow]:
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
             row = jsonl_row(f"{path}:{number}", raw)
@@ -273,7 +273,7 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
                 yield row
 
 
-def jsonl_row(where: str, raw: bytes) -> Row | None:
+def jsonl_row(where: str, raw: bytes) -> RawRow | None:
     """The row in one line of a JSONL file, or None for an empty line.
 
     Raises:
@@ -294,10 +294,10 @@ def jsonl_row(where: str, raw: bytes) -> Row | None:
         ) from error
     if not isinstance(values, dict):
         raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
-    return Row(where, values)
+    return RawRow(where, values)
 
 
-def get_name(row: Row, column: str) -> str | None:
+def get_name(row: RawRow, column: str) -> str | None:
     """A short text or whole number; None when it is absent."""
     value = row.values.get(column)
     if value is None or value == "":
@@ -307,7 +307,7 @@ def get_name(row: Row, column: str) -> str | None:
     return str(value).strip() or None
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path) -> Iterator[RawRow]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
@@ -323,7 +323,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                         f"{where}: the row has another number of cells than the header ({len(names)}: "
                         f"{', '.join(names)}). Quote cells that contain commas."
                     )
-                yield Row(where, _unfold(where, values))
+                yield RawRow(where, _unfold(where, values))
         except (csv.Error, UnicodeDecodeError) as error:
             raise RecordError(
                 f"{path}:{reader.line_num + 1}: not readable as CSV: {error}. Save it as UTF-8."
@@ -354,7 +354,7 @@ def _json_cell(where: str, field: str, cell: str) -> Any:
         raise RecordError(f"{where}: field {field!r}: got {_short(cell)}; it is not JSON ({error.msg})") from error
 
 
-def _question(row: Row, *, require_references: bool) -> Question:
+def _question(row: RawRow, *, require_references: bool) -> Question:
     _refuse_near_names(row)
     text = row.values.get("question")
     if not isinstance(text, str) or not text.strip():
@@ -374,7 +374,7 @@ def _question(row: Row, *, require_references: bool) -> Question:
     return question
 
 
-def _refuse_near_names(row: Row) -> None:
+def _refuse_near_names(row: RawRow) -> None:
     known = {name: name for name in _FIELDS if name != "id"}
     known |= {"reference": "references", "answer": "references", "answers": "references", "choices": "options"}
     for name in row.values:
@@ -385,7 +385,7 @@ def _refuse_near_names(row: Row) -> None:
             raise row.fail(name, row.values[name], f"unknown field. Rename it to {known[near[0]]!r}.")
 
 
-def _references(row: Row, *, required: bool) -> tuple[str, ...]:
+def _references(row: RawRow, *, required: bool) -> tuple[str, ...]:
     value = row.values.get("references")
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         value = [value]
@@ -404,7 +404,7 @@ def _references(row: Row, *, required: bool) -> tuple[str, ...]:
     return tuple(str(item).strip() for item in value)
 
 
-def _options(row: Row) -> dict[str, str] | None:
+def _options(row: RawRow) -> dict[str, str] | None:
     value = row.values.get("options")
     if value is None:
         return None
@@ -418,7 +418,7 @@ def _options(row: Row) -> dict[str, str] | None:
     return {label.strip(): str(text) for label, text in value.items()}
 
 
-def _slots(row: Row) -> dict[str, str] | None:
+def _slots(row: RawRow) -> dict[str, str] | None:
     value = row.values.get("slots")
     if value is None or value == {}:
         return None

@@ -184,7 +184,7 @@ class RecordFile:
     Attributes:
         path: Where it was read. Of several files that were pooled: their paths, as on a command line.
         header: Its first line.
-        records: One record a question, in file order; of a large file `calibrate.data.columns.ColumnRecords`.
+        records: One record a question, in file order; of a large file `calibrate.data.column_store.ColumnRecords`.
         torn: Whether a torn last line (a writer was killed) was left out.
         repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 
-from .columns import ColumnRecords
+from .column_store import ColumnRecords
 from .questions import Question
 from .records import Record
 

@@ -19,10 +19,10 @@ from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
-from ..data.columns import ColumnRecords, among, coded_groups, records_fingerprint
+from ..data.column_store import ColumnRecords, among, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
-from ..pipeline import HeldOut, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
+from ..pipeline import GateCounts, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
@@ -96,9 +96,9 @@ class Audit(Frozen):
     """Exact upper confidence bound of the error rate at ``1 - level``; None without items."""
     needed: int | None
     """More labelled items that would decide it if the rate stayed as seen; None when decided, or when none would."""
-    held_out: HeldOut
+    held_out: GateCounts
     """Counts and 95 % intervals on all labelled fresh records."""
-    at_calibration: HeldOut
+    at_calibration: GateCounts
     """The same on the calibration items. Post-selection: the threshold was chosen on them."""
     base_error_p: float
     """Fisher's exact p-value of "the same share of all answers is wrong as at calibration"."""
@@ -210,7 +210,7 @@ def audit(
         p_support=p_support,
         upper=clopper_pearson_upper(errors, n, level) if n else None,
         needed=needed,
-        held_out=HeldOut.count(
+        held_out=GateCounts.count(
             n=labelled,
             n_accepted=judged,
             n_errors=errors,

@@ -27,7 +27,7 @@ from ..data.progress import Progress, silent
 from ..scoring.metrics import ranking_of
 from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import check_items, request_for
-from ..thresholds.rule import Prefix, Request, Rule, ranked_prefixes
+from ..thresholds.rule import Prefix, Rule, RuleRequest, ranked_prefixes
 
 __all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
@@ -259,7 +259,7 @@ def evaluate(
 @dataclass(frozen=True, slots=True)
 class _Job:
     rule: Rule
-    request: Request
+    request: RuleRequest
     options: dict[str, Any]
 
 

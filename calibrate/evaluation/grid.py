@@ -12,17 +12,17 @@ from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
-from ..data.columns import pool
+from ..data.column_store import pool
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile
-from ..grammar import estimator_flags
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
+from ..spec_syntax import estimator_flags
 from .evaluate import CAVEAT, HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
-from .tables import Pool
+from .tables import RecordPool
 
-__all__ = ["Cell", "Grid", "Source", "evaluate_grid", "paper_pool", "sources"]
+__all__ = ["Cell", "EvaluationGrid", "Source", "evaluate_grid", "paper_pool", "sources"]
 
 RANKING = ("auroc", "aurc", "excess_aurc", "test_auroc", "test_aurc", "test_excess_aurc")
 
@@ -57,7 +57,7 @@ class Cell(Frozen):
     """Every rule at every alpha."""
 
 
-class Grid(Frozen):
+class EvaluationGrid(Frozen):
     """Result of :func:`evaluate_grid`."""
 
     cells: tuple[Cell, ...]
@@ -132,7 +132,7 @@ def evaluate_grid(
     delta: float | None = None,
     cluster_by_group: bool = False,
     shown: Callable[[str], AbstractContextManager[Progress]] = lambda title: nullcontext(silent),
-) -> Grid:
+) -> EvaluationGrid:
     """Evaluate every pool with every estimator at every calibration size.
 
     Args:
@@ -167,10 +167,10 @@ def evaluate_grid(
                     progress=progress,
                 )
             cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=found))
-    return Grid(cells=tuple(cells))
+    return EvaluationGrid(cells=tuple(cells))
 
 
-def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_group: bool = False) -> Pool:
+def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_group: bool = False) -> RecordPool:
     """A pool as the paper's tables take it: the items that have a label and every one of the scores.
 
     Raises:
@@ -185,7 +185,7 @@ def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_g
     scored = {key: arrays(usable, key) for key in keys}
     first = scored[keys[0]]
     _need_groups(first, cluster_by_group)
-    return Pool(
+    return RecordPool(
         dataset=source.dataset,
         model=source.model,
         error=first.error,

@@ -25,7 +25,7 @@ from guardrail.types import Frozen
 from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
-from ..data.columns import ColumnRecords
+from ..data.column_store import ColumnRecords
 from ..data.records import Record
 from ..scoring.scores import labels_of, values_of
 from ..thresholds.fit import check_items, check_open_unit

@@ -21,7 +21,7 @@ from ..scoring.metrics import auroc
 from ..scoring.reach import POOL_FACTOR, cut_at
 from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
 from ..thresholds.registry import planned_rules
-from ..thresholds.rule import Request, Rule, prefixes
+from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .evaluate import Estimate
 
 __all__ = [
@@ -236,7 +236,7 @@ def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None
     return Binormal(accuracy, auroc)
 
 
-def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
+def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, RuleRequest]:
     check_open_unit("delta", delta)
     chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
     if chosen.uses_delta:
@@ -246,7 +246,7 @@ def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, Request]:
 
 def _simulate(
     population: Binormal | Pilot,
-    jobs: Sequence[tuple[Rule, Request]],
+    jobs: Sequence[tuple[Rule, RuleRequest]],
     sizes: Sequence[int],
     repetitions: int,
     seed: int,

@@ -15,14 +15,14 @@ from guardrail.errors import UsageError
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..grammar import rule_text
+from ..spec_syntax import rule_text
 from .evaluate import Estimate, Evaluation, EvaluationRow, RuleSpec, evaluate
 
 __all__ = [
     "ALPHAS",
     "SIZES",
     "PaperTables",
-    "Pool",
+    "RecordPool",
     "TableRow",
     "average",
     "methods",
@@ -37,7 +37,7 @@ SIZES = (100, 250, 500, 1000, 1500)
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class RecordPool:
     """Recorded outputs of one model on one data set. Pools of the same model and data set are repetitions."""
 
     dataset: str
@@ -161,7 +161,7 @@ class _Collected:
 
 
 def tables(
-    pools: Pool | Sequence[Pool],
+    pools: RecordPool | Sequence[RecordPool],
     *,
     alpha: float = 0.15,
     alphas: Sequence[float] = ALPHAS,
@@ -195,7 +195,7 @@ def tables(
     Raises:
         UsageError: No pool, a pool without an estimator, or as :func:`calibrate.evaluation.evaluate.evaluate`.
     """
-    given = [pools] if isinstance(pools, Pool) else list(pools)
+    given = [pools] if isinstance(pools, RecordPool) else list(pools)
     if not given or not all(pool.uncertainty for pool in given):
         raise UsageError("tables need at least one pool, and each pool the scores of at least one estimator.")
     found = _Collected()
@@ -213,7 +213,7 @@ def tables(
 
 
 def _one_pool(
-    pool: Pool,
+    pool: RecordPool,
     settings: _Settings,
     alpha: float,
     alphas: Sequence[float],
@@ -235,7 +235,7 @@ def _one_pool(
 
 
 def run(
-    pool: Pool,
+    pool: RecordPool,
     estimator: str,
     labelled: Mapping[str, RuleSpec],
     alphas: Sequence[float],
@@ -258,7 +258,7 @@ def run(
     return [_row(pool, label, evaluation, row) for label, row in zip(labels, evaluation.rows, strict=True)]
 
 
-def _row(pool: Pool, label: str, evaluation: Evaluation, row: EvaluationRow) -> TableRow:
+def _row(pool: RecordPool, label: str, evaluation: Evaluation, row: EvaluationRow) -> TableRow:
     se = row.acceptance.se
     return TableRow(
         dataset=pool.dataset,

@@ -12,7 +12,7 @@ from guardrail.types import Frozen
 from ..data.progress import Progress, silent
 from ..evaluation.evaluate import Estimate, flat
 from ..evaluation.grid import Source, paper_pool
-from ..evaluation.tables import ALPHAS, SIZES, PaperTables, Pool, TableRow, average, methods, rule_of, run
+from ..evaluation.tables import ALPHAS, SIZES, PaperTables, RecordPool, TableRow, average, methods, rule_of, run
 from ..evaluation.tables import tables as paper_tables
 from .content import few
 from .figures import Figure
@@ -134,7 +134,7 @@ def paper_view(
 
 
 def _tables(
-    pools: Sequence[Pool],
+    pools: Sequence[RecordPool],
     alpha: float,
     alphas: Sequence[float],
     sizes: Sequence[int],

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
-from ..data.columns import coded_groups
+from ..data.column_store import coded_groups
 from ..data.records import Record
 from ..evaluation.choice import Ranked
 from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
 from ..evaluation.label_checks import Missed, Suspicious, lowest
 from ..evaluation.tables import TableRow
-from ..pipeline import HeldOut, accepted_of
+from ..pipeline import GateCounts, accepted_of
 from ..scoring.scores import labels_of, values_of
 from ..thresholds.registry import RULES, rule_named
 from .sentences import percent
@@ -80,7 +80,7 @@ class Part:
 
     name: str
     records: Sequence[Record]
-    counts: HeldOut
+    counts: GateCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ def few(row: EvaluationRow | TableRow) -> str:
 def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
     """The figures at the top, side by side for each part; the test part first, because nothing was fitted on it."""
 
-    def tile(label: str, figure: Callable[[HeldOut], tuple[str, str]]) -> Tile:
+    def tile(label: str, figure: Callable[[GateCounts], tuple[str, str]]) -> Tile:
         return Tile(label, tuple(figure(part.counts) for part in reversed(parts)))
 
-    def error(counts: HeldOut) -> tuple[str, str]:
+    def error(counts: GateCounts) -> tuple[str, str]:
         if counts.error_rate is None:
             return "-", "nothing is accepted"
         rate, low, high = counts.error_rate
@@ -171,10 +171,10 @@ def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
             rate
         ), f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
 
-    def answered(counts: HeldOut) -> tuple[str, str]:
+    def answered(counts: GateCounts) -> tuple[str, str]:
         return percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n} questions"
 
-    def without(counts: HeldOut) -> tuple[str, str]:
+    def without(counts: GateCounts) -> tuple[str, str]:
         wrong = counts.n - counts.n_correct
         return percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
 

@@ -16,7 +16,7 @@ from guardrail.files import atomic_write
 from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
-from ..data.columns import ColumnRecords
+from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups

@@ -11,14 +11,14 @@ from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
-from ..pipeline import HeldOut
+from ..pipeline import GateCounts
 from ..segments import segment_rows
 from ..thresholds.fit import USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
+    "ArtifactVerdict",
     "Row",
-    "Standing",
     "advice",
     "audited",
     "auroc_of",
@@ -51,7 +51,7 @@ MERGED = "calibrate fit RECORDS NEW_RECORDS --alpha ALPHA"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ArtifactVerdict:
     """The verdict on an artifact, read from all its evidence: what was fitted, and the test part if there is one.
 
     Attributes:
@@ -67,7 +67,7 @@ class Standing:
     colour: Literal["green", "yellow", "red"]
 
 
-def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Standing:
+def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> ArtifactVerdict:
     """The verdict on an artifact.
 
     Args:
@@ -75,14 +75,14 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Standi
         test: Its audit on questions that were not fitted on, if there are any.
     """
     if not artifact.n_accepted:
-        return Standing("abstains", "Abstains on everything", "red")
+        return ArtifactVerdict("abstains", "Abstains on everything", "red")
     if test is not None and test.contradicts_calibration:
-        return Standing("refuted", "Refuted by the test questions", "red")
+        return ArtifactVerdict("refuted", "Refuted by the test questions", "red")
     if test is not None and test.verdict == "refuted":
-        return Standing("above", "Above the target on the test questions", "yellow")
+        return ArtifactVerdict("above", "Above the target on the test questions", "yellow")
     if unguardable(artifact) is not None:
-        return Standing("answers", "For evaluation only: no guard can use it", "yellow")
-    return Standing("answers", "May answer, within limits", "green")
+        return ArtifactVerdict("answers", "For evaluation only: no guard can use it", "yellow")
+    return ArtifactVerdict("answers", "May answer, within limits", "green")
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -225,7 +225,7 @@ def certificate(artifact: CalibrationArtifact) -> str:
     )
 
 
-def held_out(artifact: CalibrationArtifact, found: HeldOut) -> str:
+def held_out(artifact: CalibrationArtifact, found: GateCounts) -> str:
     """What the gate did on questions it was not fitted on, in one sentence."""
     start = f"On {found.n} questions kept out of the fit the model answers {_share(found.acceptance)}"
     if found.error_rate is None:
@@ -553,7 +553,7 @@ def _cause(found: Audit) -> str:
     return f"{start} Rule {found.rule} certifies nothing: about half of its gates lie somewhat above alpha."
 
 
-def _base_error(counts: HeldOut) -> float:
+def _base_error(counts: GateCounts) -> float:
     return 1 - counts.n_correct / counts.n
 
 

@@ -13,7 +13,7 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..thresholds.bounds import clopper_pearson_interval
-from .pool import Missing, Pool, Reviewed, settled, until_open
+from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
 
 if TYPE_CHECKING:
     from guardrail.review import SharedRisk
@@ -42,7 +42,7 @@ class AcceptedError(Frozen):
     """Estimated share of measured questions that were answered: sum of weights over it plus those held back."""
 
 
-def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | None:
+def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedError | None:
     """Estimate the error rate among accepted answers from audits; None before the first.
 
     Answers that count as wrong without a decision raise the estimate and the upper end, and lower the lower end.
@@ -75,7 +75,7 @@ def accepted_error(pool: Pool, *, missing: Missing = "wait") -> AcceptedError | 
     )
 
 
-def feed(pool: Pool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:
+def feed(pool: ReviewPool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:
     """Give audited answers to a risk monitor, in order of arrival, each once however often this is run.
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
@@ -118,7 +118,7 @@ def refuse_open_as_wrong(missing: Missing) -> None:
         )
 
 
-def _interval(audits: Sequence[Reviewed], rates: Set[float]) -> tuple[float, float]:
+def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float, float]:
     if len(rates) == 1:
         return clopper_pearson_interval(sum(not item.correct for item in audits), len(audits))
     monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # alpha and delta play no part in the interval

@@ -18,8 +18,8 @@ from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
 from ..data.split import split
-from ..pipeline import HeldOut, fit_artifact, held_out, part_header
-from .pool import Missing, Pool, Respond, Reviewed, Waiting, settled, waiting
+from ..pipeline import GateCounts, fit_artifact, held_out, part_header
+from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
 
@@ -50,12 +50,12 @@ class Learned:
     used: int
     undecided: int
     decided: int
-    old: HeldOut
-    new: HeldOut
+    old: GateCounts
+    new: GateCounts
     waits: Waiting | None
 
 
-def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], float]:
+def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[ReviewedItem], float]:
     """The part of a pool in which every question that was asked is with the same probability.
 
     Args:
@@ -80,7 +80,7 @@ def thinned(pool: Pool, *, missing: Missing = "wait") -> tuple[list[Reviewed], f
     return sample, rate
 
 
-def _kept(pool: Pool) -> tuple[list[Reviewed], float]:
+def _kept(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
     """The items of the sample, decided or not, and the probability with which every question came into it."""
     from guardrail.review.audits import chosen
 
@@ -90,7 +90,7 @@ def _kept(pool: Pool) -> tuple[list[Reviewed], float]:
 
 
 def learn(
-    pool: Pool,
+    pool: ReviewPool,
     artifact: CalibrationArtifact,
     *,
     name: str,
@@ -157,7 +157,7 @@ def learn(
     )
 
 
-def _refuse_unaudited(pool: Pool) -> None:
+def _refuse_unaudited(pool: ReviewPool) -> None:
     """Where answers were accepted and none is in the queue, the queue says nothing about them."""
     gates = {item.verdict.artifact: item.verdict.threshold for item in pool.items}
     audited = {item.verdict.artifact for item in pool.items if item.audited}
@@ -170,7 +170,7 @@ def _refuse_unaudited(pool: Pool) -> None:
         )
 
 
-def _refuse_bounds(pool: Pool) -> None:
+def _refuse_bounds(pool: ReviewPool) -> None:
     bounds = sum(item.verdict.uncertainty.is_bound for item in pool.items)
     if bounds:
         raise UsageError(
@@ -181,7 +181,7 @@ def _refuse_bounds(pool: Pool) -> None:
 
 
 def _header(
-    artifact: CalibrationArtifact, sample: Sequence[Reviewed], key: str, name: str, params: dict[str, Any]
+    artifact: CalibrationArtifact, sample: Sequence[ReviewedItem], key: str, name: str, params: dict[str, Any]
 ) -> RecordHeader:
     questions = [_record(item, key).to_question() for item in sample]
     return RecordHeader(
@@ -198,7 +198,7 @@ def _header(
     )
 
 
-def _record(item: Reviewed, key: str) -> Record:
+def _record(item: ReviewedItem, key: str) -> Record:
     """A record with the score and the label, and the answer that was judged; samples are not kept by the queue."""
     verdict = item.verdict
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)

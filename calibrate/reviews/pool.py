@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Ended",
     "Missing",
-    "Pool",
     "Respond",
-    "Reviewed",
+    "ReviewPool",
+    "ReviewedItem",
     "Waiting",
     "all_items",
     "read_reviews",
@@ -68,7 +68,7 @@ _Item = TypeVar("_Item", bound=Ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reviewed(Ended):
+class ReviewedItem(Ended):
     """One item of the queue that an artifact in question has judged.
 
     Attributes:
@@ -127,7 +127,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ReviewPool:
     """What a queue holds of some artifacts' verdicts.
 
     Attributes:
@@ -136,7 +136,7 @@ class Pool:
         both_ways: Items whose question, conversation and candidate were called right and wrong; all count as wrong.
     """
 
-    items: tuple[Reviewed, ...]
+    items: tuple[ReviewedItem, ...]
     others: dict[str, int]
     both_ways: int
 
@@ -148,7 +148,7 @@ def read_reviews(
     respond: Respond = "wrong",
     since: float | None = None,
     progress: Progress = silent,
-) -> Pool:
+) -> ReviewPool:
     """Read what people decided about the verdicts of some artifacts.
 
     approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says.
@@ -165,7 +165,7 @@ def read_reviews(
     """
     _refuse_different(artifacts)
     known = {artifact.digest for artifact in artifacts}
-    found: list[Reviewed] = []
+    found: list[ReviewedItem] = []
     others: Counter[str] = Counter()
     stats = store.stats()
     total = stats.pending + stats.claimed + stats.decided + stats.expired
@@ -179,7 +179,7 @@ def read_reviews(
             continue
         found.append(_reviewed(item, respond))
     items, both_ways = _one_label_each(found)
-    return Pool(items, dict(others), both_ways)
+    return ReviewPool(items, dict(others), both_ways)
 
 
 def until_open(items: Sequence[_Item]) -> list[_Item]:
@@ -188,7 +188,7 @@ def until_open(items: Sequence[_Item]) -> list[_Item]:
     return list(items[:first])
 
 
-def waiting(items: Sequence[Reviewed], missing: Missing = "wait") -> Waiting | None:
+def waiting(items: Sequence[ReviewedItem], missing: Missing = "wait") -> Waiting | None:
     """What waits for the oldest open item; None where nothing does."""
     used = len(until_open(items)) if missing == "wait" else len(items)
     decided = sum(item.correct is not None for item in items[used:])
@@ -218,7 +218,7 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
         offset += len(page)
 
 
-def _reviewed(item: Item, respond: Respond) -> Reviewed:
+def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
     from guardrail.review.audits import AUDIT_RATE
 
     verdict = _as_shown(item)
@@ -230,7 +230,7 @@ def _reviewed(item: Item, respond: Respond) -> Reviewed:
         )
     action = None if item.decision is None else item.decision.action
     group = item.content.metadata.get("group")
-    return Reviewed(
+    return ReviewedItem(
         key=item.key,
         name=item.id,
         question=item.content.question,
@@ -268,7 +268,7 @@ def _label(action: str | None, respond: Respond) -> bool | None:
     return action == "approve"
 
 
-def _one_label_each(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], int]:
+def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, ...], int]:
     """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
     Called right and wrong, all of them are wrong: on the safe side.
@@ -285,7 +285,7 @@ def _one_label_each(items: Sequence[Reviewed]) -> tuple[tuple[Reviewed, ...], in
     return tuple(one), sum(known is not None and len(known) == 2 for known in labels)
 
 
-def _content(item: Reviewed) -> str:
+def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()

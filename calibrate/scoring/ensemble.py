@@ -21,7 +21,7 @@ from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Trainin
 
 from ..data.records import Record, RecordFile
 from ..data.split import Groups
-from ..grammar import estimator_flags
+from ..spec_syntax import estimator_flags
 from .metrics import auroc
 
 __all__ = [

@@ -24,7 +24,7 @@ from guardrail.judges.similarity import SIMILARITIES
 from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
 
-from ..grammar import FROM_JUDGE, cut, parse_name, written
+from ..spec_syntax import FROM_JUDGE, cut, parse_name, written
 from .ensemble import ensemble_key, load_ensemble
 
 __all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]

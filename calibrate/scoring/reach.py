@@ -25,7 +25,7 @@ from guardrail.artifact import Looks, Reach
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
-from ..data.columns import DETAIL, REFERENCES, ColumnRecords
+from ..data.column_store import DETAIL, REFERENCES, ColumnRecords
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
 from .metrics import ks_two_sample

@@ -20,10 +20,10 @@ from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream
 
-from ..data.columns import ColumnRecords
+from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
-from ..grammar import estimator_flags
+from ..spec_syntax import estimator_flags
 from .names import estimator_key, parse_estimator, stored_key
 
 __all__ = [

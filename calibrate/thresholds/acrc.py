@@ -11,7 +11,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
 from .empirical import last
-from .rule import TOLERANCE, Prefix, Request, Rule, check_min_accept, min_accept_of
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest, check_min_accept, min_accept_of
 
 __all__ = ["Acrc"]
 
@@ -51,7 +51,7 @@ class Acrc(Rule):
         "envelope": False,
     }
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``min_accept`` is a count, the rest are flags."""
         check_min_accept(self.name, request)
         for option in ("monotone", "correction", "envelope"):
@@ -60,11 +60,11 @@ class Acrc(Rule):
                     f"{option} of rule 'acrc' must be True or False, got {request.options[option]!r}. Leave it out."
                 )
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k_min that was used."""
         return {**request.options, "min_accept": min_accept_of(n, request)}
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end at or past k_min before the first violation (or the last one that is fine)."""
         first = prefix.at_least(min_accept_of(prefix.n, request))
         if first == prefix.k.size:
@@ -80,7 +80,7 @@ class Acrc(Rule):
             return first + fine.size - 1
         return first + violated - 1 if violated else None
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """With the prefix maximum the first candidate alone decides."""
         first = prefix.at_least(min_accept_of(prefix.n, request))
         if not request.options["monotone"] or request.options["envelope"] or first == prefix.k.size:
@@ -88,7 +88,7 @@ class Acrc(Rule):
         excess = float(prefix.e[first] - request.alpha * prefix.k[first])
         return excess <= TOLERANCE - _correction(prefix.n, request)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Asymptotic, on average."""
         if request.options["envelope"]:
             return "None: the instance-wise envelope condition never holds, so the rule never accepts anything."
@@ -98,7 +98,7 @@ class Acrc(Rule):
             "alpha."
         )
 
-    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
         """Two failures of this rule: the envelope, and a prefix maximum that is violated at the start."""
         n, alpha = prefix.n, request.alpha
         if request.options["envelope"]:
@@ -107,7 +107,7 @@ class Acrc(Rule):
                 f"The instance-wise envelope needs (1 - alpha) e_k + {_correction(n, request):.3f} <= 0, and the left "
                 "side is never negative: it is infeasible on any data. Leave the option envelope out.",
             )
-        later = Request(alpha, None, {**request.options, "monotone": False})
+        later = RuleRequest(alpha, None, {**request.options, "monotone": False})
         index = self.select(prefix, later)
         if not request.options["monotone"] or index is None:
             return None
@@ -128,5 +128,5 @@ class Acrc(Rule):
         )
 
 
-def _correction(n: int, request: Request) -> float:
+def _correction(n: int, request: RuleRequest) -> float:
     return (1.0 - request.alpha) * n / (n + 1) if request.options["correction"] else 0.0

@@ -14,7 +14,7 @@ from scipy import special
 from guardrail.errors import UsageError
 
 from .empirical import last
-from .rule import Prefix, Request, check_min_accept, min_accept_of
+from .rule import Prefix, RuleRequest, check_min_accept, min_accept_of
 from .simultaneous import Counts, Reals, WalkRule, pointwise_floor, step_weights
 
 __all__ = ["Anchored", "Certified", "OnePerGroup", "SpendingLimits", "spending_limits", "spending_share"]
@@ -153,11 +153,11 @@ class Certified(WalkRule):
     in_sweep = True
     in_plan = True
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k_min that was used, and the version of the procedure."""
         return {**request.options, "min_accept": min_accept_of(n, request), "version": 2}
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Last passing anchor, extended until the first failure."""
         index, limits = self._tested(prefix, request)
         if not index.size:
@@ -169,16 +169,16 @@ class Certified(WalkRule):
         failed = np.flatnonzero(errors[chosen + 1 :] > limits.extension[chosen + 1 :])
         return int(index[chosen + int(failed[0]) if failed.size else index.size - 1])
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """Whether an anchor passes."""
         index, limits = self._tested(prefix, request)
         return bool((prefix.e[index] <= limits.anchor).any()) if index.size else False
 
-    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+    def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
         """Where even the pointwise test fails everywhere."""
         return pointwise_floor(prefix, request)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, under two assumptions; with groups, what was used."""
         promise = super().guarantee(request)
         if "items" not in request.options:
@@ -190,7 +190,7 @@ class Certified(WalkRule):
         )
 
     @staticmethod
-    def _tested(prefix: Prefix, request: Request) -> tuple[Counts, SpendingLimits]:
+    def _tested(prefix: Prefix, request: RuleRequest) -> tuple[Counts, SpendingLimits]:
         k_min = min_accept_of(prefix.n, request)
         index = _candidates(prefix.k, prefix.n, k_min)
         none = np.empty(0, dtype=np.int64)
@@ -230,7 +230,7 @@ class OnePerGroup(Certified):
     in_plan = False
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None, "seed": 0}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``min_accept`` is a count, ``seed`` a whole number."""
         check_min_accept(self.name, request)
         seed = request.options["seed"]

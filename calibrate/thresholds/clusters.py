@@ -16,7 +16,7 @@ from guardrail.outcome import InfeasibleReason
 
 from .bounds import zero_error_floor
 from .pointwise import passes
-from .rule import TOLERANCE, ClusterSums, Prefix, Request, Rule, prefixes
+from .rule import TOLERANCE, ClusterSums, Prefix, Rule, RuleRequest, prefixes
 from .sequential import FixedSequence
 
 __all__ = ["FEWEST_CLUSTERS", "ClusterFixedSequence", "Groups", "cluster_sums", "one_of_each", "prepare", "t_statistic"]
@@ -83,7 +83,7 @@ class ClusterFixedSequence(Rule):
     promise = "in the limit of many groups"
     defaults: ClassVar[Mapping[str, Any]] = {"start": None, "min_clusters": None}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``start`` as for ``fixed_sequence``, ``min_clusters`` is a count."""
         FixedSequence.check_start(self.name, request.options["start"])
         fewest = request.options["min_clusters"]
@@ -93,12 +93,12 @@ class ClusterFixedSequence(Rule):
                 "Leave it out for max(20, ceil(ln delta / ln(1 - alpha)))."
             )
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k0 and the fewest groups that were used."""
         fewest = self._fewest(request)
         return {**request.options, "start": FixedSequence.start(n, request), "min_clusters": fewest}
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Last block end before the first failure; tests are evaluated in growing chunks."""
         first = position = self._first(prefix, request)
         chunk = 1_024
@@ -110,12 +110,12 @@ class ClusterFixedSequence(Rule):
             position, chunk = min(prefix.k.size, position + chunk), 2 * chunk
         return position - 1 if position > first else None
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """The first test decides."""
         first = self._first(prefix, request)
         return first < prefix.k.size and bool(self._passes(_part(prefix, first, first + 1), request)[0])
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Asymptotic in the number of groups."""
         groups = request.options.get("groups")
         of = "every question as a group of its own" if groups is None else f"{groups} groups here"
@@ -126,7 +126,7 @@ class ClusterFixedSequence(Rule):
             "without looking at labels. Questions within a group may depend on each other."
         )
 
-    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
         """Too few groups, or a first test that fails although a later one alone would pass."""
         number = (prefix.clusters or _singletons(prefix)).number
         fewest, first = self._fewest(request), self._first(prefix, request)
@@ -150,16 +150,16 @@ class ClusterFixedSequence(Rule):
         )
 
     @staticmethod
-    def _fewest(request: Request) -> int:
+    def _fewest(request: RuleRequest) -> int:
         given = request.options["min_clusters"]
         return int(given) if given is not None else max(FEWEST_CLUSTERS, zero_error_floor(request.alpha, request.level))
 
-    def _first(self, prefix: Prefix, request: Request) -> int:
+    def _first(self, prefix: Prefix, request: RuleRequest) -> int:
         number = (prefix.clusters or _singletons(prefix)).number
         enough = int(np.searchsorted(number, self._fewest(request), side="left"))
         return max(prefix.at_least(FixedSequence.start(prefix.n, request)), enough)
 
-    def _passes(self, prefix: Prefix, request: Request) -> NDArray[np.bool_]:
+    def _passes(self, prefix: Prefix, request: RuleRequest) -> NDArray[np.bool_]:
         """Whether each block end passes both tests."""
         number = (prefix.clusters or _singletons(prefix)).number
         t = t_statistic(prefix, request.alpha)
@@ -272,11 +272,11 @@ def cluster_sums(
 
 def prepare(
     rule: Rule,
-    request: Request,
+    request: RuleRequest,
     uncertainty: NDArray[np.float64],
     error: NDArray[np.int8],
     groups: Groups | None,
-) -> tuple[Prefix, Request]:
+) -> tuple[Prefix, RuleRequest]:
     """Block ends as the rule needs them: of one item a group, or with sums over groups, or plain.
 
     Without groups, or when no group has two items, every item is its own group.

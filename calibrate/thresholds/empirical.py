@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 
-from .rule import TOLERANCE, Prefix, Request, Rule
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest
 
 __all__ = ["CrcJoint", "Empirical", "FixedQuantile", "Lec", "last"]
 
@@ -35,7 +35,7 @@ class FixedQuantile(Rule):
     in_report = True
     defaults: ClassVar[Mapping[str, Any]] = {"quantile": 0.5}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``quantile`` is a share in (0, 1]."""
         quantile = request.options["quantile"]
         if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
@@ -43,12 +43,12 @@ class FixedQuantile(Rule):
                 f"quantile of rule 'fixed_quantile' must be in (0, 1], got {quantile!r}. Write 0.5 for half."
             )
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with k <= q n."""
         limit = request.options["quantile"] * prefix.n + TOLERANCE
         return int(np.searchsorted(prefix.k, limit, side="right")) - 1 if prefix.k[0] <= limit else None
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """None."""
         return "None: it accepts a fixed share of the items and looks at no label, whatever the target."
 
@@ -64,11 +64,11 @@ class Empirical(Rule):
     promise = "none"
     in_report = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with C_k <= 0."""
         return last(prefix.excess(request.alpha) <= TOLERANCE)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """None."""
         return (
             "None: the observed error rate is at most alpha on these items, chosen by looking at them; expect about "
@@ -88,11 +88,11 @@ class Lec(Rule):
     promise = "none in finite samples"
     in_report = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with C_k <= -1."""
         return last(prefix.excess(request.alpha) <= -1.0 + TOLERANCE)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """What its authors state, and that it does not hold."""
         return (
             "Stated by its authors as P(wrong | accepted) <= alpha; no rule can promise that without assumptions in "
@@ -115,13 +115,13 @@ class CrcJoint(Rule):
     promise = "of all questions, exact"
     in_report = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with e_k + 1 <= alpha (n + 1); e_k never falls with k."""
         limit = request.alpha * (prefix.n + 1) - 1.0 + TOLERANCE
         index = int(np.searchsorted(prefix.e, limit, side="right")) - 1
         return index if index >= 0 else None
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Exact, of a joint rate."""
         return (
             f"P(accepted and wrong) <= {request.alpha:g} per question, on average over calibrations, exact in finite "

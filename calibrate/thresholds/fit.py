@@ -16,7 +16,7 @@ from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReaso
 from .bounds import clopper_pearson_interval, zero_error_floor
 from .clusters import Groups, prepare
 from .registry import rule_named
-from .rule import TOLERANCE, Prefix, Request, Rule, default_min_accept
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest, default_min_accept
 
 __all__ = ["DEFAULT_DELTA", "USEFUL_AUROC", "check_items", "check_open_unit", "fit", "request_for"]
 
@@ -81,7 +81,7 @@ def fit(
 
 
 def _outcome(
-    prefix: Prefix, rule: Rule, request: Request, diagnose: Literal["full", "fast"] | None, *, ignored: bool
+    prefix: Prefix, rule: Rule, request: RuleRequest, diagnose: Literal["full", "fast"] | None, *, ignored: bool
 ) -> Feasible | Infeasible:
     index = rule.select(prefix, request)
     mode = diagnose or ("full" if prefix.n <= SEARCH_LIMIT else "fast")
@@ -112,7 +112,7 @@ def _outcome(
 
 def request_for(
     rule: str | Rule, *, alpha: float, delta: float | None, options: dict[str, Any]
-) -> tuple[Rule, Request]:
+) -> tuple[Rule, RuleRequest]:
     """Check everything about a fit but its items.
 
     Raises:
@@ -135,7 +135,7 @@ def request_for(
         known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
         raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{known}")
     filled = {**chosen.defaults, **options}
-    request = Request(float(alpha), None if delta is None else float(delta), filled)
+    request = RuleRequest(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
     return chosen, request
 
@@ -201,7 +201,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 # -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------------
 
 
-def _diagnostics(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool, search: bool) -> Diagnostics:
+def _diagnostics(prefix: Prefix, rule: Rule, request: RuleRequest, *, feasible: bool, search: bool) -> Diagnostics:
     """The figures of one fit.
 
     Args:
@@ -221,7 +221,7 @@ def _diagnostics(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool
     )
 
 
-def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: Request, *, feasible: bool) -> float | None:
+def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: RuleRequest, *, feasible: bool) -> float | None:
     """Smallest alpha in thousandths at which the rule is feasible on these items, by bisection.
 
     A rule whose feasibility is not monotone in alpha (a default ``min_accept`` shrinks as alpha grows) gets an alpha
@@ -266,7 +266,7 @@ def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def _reason(prefix: Prefix, rule: Rule, request: Request, smallest: float | None) -> tuple[InfeasibleReason, str]:
+def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | None) -> tuple[InfeasibleReason, str]:
     """Why the rule found nothing: the number of accepted items that came closest, and one next step.
 
     Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single
@@ -295,7 +295,7 @@ def _reason(prefix: Prefix, rule: Rule, request: Request, smallest: float | None
     )
 
 
-def _closest(prefix: Prefix, rule: Rule, request: Request, smallest: float | None) -> int:
+def _closest(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | None) -> int:
     """Index of the block end that came closest: the rule's choice at the smallest alpha at which it finds one.
 
     Where that alpha is unknown: the lowest error rate among block ends that accept enough items to show anything. A
@@ -308,7 +308,7 @@ def _closest(prefix: Prefix, rule: Rule, request: Request, smallest: float | Non
     return first + int((prefix.e[first:] / prefix.k[first:]).argmin())
 
 
-def _next_step(prefix: Prefix, request: Request, rate: float, smallest: float | None) -> str:
+def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: float | None) -> str:
     """What would help most: a score that ranks errors, then labels, then another target."""
     if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
         coin = f"AUROC {prefix.auroc:.2f}, and 0.5 is a coin"
@@ -334,7 +334,7 @@ def _spread_evenly(prefix: Prefix) -> NDArray[np.float64]:
     return np.interp(np.arange(1, prefix.n + 1), k, e)
 
 
-def _too_few(n: int, rule: Rule, request: Request) -> str:
+def _too_few(n: int, rule: Rule, request: RuleRequest) -> str:
     needed = f"Even without a single error {n} items are too few for rule {rule.name!r} at alpha = {request.alpha:g}"
     if request.delta is not None:
         floor = zero_error_floor(request.alpha, request.delta)

@@ -14,7 +14,7 @@ from guardrail.outcome import InfeasibleReason
 from .bounds import binomial_tail, zero_error_floor
 from .empirical import last
 from .pointwise import last_passing
-from .rule import Prefix, Request, Rule
+from .rule import Prefix, Rule, RuleRequest
 from .sequential import any_curve
 from .simultaneous import Counts
 
@@ -39,12 +39,12 @@ class Sgr(Rule):
     promise = "certificate"
     in_plan = True
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """The number of steps and the level of each."""
         steps = _steps(n)
         return {**request.options, "steps": steps, "level": request.level / steps}
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Last block end that passed a step of the search."""
         low, high, chosen = 1, prefix.n, None
         steps = _steps(prefix.n)
@@ -58,11 +58,11 @@ class Sgr(Rule):
                 high = middle
         return chosen
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, any curve."""
         return any_curve(request) + " (a union bound over the steps of a binary search)."
 
-    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
         """The search path missed a block end that would pass."""
         steps = _steps(prefix.n)
         index = last_passing(prefix, request.alpha, request.level / steps)
@@ -111,7 +111,7 @@ class Bonferroni(Rule):
     promise = "certificate"
     defaults: ClassVar[Mapping[str, Any]] = {"points": 20, "holm": False}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``points`` is a count, ``holm`` a flag."""
         points, holm = request.options["points"], request.options["holm"]
         if isinstance(points, bool) or not isinstance(points, int) or points < 1:
@@ -119,7 +119,7 @@ class Bonferroni(Rule):
         if not isinstance(holm, bool):
             raise UsageError(f"holm of rule 'bonferroni' must be True or False, got {holm!r}. Leave it out.")
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest tested block end that is rejected as bad."""
         grid = bonferroni_grid(prefix.n, request.alpha, request.level, request.options["points"])
         block = np.searchsorted(prefix.k, grid, side="left")
@@ -132,6 +132,6 @@ class Bonferroni(Rule):
         index = last(tail <= level)
         return None if index is None else int(block[index])
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, any curve."""
         return any_curve(request) + f" (a union bound over {request.options['points']} thresholds fixed in advance)."

@@ -8,7 +8,7 @@ from scipy import special
 
 from .bounds import binomial_tail
 from .empirical import last
-from .rule import TOLERANCE, Prefix, Request, Rule
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest
 
 __all__ = ["ClopperPearson", "Hoeffding", "last_passing", "passes"]
 
@@ -64,12 +64,12 @@ class Hoeffding(Rule):
     promise = "none as a scan"
     in_report = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end whose Hoeffding bound is at most alpha."""
         slack = np.sqrt(np.log(1.0 / request.level) / 2.0 * prefix.k)
         return last(prefix.e + slack <= request.alpha * prefix.k + TOLERANCE)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """None as a scan."""
         return _SCAN.format(bound="Hoeffding", delta=request.level)
 
@@ -86,10 +86,10 @@ class ClopperPearson(Rule):
     promise = "none as a scan"
     in_report = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end whose exact upper bound is at most alpha."""
         return last_passing(prefix, request.alpha, request.level)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """None as a scan."""
         return _SCAN.format(bound="Clopper-Pearson", delta=request.level)

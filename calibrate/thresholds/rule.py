@@ -27,8 +27,8 @@ __all__ = [
     "TOLERANCE",
     "ClusterSums",
     "Prefix",
-    "Request",
     "Rule",
+    "RuleRequest",
     "check_min_accept",
     "default_min_accept",
     "min_accept_of",
@@ -142,7 +142,7 @@ def ranked_prefixes(ranked: NDArray[np.float64], error: NDArray[np.int8]) -> Pre
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RuleRequest:
     """What a rule is asked for."""
 
     alpha: float
@@ -152,7 +152,7 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Every option of the rule, with defaults filled in but not resolved (``min_accept`` may still be None)."""
 
-    def at(self, alpha: float) -> Request:
+    def at(self, alpha: float) -> RuleRequest:
         """The same request at another alpha."""
         return replace(self, alpha=alpha)
 
@@ -191,33 +191,33 @@ class Rule(ABC):
     """Whether ``calibrate plan`` simulates the rule when no rules are named."""
 
     @abstractmethod
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Index of the chosen block end, or None when no block end satisfies the rule."""
 
     @abstractmethod
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """What the rule promises, in one sentence, including what it assumes."""
 
-    def check(self, request: Request) -> None:  # noqa: B027 - most rules have nothing to check
+    def check(self, request: RuleRequest) -> None:  # noqa: B027 - most rules have nothing to check
         """Refuse option values that make no sense.
 
         Raises:
             UsageError: Naming the option, the value and the way out.
         """
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options as they are applied to n items, for the record."""
         return dict(request.options)
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """Whether some block end satisfies the rule; overridden where that is cheaper than selecting one."""
         return self.select(prefix, request) is not None
 
-    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+    def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
         """An alpha below which the rule is certainly infeasible on these items; 0 when nothing cheap is known."""
         return 0.0
 
-    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
         """Why this rule failed, where it can say more than the general diagnosis; None otherwise."""
         return None
 
@@ -231,13 +231,13 @@ def default_min_accept(n: int, alpha: float) -> int:
     return max(math.ceil(math.log(0.05) / math.log1p(-alpha) - 1e-9), math.ceil(0.05 * n - 1e-9), 1)
 
 
-def min_accept_of(n: int, request: Request) -> int:
+def min_accept_of(n: int, request: RuleRequest) -> int:
     """The ``min_accept`` of a request: as given, or the default for n and alpha."""
     given = request.options["min_accept"]
     return default_min_accept(n, request.alpha) if given is None else int(given)
 
 
-def check_min_accept(rule: str, request: Request) -> None:
+def check_min_accept(rule: str, request: RuleRequest) -> None:
     """Refuse a ``min_accept`` that is not a positive whole number (None means the default).
 
     Raises:

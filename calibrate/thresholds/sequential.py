@@ -13,7 +13,7 @@ from guardrail.outcome import InfeasibleReason
 
 from .bounds import zero_error_floor
 from .pointwise import last_passing, passes
-from .rule import TOLERANCE, Prefix, Request, Rule
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest
 
 __all__ = ["FixedSequence", "any_curve", "sequence_end"]
 
@@ -39,7 +39,7 @@ def sequence_end(prefix: Prefix, start: int, alpha: float, delta: float, chunk: 
     return position - 1 if position > first else None
 
 
-def any_curve(request: Request) -> str:
+def any_curve(request: RuleRequest) -> str:
     """The promise of rules that assume nothing about the risk curve."""
     return (
         f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers is "
@@ -71,7 +71,7 @@ class FixedSequence(Rule):
     in_plan = True
     defaults: ClassVar[Mapping[str, Any]] = {"start": None}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``start`` is a count or a share."""
         self.check_start(self.name, request.options["start"])
 
@@ -90,33 +90,33 @@ class FixedSequence(Rule):
                 f"{start!r}. Leave it out for 0.1, and never choose it by looking at labels."
             )
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k0 that was used."""
         return {**request.options, "start": self.start(n, request)}
 
     @staticmethod
-    def start(n: int, request: Request) -> int:
+    def start(n: int, request: RuleRequest) -> int:
         """k0 in items."""
         start = request.options["start"]
         if isinstance(start, int):
             return start
         return max(1, math.ceil((0.1 if start is None else start) * n - TOLERANCE))
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Last block end before the first failure."""
         return sequence_end(prefix, self.start(prefix.n, request), request.alpha, request.level)
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """The first test decides."""
         first = prefix.at_least(self.start(prefix.n, request))
         one = slice(first, first + 1)
         return bool(passes(prefix.k[one], prefix.e[one], request.alpha, request.level).any())
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, any curve."""
         return any_curve(request) + " and the start of the sequence was fixed without looking at labels."
 
-    def explain(self, prefix: Prefix, request: Request) -> tuple[InfeasibleReason, str] | None:
+    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
         """The first test could not pass even without an error, or failed although a later one alone would pass."""
         first = prefix.at_least(self.start(prefix.n, request))
         if first == prefix.k.size:

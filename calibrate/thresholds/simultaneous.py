@@ -14,13 +14,13 @@ from scipy import special
 
 from .bounds import binomial_tail
 from .empirical import last
-from .rule import Prefix, Request, Rule, check_min_accept, min_accept_of
+from .rule import Prefix, Rule, RuleRequest, check_min_accept, min_accept_of
 
 __all__ = [
     "Candidates",
     "Counts",
     "CpSimultaneous",
-    "Limits",
+    "ErrorLimits",
     "Reals",
     "WalkRule",
     "candidates",
@@ -42,7 +42,7 @@ Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ErrorLimits:
     """Error limits at fixed numbers of accepted items; depends on n, alpha, delta and k_min alone."""
 
     k: Counts
@@ -80,8 +80,8 @@ def candidates(prefix: Prefix, points: Counts) -> Candidates:
 
 
 @lru_cache(maxsize=256)
-def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Limits:
-    """Limits c(k) at the largest level d' whose flat walk meets any of them with probability at most delta.
+def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> ErrorLimits:
+    """ErrorLimits c(k) at the largest level d' whose flat walk meets any of them with probability at most delta.
 
     By bisection in the logarithm of the level, from delta over the number of points (the union bound) up to delta.
     """
@@ -101,7 +101,7 @@ def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Limit
                 high, broken = middle, tried
         level, c = low, fine
     c.flags.writeable = points.flags.writeable = False
-    return Limits(points, c, level)
+    return ErrorLimits(points, c, level)
 
 
 class WalkRule(Rule):
@@ -112,15 +112,15 @@ class WalkRule(Rule):
     promise = "certificate"
     defaults: ClassVar[Mapping[str, Any]] = {"min_accept": None}
 
-    def check(self, request: Request) -> None:
+    def check(self, request: RuleRequest) -> None:
         """``min_accept`` is a count."""
         check_min_accept(self.name, request)
 
-    def alpha_floor(self, prefix: Prefix, request: Request) -> float:
+    def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
         """Where even the pointwise test fails everywhere."""
         return pointwise_floor(prefix, request)
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, under two assumptions."""
         return (
             f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers "
@@ -150,13 +150,13 @@ class CpSimultaneous(WalkRule):
     in_report = True
     in_plan = True
 
-    def resolve(self, n: int, request: Request) -> dict[str, Any]:
+    def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k_min and the level d' that were used."""
         k_min = min_accept_of(n, request)
         level = simultaneous_limits(n, request.alpha, request.level, k_min).level if k_min <= n else None
         return {**request.options, "min_accept": k_min, "level": level}
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end within its limit."""
         k_min = min_accept_of(prefix.n, request)
         if k_min > prefix.n:
@@ -166,7 +166,7 @@ class CpSimultaneous(WalkRule):
         index = last(found.errors <= table.c[found.point])
         return None if index is None else int(found.block[index])
 
-    def feasible(self, prefix: Prefix, request: Request) -> bool:
+    def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """One dynamic programme instead of a search: the smallest level at which a block end passes is affordable."""
         alpha, delta, k_min = request.alpha, request.level, min_accept_of(prefix.n, request)
         if k_min > prefix.n:
@@ -182,7 +182,7 @@ class CpSimultaneous(WalkRule):
         return crossing_probability(points, limits(points, alpha, needed), alpha) <= delta
 
 
-def pointwise_floor(prefix: Prefix, request: Request) -> float:
+def pointwise_floor(prefix: Prefix, request: RuleRequest) -> float:
     """Smallest alpha, to three decimals from below, at which one block end passes the test at level delta alone."""
     k, e = prefix.k, prefix.e
     low, high = 0, 1_000

@@ -22,7 +22,7 @@ from .bounds import binomial_tail, clopper_pearson_interval, zero_error_floor
 from .fit import DEFAULT_DELTA, check_open_unit
 from .rule import TOLERANCE
 
-__all__ = ["RULES", "StageRule", "Thresholds", "Walked", "fit_stages", "outcome_at", "paths"]
+__all__ = ["RULES", "PathCounts", "StageRule", "Thresholds", "fit_stages", "outcome_at", "paths"]
 
 Scores = NDArray[np.float64]
 Errors = NDArray[np.int64]
@@ -151,7 +151,7 @@ def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class PathCounts:
     """What the points of a path do on some questions; arrays have one entry a point."""
 
     n: int
@@ -162,7 +162,7 @@ class Walked:
     """Answered by the first stage."""
 
 
-def _walked(u: Scores, error: Errors, path: Sequence[Thresholds]) -> Walked:
+def _walked(u: Scores, error: Errors, path: Sequence[Thresholds]) -> PathCounts:
     """Counts at every point; thresholds grow along a path, so each stage answers a question on one stretch of it."""
     table, points = np.array(path), len(path)
     counts = np.zeros((3, points + 1))
@@ -175,7 +175,7 @@ def _walked(u: Scores, error: Errors, path: Sequence[Thresholds]) -> Walked:
                 counts[row] += sign * np.bincount(end[here], weights=weight[here], minlength=points + 1)
         until = np.minimum(until, begin)
     answered, wrong, first = counts[:, :-1].cumsum(axis=1).round().astype(np.int64)
-    return Walked(len(u), answered, wrong, first)
+    return PathCounts(len(u), answered, wrong, first)
 
 
 def _chosen_path(
@@ -193,12 +193,12 @@ def _chosen_path(
     return found[chosen], RATIOS[chosen]
 
 
-def _under_lec(walked: Walked, alpha: float, delta: float) -> NDArray[np.bool_]:
+def _under_lec(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.bool_]:
     """LEC's inequality at each point."""
     return walked.wrong - alpha * walked.answered <= -1.0 + TOLERANCE
 
 
-def _tested(walked: Walked, alpha: float, delta: float) -> NDArray[np.bool_]:
+def _tested(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.bool_]:
     """Points before the first failed test, from the start on."""
     ahead = walked.answered >= _start(walked.n, alpha, delta)
     failed = ahead & (binomial_tail(walked.wrong, walked.answered, alpha) > delta)
@@ -241,7 +241,7 @@ def _start(n: int, alpha: float, delta: float) -> int:
 class StageRule:
     """A rule of a cascade, and what it states about itself."""
 
-    admissible: Callable[[Walked, float, float], NDArray[np.bool_]]
+    admissible: Callable[[PathCounts, float, float], NDArray[np.bool_]]
     """From what each point of a path does, alpha and delta to the points that may be chosen."""
     guarantee: Callable[[float, float, int], str]
     """From alpha, delta and the number of design questions to the promise."""

@@ -16,7 +16,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, option_labels, read_questions
 from calibrate.data.records import Record, RecordFile, read_records, write_records
-from calibrate.pipeline import HeldOut, fit_artifact, held_out, split
+from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import compare_rules, write_report
 from calibrate.scoring.reach import cut_at
 from calibrate.scoring.scores import arrays, score_records
@@ -148,10 +148,12 @@ def _as_records(questions: Sequence[Question], verdicts: Sequence[Verdict], task
     return label_records(records, make_rule(task.correctness))
 
 
-def _everything(records: Sequence[Record]) -> HeldOut:
+def _everything(records: Sequence[Record]) -> GateCounts:
     """The same questions without a gate."""
     correct = [bool(record.correct) for record in records if record.correct is not None]
-    return HeldOut.count(n=len(correct), n_accepted=len(correct), n_errors=correct.count(False), n_correct=sum(correct))
+    return GateCounts.count(
+        n=len(correct), n_accepted=len(correct), n_errors=correct.count(False), n_correct=sum(correct)
+    )
 
 
 def _show_examples(records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from calibrate.cli.frame import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
-from calibrate.pipeline import HeldOut
+from calibrate.pipeline import GateCounts
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.outcome import Outcome
 from guardrail.plain_json import visible
@@ -44,7 +44,9 @@ def outcome_line(outcome: Outcome) -> str:
     return f"infeasible ({outcome.reason.value}): {outcome.detail}"
 
 
-def verdict_panel(artifact: CalibrationArtifact, everything: HeldOut, gated: HeldOut, certified: HeldOut) -> None:
+def verdict_panel(
+    artifact: CalibrationArtifact, everything: GateCounts, gated: GateCounts, certified: GateCounts
+) -> None:
     """Print the error before and after the gate, its cost, and the promise.
 
     Args:

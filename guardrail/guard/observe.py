@@ -26,7 +26,7 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
-from ..bindings import Effect, bindings_for, names
+from ..bindings import SettingRole, bindings_for, names
 from ..errors import GuardrailError, UsageError
 from ..prompting import PromptWrapping
 from ..sampling.replies import read_reply
@@ -160,8 +160,8 @@ def unlike_calls(
     bound = {name: given.get(name) for name in ("tool_choice", "response_format")}
     if bindings_for(given.get("tools") or (), **bound).digest != (plan.bindings or Bindings()).digest:
         return ["tools"]
-    own = {name: getattr(model, name, None) for name in names(Effect.PLAN) - {"stop"}}
-    own |= {name: value for name, value in given.items() if name in names(Effect.PLAN, Effect.SHAPING)}
+    own = {name: getattr(model, name, None) for name in names(SettingRole.PLAN) - {"stop"}}
+    own |= {name: value for name, value in given.items() if name in names(SettingRole.PLAN, SettingRole.SHAPING)}
     own["stop"] = (stop if stop is not None else getattr(model, "stop", None)) or None
     usage = message.usage_metadata
     return unlike_served(

@@ -31,7 +31,7 @@ from .monitors.store import Monitors  # noqa: E402
 from .monitors.switch import SharedSwitch  # noqa: E402
 from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, Stats  # noqa: E402
 from .queue.purging import Purged  # noqa: E402
-from .queue.store import Charge, Lease, ReviewStore  # noqa: E402
+from .queue.store import Lease, ReviewStore, WorkLease  # noqa: E402
 
 __all__ = [
     "ACTIONS",
@@ -41,7 +41,6 @@ __all__ = [
     "Candidate",
     "CandidateRule",
     "CandidateSet",
-    "Charge",
     "Content",
     "Decision",
     "Deliverer",
@@ -63,6 +62,7 @@ __all__ = [
     "Ticket",
     "UnknownItemError",
     "UnstorableError",
+    "WorkLease",
     "ask_reviewer",
     "audit_sample",
     "content_of",

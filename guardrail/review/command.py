@@ -129,7 +129,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
-    from .monitors.folding import Folder
+    from .monitors.inbox import Folder
     from .queue.store import ReviewStore
     from .web.app import review_app
     from .web.server import check_proxies, server_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, Sample
-from .base import Attainable, Estimator, Evidence, Needs
+from .base import Estimator, Evidence, Needs, PartialEvidence
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
@@ -22,7 +22,6 @@ def answer_text(sample: Sample) -> str:
 
 
 __all__ = [
-    "Attainable",
     "Clustering",
     "Clusters",
     "Estimator",
@@ -30,6 +29,7 @@ __all__ = [
     "Evidence",
     "Missing",
     "Needs",
+    "PartialEvidence",
     "answer_text",
     "available",
     "cluster",

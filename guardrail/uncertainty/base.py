@@ -16,7 +16,7 @@ from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
-__all__ = ["Attainable", "Bounds", "Estimator", "Evidence", "Formula", "Level", "Needs", "Piece"]
+__all__ = ["Bounds", "Estimator", "Evidence", "Formula", "Level", "Needs", "PartialEvidence", "Piece"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -96,7 +96,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Attainable:
+class PartialEvidence:
     """What the first m of n samples show, and how the remaining ones could still group them.
 
     Attributes:
@@ -124,7 +124,7 @@ _LONG = 20_000
 """Characters of all samples beyond which even comparing words takes milliseconds."""
 
 Formula: TypeAlias = Callable[[Evidence], float | Missing]
-Bounds: TypeAlias = Callable[[Formula, Attainable], tuple[float, float] | Missing]
+Bounds: TypeAlias = Callable[[Formula, PartialEvidence], tuple[float, float] | Missing]
 """The smallest and the largest score that the full set can have, or why it cannot have one."""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..judges.base import CanMerge, merging_of
 from ..types import Missing
-from .base import Attainable, Estimator, Evidence, Formula
+from .base import Estimator, Evidence, Formula, PartialEvidence
 from .clustering import Clusters, fold
 
 __all__ = [
@@ -66,9 +66,9 @@ def _is_stable(estimator: Estimator) -> bool:
     return estimator.similarity is None or getattr(estimator.similarity, "is_stable", False) is True
 
 
-def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimator, n: int) -> Attainable:
+def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimator, n: int) -> PartialEvidence:
     if estimator.judge is None or evidence.clusters is None:
-        return Attainable(evidence, n)
+        return PartialEvidence(evidence, n)
     found, m = evidence.clusters.assignment, len(evidence.clusters.assignment)
     if evidence.primary_cluster is not None:
         found += (evidence.primary_cluster if evidence.primary_cluster >= 0 else m,)
@@ -80,7 +80,7 @@ def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimat
     merges = estimator.clustering == "components" or can_merge is None
     coarse = _merged(found, folded.keys, folded.text_of, set(folded.judged), can_merge, n - m) if merges else found
     own = None if evidence.primary_cluster is None else (coarse[m], fine[m])
-    return Attainable(evidence, n, coarse=coarse[:m], fine=fine[:m], own=own)
+    return PartialEvidence(evidence, n, coarse=coarse[:m], fine=fine[:m], own=own)
 
 
 def _merged(
@@ -115,7 +115,7 @@ def _numbered(labels: Iterable[Hashable]) -> tuple[int, ...]:
 # -- Bounds, by what a formula reads -----------------------------------------------------------------------------------
 
 
-def by_partition(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+def by_partition(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula over cluster sizes: entropy, 1 - share of the largest, number of clusters.
 
     It must never fall when a cluster splits, and never rise when a sample moves to a larger cluster (Schur-concave).
@@ -131,7 +131,7 @@ def by_partition(formula: Formula, given: Attainable) -> tuple[float, float] | M
     )
 
 
-def by_primary(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+def by_primary(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula over how many samples mean the same as the primary answer, and how alike they are to it.
 
     It must never rise when a sample joins the primary's cluster, nor with any likeness. Smallest: everything that can
@@ -147,7 +147,7 @@ def by_primary(formula: Formula, given: Attainable) -> tuple[float, float] | Mis
     )
 
 
-def by_pairs(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+def by_pairs(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula that never rises with any entry of the similarity matrix: mean pairwise dissimilarities.
 
     Pairs with a further sample have a similarity of 1 (smallest) or 0 (largest).
@@ -160,11 +160,11 @@ def by_pairs(formula: Formula, given: Attainable) -> tuple[float, float] | Missi
     return _ends(formula(replace(given.evidence, matrix=alike)), formula(replace(given.evidence, matrix=unlike)))
 
 
-def _grouped(given: Attainable, assignment: tuple[int, ...]) -> Evidence:
+def _grouped(given: PartialEvidence, assignment: tuple[int, ...]) -> Evidence:
     return replace(given.evidence, clusters=Clusters(assignment=assignment))
 
 
-def _compared(given: Attainable, assignment: tuple[int, ...], own: int, likeness: float) -> Evidence:
+def _compared(given: PartialEvidence, assignment: tuple[int, ...], own: int, likeness: float) -> Evidence:
     seen = given.evidence.likeness
     return replace(
         _grouped(given, assignment),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..judges import Jaccard
 from ..types import Missing, Unmeasured
-from .base import Attainable, Estimator, Evidence, Formula, Needs
+from .base import Estimator, Evidence, Formula, Needs, PartialEvidence
 from .clustering import Clusters
 from .early_bounds import by_partition, by_primary
 from .likelihood import mean_logprob
@@ -146,7 +146,7 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     return _entropy([math.fsum(weights) for weights in members.values()])
 
 
-def semantic_entropy_bounds(formula: Formula, given: Attainable) -> tuple[float, float] | Missing:
+def semantic_entropy_bounds(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of `semantic_entropy` in closed form: weights p(s) of further samples are unknown, anywhere in (0, 1].
 
     Let W_C be the weights of the clusters, T their sum, H their entropy, r the samples to come.

@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, InstanceOf
 
-from guardrail.bindings import Effect, bindings_for, names
+from guardrail.bindings import SettingRole, bindings_for, names
 from guardrail.errors import ArtifactMismatchError, require
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Abstentions, Assessment, Assessor
@@ -49,9 +49,9 @@ else:
 
 __all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step", "this_thread"]
 
-TRANSPORT = names(Effect.TRANSPORT, allowed_in="langchain")
+TRANSPORT = names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
-PLANNED = names(Effect.PLAN)
+PLANNED = names(SettingRole.PLAN)
 """Call settings that the artifact's plan fixes; those with the plan's value pass."""
 
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from guardrail.review import CandidateRule, Charge, Content, Decision, Item, ReviewStore
+    from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore, WorkLease
 
 
 TOO_LATE = "Nobody decided in time."
@@ -146,10 +146,10 @@ class ReviewBridge:
         if _undecided(found):
             return None
         past = list(graph.get_state_history(config, limit=LOOK_BACK))
-        charges = self._taken(state, found, past)
-        if charges:
-            with self._work(charges) as work:
-                given = self._given(graph.get_state(config), config, charges)
+        work_leases = self._taken(state, found, past)
+        if work_leases:
+            with self._work(work_leases) as work:
+                given = self._given(graph.get_state(config), config, work_leases)
                 if given is not None:
                     work.started = True
                     result: dict[str, Any] = graph.invoke(given.input, config, **run)
@@ -166,10 +166,10 @@ class ReviewBridge:
         if _undecided(found):
             return None
         past = [one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]
-        charges = self._taken(state, found, past)
-        if charges:
-            with self._work(charges) as work:
-                given = self._given(await graph.aget_state(config), config, charges)
+        work_leases = self._taken(state, found, past)
+        if work_leases:
+            with self._work(work_leases) as work:
+                given = self._given(await graph.aget_state(config), config, work_leases)
                 if given is not None:
                     work.started = True
                     result: dict[str, Any] = await graph.ainvoke(given.input, config, **run)
@@ -195,7 +195,7 @@ class ReviewBridge:
         found = self._open(await graph.aget_state(config), config)
         return self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), found)
 
-    def _taken(self, state: Any, found: Sequence[_Open], past: Sequence[Any]) -> list[Charge]:
+    def _taken(self, state: Any, found: Sequence[_Open], past: Sequence[Any]) -> list[WorkLease]:
         """The right to go on in this thread; empty where there is nothing to go on with, or another call has it.
 
         It is the right to all decided items of the step that waits, or that was not finished, so that no two calls run
@@ -208,10 +208,10 @@ class ReviewBridge:
         ended = [item for item in there if item.state in ENDED]
         if not found and all(item.lease_until is None for item in ended):
             return []
-        return self.store.take_up([item.id for item in ended], seconds=self.lease)
+        return self.store.lease([item.id for item in ended], seconds=self.lease)
 
     @contextmanager
-    def _work(self, charges: Sequence[Charge]) -> Iterator[_Work]:
+    def _work(self, work_leases: Sequence[WorkLease]) -> Iterator[_Work]:
         """One run of the graph: when it returns its items are settled; after an error they can be taken up again.
 
         Where the run is broken off (Ctrl-C, a cancelled task, a kill) tools may still be running: the lease runs out.
@@ -221,33 +221,33 @@ class ReviewBridge:
         try:
             yield work
         except Exception:
-            self._put_down(charges, work)
+            self._put_down(work_leases, work)
             raise
         finally:
             _changed.reset(token)
-        self._put_down(charges, work)
+        self._put_down(work_leases, work)
 
-    def _put_down(self, charges: Sequence[Charge], work: _Work) -> None:
-        for charge in charges:
-            changed = content_digest(charge.item.content) in work.changed
+    def _put_down(self, work_leases: Sequence[WorkLease], work: _Work) -> None:
+        for work_lease in work_leases:
+            changed = content_digest(work_lease.item.content) in work.changed
             if changed:
-                self._not_carried_out(charge.item, CHANGED)
+                self._not_carried_out(work_lease.item, CHANGED)
             if work.done:
-                self.store.put_down(charge, what="lapsed" if changed else self._outcome(charge.item), again=False)
+                self.store.settle(work_lease, what="lapsed" if changed else self._outcome(work_lease.item), again=False)
             else:
-                self.store.put_down(charge, again=work.started or charge.item.lease_until is not None)
+                self.store.settle(work_lease, again=work.started or work_lease.item.lease_until is not None)
 
     def _outcome(self, item: Item) -> str:
         handed = any(event.what == "handed_over" for event in self.store.trail(item.id))
         return "carried_out" if handed else "lapsed"
 
-    def _given(self, state: Any, config: Any, charges: Sequence[Charge]) -> _Given | None:
+    def _given(self, state: Any, config: Any, work_leases: Sequence[WorkLease]) -> _Given | None:
         """What the graph is to go on with now that no other call is at it; None if another call did it meanwhile."""
-        ours = {charge.item.id for charge in charges}
+        ours = {work_lease.item.id for work_lease in work_leases}
         answers = self._answers([one for one in self._open(state, config) if one[2].id in ours])
         if answers:
             return _Given(_command(answers))
-        left_off = any(charge.item.lease_until is not None for charge in charges)
+        left_off = any(work_lease.item.lease_until is not None for work_lease in work_leases)
         return _Given(None) if left_off and _unfinished(state) else None
 
     def _answers(self, found: Sequence[_Open]) -> dict[str, Any]:

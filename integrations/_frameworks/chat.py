@@ -21,10 +21,10 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from .._openai.background import BackgroundLoop
 
 __all__ = [
+    "LRU",
     "Approval",
-    "Carried",
+    "CarriedItems",
     "FrameworkChat",
-    "Latest",
     "check_call",
     "guard_settings",
     "is_reviewed",
@@ -44,7 +44,7 @@ framework_loop = BackgroundLoop("guardrail-frameworks")
 Made = TypeVar("Made")
 
 
-class Latest(Generic[Made]):
+class LRU(Generic[Made]):
     """The things used last, by key; what was not used for longest makes room. Shared by threads and tasks."""
 
     def __init__(self, most: int) -> None:
@@ -52,8 +52,8 @@ class Latest(Generic[Made]):
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, Made] = OrderedDict()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Latest[Made]:
-        return Latest(self._most)
+    def __deepcopy__(self, memo: dict[int, Any]) -> LRU[Made]:
+        return LRU(self._most)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -69,7 +69,7 @@ class Latest(Generic[Made]):
             return self._known[key]
 
 
-class Carried(list[Any]):
+class CarriedItems(list[Any]):
     """What a message was made from. Only its ``content`` tells questions apart: not ids, times and names of runs."""
 
     def __init__(self, made_from: Iterable[Any], content: object = ()) -> None:
@@ -77,7 +77,7 @@ class Carried(list[Any]):
         self._content = content
 
     def __repr__(self) -> str:
-        return f"Carried({self._content!r})"
+        return f"CarriedItems({self._content!r})"
 
 
 class FrameworkChat(BaseChatModel):
@@ -119,7 +119,7 @@ class FrameworkChat(BaseChatModel):
 
 SHARED = 64
 """Adapters of models that are kept for guards that are made later."""
-_chats: Latest[FrameworkChat] = Latest(SHARED)
+_chats: LRU[FrameworkChat] = LRU(SHARED)
 Chat = TypeVar("Chat", bound=FrameworkChat)
 
 

@@ -63,7 +63,7 @@ from .._agents.held import (
     targets_of,
 )
 from .._agents.review_bridge import tools_of
-from .chat import SHARED, Latest, is_reviewed
+from .chat import LRU, SHARED, is_reviewed
 
 __all__ = [
     "ANSWER_TOOL",
@@ -389,7 +389,7 @@ class _Gates:
     made_of: object
 
 
-_gates: Latest[_Gates] = Latest(SHARED)
+_gates: LRU[_Gates] = LRU(SHARED)
 
 
 class FrameworkGuard:

@@ -39,7 +39,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
-from .chat import Carried
+from .chat import CarriedItems
 from .guard import ANSWER_TOOL, Decided, arguments_of
 
 __all__ = [
@@ -106,7 +106,7 @@ def decided_answer(items: str | Sequence[TResponseInputItem]) -> tuple[Decided, 
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
-    kept = {ITEMS: Carried(raw, [_pictures(one) for one in raw])}
+    kept = {ITEMS: CarriedItems(raw, [_pictures(one) for one in raw])}
     kind, role = item.get("type"), item.get("role")
     if kind in (None, "message") and role in ("system", "developer"):
         return SystemMessage(_text(item), additional_kwargs=kept)
@@ -128,7 +128,7 @@ def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
 
 
 def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
-    raw = Carried([*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]])
+    raw = CarriedItems([*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]])
     return AIMessage(first.content, tool_calls=[*first.tool_calls, *second.tool_calls], additional_kwargs={ITEMS: raw})
 
 

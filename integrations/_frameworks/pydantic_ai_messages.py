@@ -25,7 +25,7 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
-from .chat import Carried
+from .chat import CarriedItems
 from .guard import ANSWER_TOOL, APPROVED, Decided
 
 __all__ = [
@@ -62,7 +62,7 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, one in enumerate(made):
             # The first of its parts carries the whole message.
-            one.additional_kwargs[MESSAGES] = Carried([message], _pictures(message)) if place == 0 else []
+            one.additional_kwargs[MESSAGES] = CarriedItems([message], _pictures(message)) if place == 0 else []
         found += made
     return found
 

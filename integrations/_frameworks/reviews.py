@@ -88,21 +88,21 @@ class ReviewBridge:
         decided = await asyncio.to_thread(self._taken, values)
         if decided is None:
             return None
-        charges, decisions, what = decided
+        work_leases, decisions, what = decided
         try:
             found = await guard.resume(agent, result, decisions, **run)
         except Exception as error:
             # What an agent of structured answers raises after a rejection is its result; another run gives no other.
             ended = isinstance(error, AbstainedError) and not isinstance(error, UnmeasuredError)
-            await asyncio.to_thread(self._put_down, charges, what if ended else None)
+            await asyncio.to_thread(self._put_down, work_leases, what if ended else None)
             raise
-        await asyncio.to_thread(self._put_down, charges, what)
+        await asyncio.to_thread(self._put_down, work_leases, what)
         return found
 
-    def _put_down(self, charges: Any, what: Mapping[str, str] | None) -> None:
-        for charge in charges:
-            outcome = {} if what is None else {"what": what[charge.item.id]}
-            self.store.put_down(charge, **outcome, again=what is None)
+    def _put_down(self, work_leases: Any, what: Mapping[str, str] | None) -> None:
+        for work_lease in work_leases:
+            outcome = {} if what is None else {"what": what[work_lease.item.id]}
+            self.store.settle(work_lease, **outcome, again=what is None)
 
     def _enqueue(self, value: Mapping[str, Any]) -> Item:
         content = content_of(value).model_copy(
@@ -124,8 +124,8 @@ class ReviewBridge:
             return None
         if all(any(event.what in DONE for event in self.store.trail(item.id)) for item in there):
             return None
-        charges = self.store.take_up([item.id for item in there], seconds=self.lease)
-        if not charges:
+        work_leases = self.store.lease([item.id for item in there], seconds=self.lease)
+        if not work_leases:
             return None
         decisions, what = {}, {}
         for value, item in zip(values, there, strict=True):
@@ -135,7 +135,7 @@ class ReviewBridge:
             self.store.note_event(
                 "not_carried_out" if why else "handed_over", {"reason": why} if why else {}, item=item.id
             )
-        return charges, decisions, what
+        return work_leases, decisions, what
 
     def _decision(self, item: Item, value: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """The decision about a call, and why it is another one than the reviewer's."""

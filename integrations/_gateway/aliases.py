@@ -19,10 +19,10 @@ from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
 
-from .._frameworks.chat import Latest
+from .._frameworks.chat import LRU
 from ..openai_chat import OpenAICompatibleChat
 from .config import Alias, Upstream
-from .protocol import Answer, ApiError, ChatRequest, failure, is_settled
+from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
 
@@ -62,7 +62,7 @@ class ServedAlias:
         self._watch: dict[str, Any] | None = None
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
-        self._guards: Latest[Guardrail | Cascade] = Latest(CREDENTIALS)
+        self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
 
     @property
     def upstream(self) -> Upstream:
@@ -137,7 +137,7 @@ class ServedAlias:
         """The chat model that takes over for another alias."""
         return self.guard(None) if self.guarded else self.chat(self.upstream, None)
 
-    async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> Answer | ApiError:
+    async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> GuardReply | ApiError:
         """The guard's answer to a request."""
         message: AIMessage
         _asked.set(self.name)  # each question is a task with its own context
@@ -159,10 +159,10 @@ class ServedAlias:
             log.debug("guardrail serve: %s", self.name, exc_info=error)
             return ApiError(502, "The model that takes over after an abstention failed.", "fallback_failed")
         verdict = message.response_metadata["guardrail"]
-        answer = Answer(message, verdict, self.config.finish_reason)
+        answer = GuardReply(message, verdict, self.config.finish_reason)
         if verdict["accepted"]:
             return answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
             return failure(verdict, str(message.text))  # an outage is an error that clients retry, not an answer
         taken_over = self.config.fallback if not answer.abstained else None
-        return Answer(message, verdict, self.config.finish_reason, taken_over)
+        return GuardReply(message, verdict, self.config.finish_reason, taken_over)

@@ -22,13 +22,13 @@ from guardrail.plain_json import canonical_json, sha256_hex
 
 from .aliases import ALIAS, ServedAlias
 from .config import Config, Key, load_config
-from .memory import FullError, Repeats, Shared, Work
+from .memory import FullError, InFlight, Shared, Work
 from .metrics import Metrics
 from .observing import CutError, Observing
 from .protocol import (
-    Answer,
     ApiError,
     ChatRequest,
+    GuardReply,
     chunks,
     completion,
     headers_of,
@@ -57,7 +57,7 @@ STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_er
 LEFT = _responses.Response(status_code=499)
 """For a client that has gone; it only shows in the metrics."""
 log = logging.getLogger("guardrail")
-Result = Answer | ApiError
+Result = GuardReply | ApiError
 
 
 def _kind(result: Any) -> str:
@@ -65,7 +65,7 @@ def _kind(result: Any) -> str:
 
 
 _RESULT: TypeAdapter[Result] = TypeAdapter(
-    Annotated[Annotated[Answer, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
+    Annotated[Annotated[GuardReply, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
 )
 _AS_JSON = (_RESULT.dump_json, _RESULT.validate_json)
 """How a result is remembered."""
@@ -96,7 +96,7 @@ class Gateway:
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self.aliases, self.observing = self._load(self.config)
-        self._repeats: Repeats[Result] = Repeats(
+        self._repeats: InFlight[Result] = InFlight(
             self.config.remember, self.config.remember_bytes, *_AS_JSON, shared=self._shared()
         )
 
@@ -125,9 +125,9 @@ class Gateway:
     def _shared(self) -> Shared[Result] | None:
         if self._store is None or not self.config.remember:
             return None
-        from guardrail.review.queue.marks import Marks
+        from guardrail.review.queue.marks import ExpiringKeys
 
-        marks = Marks(self._store.database)
+        marks = ExpiringKeys(self._store.database)
         return Shared(marks, self.config.remember, *_AS_JSON)
 
     def reload(self) -> bool:

@@ -21,7 +21,17 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.types import SamplingPlan
 
-__all__ = ["Alias", "Config", "Key", "Records", "Upstream", "is_loopback", "load_config", "new_key", "parsed_config"]
+__all__ = [
+    "Alias",
+    "Config",
+    "Key",
+    "RecordsConfig",
+    "Upstream",
+    "is_loopback",
+    "load_config",
+    "new_key",
+    "parsed_config",
+]
 
 
 class _Strict(BaseModel):
@@ -72,7 +82,7 @@ class Upstream(_Strict):
         return self
 
 
-class Records(_Strict):
+class RecordsConfig(_Strict):
     """Record file that an observing alias appends to, for `calibrate`."""
 
     path: Path
@@ -91,7 +101,7 @@ class Observe(_Strict):
     ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature."""
     prompt: PromptWrapping = PromptWrapping()
     """How the application wraps a question, where there is no artifact."""
-    records: Records | None = None
+    records: RecordsConfig | None = None
     """Where measured sets are kept for `calibrate`; None keeps none."""
     queue: int = Field(default=1000, ge=1)
     """Answers that wait to be measured; later ones are dropped and counted."""
@@ -331,6 +341,8 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    known = sorted({name for kind in (Config, Alias, Upstream, Key, Observe, Records) for name in kind.model_fields})
+    known = sorted(
+        {name for kind in (Config, Alias, Upstream, Key, Observe, RecordsConfig) for name in kind.model_fields}
+    )
     near = get_close_matches(str(first["loc"][-1]), known, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

@@ -21,9 +21,9 @@ from uuid import uuid4
 from guardrail.errors import GuardrailError
 
 if TYPE_CHECKING:
-    from guardrail.review.queue.marks import Marks
+    from guardrail.review.queue.marks import ExpiringKeys
 
-__all__ = ["FullError", "Repeats", "Shared", "Work"]
+__all__ = ["FullError", "InFlight", "Shared", "Work"]
 
 LEASE = 30.0
 """Seconds after which a request is free again whose process was killed. A process that lives renews them."""
@@ -73,7 +73,7 @@ class Work(Generic[T]):
     run: str = field(default_factory=lambda: uuid4().hex)
 
 
-class Repeats(Generic[T]):
+class InFlight(Generic[T]):
     """Work by request, and results for their time: none is forgotten earlier because of load.
 
     Args:
@@ -178,13 +178,13 @@ class Shared(Generic[T]):
     """
 
     def __init__(
-        self, marks: Marks, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
+        self, marks: ExpiringKeys, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
     ) -> None:
         self._marks, self._seconds, self._dump, self._load = marks, seconds, dump, load
         self._leaving: set[asyncio.Task[object]] = set()
 
     async def answer(self, key: str, start: Start[T], work: Work[T], *, repeated: bool) -> T:
-        """As `Repeats.get`, for the requests of all processes.
+        """As `InFlight.get`, for the requests of all processes.
 
         Raises:
             StoreUnavailableError: The database cannot say whether the request is a repetition. Nothing was begun.

@@ -24,7 +24,7 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan
 
-from .._frameworks.chat import Latest
+from .._frameworks.chat import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
 from .protocol import ApiError, bindings_of, drawing_fields, messages_of
@@ -72,7 +72,7 @@ class Observing:
         self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
         self._client: Any = None
         self._records: RecordLines | None = None
-        self._collectors: Latest[tuple[Sampler, EndpointTrust]] = Latest(CREDENTIALS)
+        self._collectors: LRU[tuple[Sampler, EndpointTrust]] = LRU(CREDENTIALS)
         if self._settings.records is not None:
             assert alias.plan is not None, "checked in the configuration"
             if self._prompt.slots:

@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
-from guardrail.bindings import Effect, bindings_for, check_bindings, names
+from guardrail.bindings import SettingRole, bindings_for, check_bindings, names
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.observe import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 
-APART = names(Effect.TRANSPORT, Effect.BINDING, allowed_in="openai") | {
+APART = names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in="openai") | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
 }  # fmt: skip
 """Fields that cannot change how an answer is drawn, or that are checked one by one."""
-DRAWING = names(Effect.PLAN, Effect.SHAPING, allowed_in="openai") | {
+DRAWING = names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in="openai") | {
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
@@ -91,7 +91,7 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GuardReply:
     """What the guard gives for a request.
 
     Attributes:
@@ -271,7 +271,7 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-def verdict_object(answer: Answer) -> dict[str, Any]:
+def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
     found, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
@@ -283,7 +283,7 @@ def verdict_object(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def headers_of(answer: Answer, replaced: Sequence[str] = ()) -> dict[str, str]:
+def headers_of(answer: GuardReply, replaced: Sequence[str] = ()) -> dict[str, str]:
     """The verdict as headers; a number that was not measured is an empty one."""
     said = {**verdict_object(answer), "replaced": ", ".join(replaced) or None}
 
@@ -296,7 +296,7 @@ def headers_of(answer: Answer, replaced: Sequence[str] = ()) -> dict[str, str]:
     return {f"x-guardrail-{name}": text(said[name]) for name in shown}
 
 
-def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
+def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
     """The reply to a request: a ``chat.completion``.
 
     An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises; to a caller
@@ -331,7 +331,7 @@ def completion(answer: Answer, request: ChatRequest, *, request_id: str, model: 
     }
 
 
-def _logprobs(answer: Answer) -> dict[str, Any] | None:
+def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
     found = answer.verdict.get("candidate") or {}
     if not found.get("tokens"):
         return None
@@ -404,7 +404,7 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
     """
     reason, settled = verdict["reason"], is_settled(verdict)
     code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
-    headers = headers_of(Answer(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
+    headers = headers_of(GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
     more = {"x-should-retry": "false"}
     if reason == "infeasible":
         status, kind = 500, "guardrail_unavailable"

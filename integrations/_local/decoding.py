@@ -25,9 +25,9 @@ from .loading import Tensor, torch, transformers
 _cache_utils: Any = require("transformers.cache_utils", extra="local")
 
 __all__ = [
+    "CachedPrefix",
     "Continuation",
     "Decoder",
-    "Prefix",
     "Row",
     "choose_tokens",
     "prefill",
@@ -146,7 +146,7 @@ def select_rows(cache: Any, index: Tensor, room: int) -> None:
 
 
 @dataclass
-class Prefix:
+class CachedPrefix:
     """A batch of sequences that the model has read: their cache and the logits of the next token."""
 
     model: Any
@@ -160,7 +160,7 @@ class Prefix:
     ids: Tensor = None
     """(rows, length) tokens so far, for models that read them again at the end of their rope window; otherwise None."""
 
-    def expand(self, indices: Sequence[int], *, room: int = 0, keep: bool = False) -> Prefix:
+    def expand(self, indices: Sequence[int], *, room: int = 0, keep: bool = False) -> CachedPrefix:
         """The rows at ``indices``, repeated as often as they occur there.
 
         Args:
@@ -175,7 +175,7 @@ class Prefix:
             select_rows(cache, index, room)
             mask = None if self.mask is None else self.mask[index]
             ids = None if self.ids is None else self.ids[index]
-            return Prefix(self.model, cache, self.logits[index], mask, self.positions[index], ids)
+            return CachedPrefix(self.model, cache, self.logits[index], mask, self.positions[index], ids)
 
     def advance(self, tokens: Tensor, *, last_only: bool = True) -> Tensor:
         """Read ``tokens`` (rows, length) and return the logits after the last of them, or after each.
@@ -201,7 +201,7 @@ class Prefix:
             return self.logits if last_only else logits
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
+def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> CachedPrefix:
     """Read several prompts in one pass, padded on the left.
 
     Args:
@@ -220,7 +220,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> Prefix:
         cache = transformers.DynamicCache(config=model.config)
         logits = forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
         ids = tokens if rereads(model) else None
-        return Prefix(model, cache, logits, mask, longest - pad[:, 0], ids)
+        return CachedPrefix(model, cache, logits, mask, longest - pad[:, 0], ids)
 
 
 # -- the answers -------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Decoder:
 
     def __init__(
         self,
-        prefix: Prefix,
+        prefix: CachedPrefix,
         rows: Sequence[Row],
         *,
         end_ids: frozenset[int],

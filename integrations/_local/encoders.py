@@ -260,7 +260,7 @@ def _folder_revision(folder: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _EncodedText:
     """A text as a tokenizer reads it."""
 
     ids: tuple[int, ...]
@@ -296,21 +296,21 @@ def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> 
     return [a != b and _hides(found[a], found[b]) for a, b in pairs]
 
 
-def _read(text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown: int) -> _Read:
+def _read(text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown: int) -> _EncodedText:
     count = sum(one == unknown for one in ids)
     words: tuple[str, ...] = (text,) if count else ()
     lost = 2 * count > len(ids)
     if spans is not None:
         words = tuple(text[start:end].strip() for one, (start, end) in zip(ids, spans, strict=True) if one == unknown)
         lost |= 2 * _letters("".join(words)) > _letters(text)
-    return _Read(tuple(ids), words, lost or (not ids and bool(text.strip())))
+    return _EncodedText(tuple(ids), words, lost or (not ids and bool(text.strip())))
 
 
 def _letters(text: str) -> int:
     return sum(map(len, text.split()))
 
 
-def _hides(a: _Read, b: _Read) -> bool:
+def _hides(a: _EncodedText, b: _EncodedText) -> bool:
     words, others = set(a.unknown), set(b.unknown)
     confused = bool(words - others and others - words)
     return a.lost or b.lost or confused or (a.ids == b.ids and a.unknown != b.unknown)

@@ -16,14 +16,14 @@ from typing import Any, Generic, TypeVar
 
 from guardrail.errors import GuardrailError
 
-from .decoding import Continuation, Decoder, Prefix, Row, prefill
+from .decoding import CachedPrefix, Continuation, Decoder, Row, prefill
 from .forward import rope_window
 from .loading import torch
 from .options import score_options
 from .self_check import Support
 from .tokens import Detokenizer, StopDetector
 
-__all__ = ["CANCELLED", "BatchQueue", "Engine", "Request", "Response"]
+__all__ = ["CANCELLED", "BatchQueue", "DecodingRequest", "Engine", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -150,7 +150,7 @@ CANCELLED: ContextVar[threading.Event] = ContextVar("cancelled", default=_NEVER)
 
 
 @dataclass(frozen=True)
-class Request:
+class DecodingRequest:
     """One prompt and what to compute after it."""
 
     prompt: tuple[int, ...]
@@ -220,14 +220,14 @@ class Engine:
         # A thread that waits for the model costs little, and only waiting work can share a batch. The pool of the event
         # loop has few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
-        self.turns = BatchQueue[Request, Response](self.select, self.run)
+        self.turns = BatchQueue[DecodingRequest, Response](self.select, self.run)
 
     @property
     def sync_every(self) -> int:
         """Steps between transfers of the tokens to the host: each transfer makes an accelerator wait."""
         return 1 if self.model.device.type == "cpu" else 8
 
-    def submit(self, requests: Sequence[Request]) -> list[Response]:
+    def submit(self, requests: Sequence[DecodingRequest]) -> list[Response]:
         """Run requests, together with those of other threads; one response each, in order.
 
         Raises:
@@ -238,7 +238,7 @@ class Engine:
             raise CancelledError
         return responses
 
-    def select(self, waiting: Sequence[Request]) -> list[int]:
+    def select(self, waiting: Sequence[DecodingRequest]) -> list[int]:
         """The oldest request, and those closest to it in length as long as they fit; first all that were cancelled."""
         cancelled = [place for place, request in enumerate(waiting) if request.cancelled.is_set()]
         if cancelled:
@@ -252,7 +252,7 @@ class Engine:
             chosen.append(place)
         return chosen
 
-    def _fits(self, requests: Sequence[Request]) -> bool:
+    def _fits(self, requests: Sequence[DecodingRequest]) -> bool:
         # A finished row decodes on until it leaves the batch. No position passes the end of the padded batch, so none
         # passes the context window, or the rope window that changes the positions of all rows, if that end does not.
         reach = _reach(requests)
@@ -260,7 +260,7 @@ class Engine:
         rows = sum(request.width for request in requests)
         return self.support.batches and inside and batch_tokens(requests) <= self.budget and rows <= MAX_ROWS
 
-    def run(self, requests: Sequence[Request]) -> list[Response]:
+    def run(self, requests: Sequence[DecodingRequest]) -> list[Response]:
         """Run a batch. If memory runs out or the model refuses it, run its halves: one request fails no other."""
         found = self._attempt(requests)
         if not isinstance(found, Exception):
@@ -275,7 +275,7 @@ class Engine:
             return self.run(requests[:half]) + self.run(requests[half:])
         return [self._run_split(requests[0]) if full else Response(failure=found)]
 
-    def _run_split(self, request: Request) -> Response:
+    def _run_split(self, request: DecodingRequest) -> Response:
         """Run a single request that does not fit: its rows in two halves, which reads the prompt twice."""
         if len(request.rows) < 2:
             text = (
@@ -290,7 +290,7 @@ class Engine:
             first.continuations + second.continuations, first.options, failure=first.failure or second.failure
         )
 
-    def _attempt(self, requests: Sequence[Request]) -> list[Response] | Exception:
+    def _attempt(self, requests: Sequence[DecodingRequest]) -> list[Response] | Exception:
         """Run a batch, or return what it failed with."""
         try:
             return self._forward(requests)
@@ -301,7 +301,7 @@ class Engine:
                 raise
             return error
 
-    def _forward(self, requests: Sequence[Request]) -> list[Response]:
+    def _forward(self, requests: Sequence[DecodingRequest]) -> list[Response]:
         responses = [Response() for _ in requests]
         if _abandoned(requests):
             return responses
@@ -320,7 +320,7 @@ class Engine:
                 response.continuations = [next(results) for _ in request.rows]
         return responses
 
-    def decoder(self, prefix: Prefix, requests: Sequence[Request], *, sync_every: int = 1) -> Decoder:
+    def decoder(self, prefix: CachedPrefix, requests: Sequence[DecodingRequest], *, sync_every: int = 1) -> Decoder:
         """The decoder of all rows of the requests, whose prompts ``prefix`` has read."""
         owners = [(place, request) for place, request in enumerate(requests) for _ in request.rows]
         detectors = [StopDetector(self.detokenizer, request.stops) for _, request in owners]
@@ -336,7 +336,7 @@ class Engine:
         return Decoder(expanded, rows, end_ids=self.end_ids, stopped=stopped, sync_every=sync_every)
 
 
-def _abandoned(requests: Sequence[Request]) -> bool:
+def _abandoned(requests: Sequence[DecodingRequest]) -> bool:
     """Whether nobody waits for any of them."""
     return all(request.cancelled.is_set() for request in requests)
 
@@ -349,12 +349,12 @@ def _is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def batch_tokens(requests: Sequence[Request]) -> int:
+def batch_tokens(requests: Sequence[DecodingRequest]) -> int:
     """Most cache positions that a batch takes, including padding."""
     return _reach(requests) * sum(request.width for request in requests)
 
 
-def _reach(requests: Sequence[Request]) -> int:
+def _reach(requests: Sequence[DecodingRequest]) -> int:
     """Most positions of a row, including padding."""
     return max(len(request.prompt) for request in requests) + max(request.longest for request in requests)
 

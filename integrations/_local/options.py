@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .decoding import Prefix
+from .decoding import CachedPrefix
 from .loading import torch
 
 __all__ = ["UnreadableOptionError", "option_ids", "score_options"]
@@ -76,7 +76,7 @@ def _in_context(
 
 
 def score_options(
-    prefix: Prefix, options: Sequence[tuple[int, Sequence[tuple[int, ...]]]]
+    prefix: CachedPrefix, options: Sequence[tuple[int, Sequence[tuple[int, ...]]]]
 ) -> list[tuple[tuple[float, ...], ...]]:
     """Log-probability of every token of every option.
 
@@ -113,7 +113,7 @@ def _chunks(flat: Sequence[tuple[int, tuple[int, ...]]], vocabulary: int) -> lis
     return [places[start : start + size] for start in range(0, len(places), size)]
 
 
-def _continue(prefix: Prefix, options: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[float, ...]]:
+def _continue(prefix: CachedPrefix, options: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[float, ...]]:
     """Log-probabilities of each option's tokens after its first."""
     branch = prefix.expand([row for row, _ in options], keep=True)
     longest = max(len(ids) for _, ids in options)

@@ -21,8 +21,8 @@ from guardrail.sampling.replies import cause_of
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 from .decoding import Continuation
-from .engine import Request, Response
-from .tokens import Answer, Detokenizer
+from .engine import DecodingRequest, Response
+from .tokens import DecodedText, Detokenizer
 
 __all__ = [
     "NOT_FINITE",
@@ -126,7 +126,9 @@ class SampleReader:
     tools: Collection[str]
     """Names of the offered tools; empty for none."""
 
-    def read(self, messages: Sequence[BaseMessage], request: Request, response: Response, seconds: float) -> SampleSet:
+    def read(
+        self, messages: Sequence[BaseMessage], request: DecodingRequest, response: Response, seconds: float
+    ) -> SampleSet:
         """Sample set of one request; a failure of the model is its ``problem``."""
         cost = Cost(
             calls=1,
@@ -176,7 +178,7 @@ class SampleReader:
             finish_reason="tool_calls" if calls else answer.finish_reason,
         )
 
-    def _chosen(self, scores: OptionScores, request: Request, response: Response) -> Sample:
+    def _chosen(self, scores: OptionScores, request: DecodingRequest, response: Response) -> Sample:
         """The likeliest option as an answer."""
         if not self.plan.logprobs:
             return Sample(text=scores.best, finish_reason="stop")
@@ -196,7 +198,7 @@ def not_finite(response: Response) -> str:
 # -- chat results, with log-probabilities in OpenAI's form ------------------------------------------------------------
 
 
-def openai_logprobs(answer: Answer) -> dict[str, Any] | None:
+def openai_logprobs(answer: DecodedText) -> dict[str, Any] | None:
     """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None if they were not requested."""
     if answer.tokens is None or answer.logprobs is None:
         return None
@@ -215,7 +217,7 @@ def usage(prompt: int, generated: int) -> UsageMetadata:
 
 
 def chat_result(
-    answers: Sequence[Answer], *, prompt: int, generated: Sequence[int], tools: Collection[str], model: str
+    answers: Sequence[DecodedText], *, prompt: int, generated: Sequence[int], tools: Collection[str], model: str
 ) -> ChatResult:
     """One generation for each answer.
 
@@ -233,7 +235,7 @@ def chat_result(
     return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(generated)), model))
 
 
-def _generation(answer: Answer, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:
+def _generation(answer: DecodedText, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:
     parsed = parse_tool_calls(answer.text, tools) if tools else None
     calls = parsed.calls if parsed else ()
     invalid = parsed.invalid if parsed else ()
@@ -273,7 +275,7 @@ def as_chunk(generation: ChatGeneration) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=chunk, generation_info=generation.generation_info)
 
 
-def last_chunk(text: str, answer: Answer, *, prompt: int, generated: int, model: str) -> ChatGenerationChunk:
+def last_chunk(text: str, answer: DecodedText, *, prompt: int, generated: int, model: str) -> ChatGenerationChunk:
     """The chunk that ends a stream: the rest of the text, the finish reason, log-probabilities and token counts."""
     generation = _generation(answer, usage(prompt, generated), (), model)
     chunk = as_chunk(generation)

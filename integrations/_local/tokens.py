@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["Answer", "Detokenizer", "IncrementalText", "StopDetector", "TextStream"]
+__all__ = ["DecodedText", "Detokenizer", "IncrementalText", "StopDetector", "TextStream"]
 
 INCOMPLETE = "\ufffd"
 """Written by a decoder for bytes that are not a complete character."""
@@ -26,7 +26,7 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True)
-class Answer:
+class DecodedText:
     """A finished sequence as text."""
 
     text: str
@@ -141,7 +141,7 @@ class Detokenizer:
         stops: Sequence[str],
         pieces: bool,
         stop_ids: Collection[int] = (),
-    ) -> Answer:
+    ) -> DecodedText:
         """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
 
         A token that overlaps the stop string keeps the part before it; a token inside it is dropped.
@@ -158,7 +158,7 @@ class Detokenizer:
         if ids and ids[-1] in stop_ids:
             ids, logprobs = ids[:-1], logprobs[:-1]
         if not pieces and not stops:
-            return Answer(self.decode(ids), None, None, reason)
+            return DecodedText(self.decode(ids), None, None, reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
         tokens = [token for token, _ in shown]
         parts = self.pieces(tokens)
@@ -169,11 +169,11 @@ class Detokenizer:
         else:
             kept = _clip(parts, end)
         if not pieces:
-            return Answer(text[:end], None, None, reason)
+            return DecodedText(text[:end], None, None, reason)
         values = tuple(value for _, value in shown[: len(kept)])
         raw = self.piece_bytes(tokens, parts)
         spelled = None if raw is None else _clip_bytes(raw[: len(kept)], text, end)
-        return Answer(text[:end], tuple(kept), values, reason, spelled)
+        return DecodedText(text[:end], tuple(kept), values, reason, spelled)
 
 
 def _common(first: str, second: str) -> int:

@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, R
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from guardrail.bindings import Effect, names
+from guardrail.bindings import SettingRole, names
 from guardrail.errors import UsageError
 
 __all__ = ["TOP_LOGPROBS", "body_of", "normal_tool_choice", "one_limit", "openai_tools", "structured"]
@@ -24,7 +24,7 @@ TOP_LOGPROBS = 20
 """Most alternatives for a token (OpenAI's limit)."""
 CALL_SETTINGS = names(allowed_in="openai") - {"stop"}
 """Settings a call may carry; stop strings are a separate argument. Everything else belongs into ``extra_body``."""
-IGNORED = names(Effect.INTERNAL)
+IGNORED = names(SettingRole.INTERNAL)
 """Keywords that LangChain passes along for tracing or for other classes."""
 
 

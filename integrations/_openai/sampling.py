@@ -25,8 +25,8 @@ __all__ = [
     "N_REFUSED",
     "SAMPLES",
     "Ask",
+    "AskOutcome",
     "Deadlines",
-    "Outcome",
     "after",
     "asks_for",
     "outcome_of",
@@ -63,7 +63,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AskOutcome:
     """The result of an `Ask`.
 
     Attributes:
@@ -159,7 +159,7 @@ def outcome_of(
     *,
     describe_error: Callable[[Exception | None], str],
     pinned: str | None = None,
-) -> Outcome:
+) -> AskOutcome:
     """Read a reply; if anything is wrong with it, the outcome has an error that describes it.
 
     Args:
@@ -174,7 +174,7 @@ def outcome_of(
         cost = Cost(calls=attempted.attempts, seconds=seconds)
         error = attempted.error
         cause = Unmeasured.MODEL_FAILED if error is None else cause_of(error)
-        return Outcome((), (), describe_error(error), cost, started, status_of(error), cause=cause)
+        return AskOutcome((), (), describe_error(error), cost, started, status_of(error), cause=cause)
     given = made = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
@@ -192,16 +192,16 @@ def outcome_of(
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
     cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
-    return Outcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
+    return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 
 
-def after(first: Outcome, second: Outcome) -> Outcome:
+def after(first: AskOutcome, second: AskOutcome) -> AskOutcome:
     """The outcome of a second request, with the cost of the first one that it replaces."""
     return replace(second, cost=first.cost + second.cost, started=first.started)
 
 
 def sample_sets(
-    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]
+    prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]]
 ) -> list[SampleSet]:
     """One sample set for each prompt, out of all requests and their outcomes."""
     return [
@@ -210,7 +210,9 @@ def sample_sets(
     ]
 
 
-def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]]) -> SampleSet:
+def _sample_set(
+    messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]]
+) -> SampleSet:
     """Put a sample set together. Failures and shortfalls become its ``problem``; nothing is padded."""
     found = [outcome for _, outcome in pairs]
     cost = sum((outcome.cost for outcome in found), start=Cost())
@@ -234,7 +236,7 @@ def _sample_set(messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequ
     )
 
 
-def _problem(pairs: Sequence[tuple[Ask, Outcome]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
+def _problem(pairs: Sequence[tuple[Ask, AskOutcome]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
     errors = [outcome.error for _, outcome in pairs if outcome.error]
     if errors:
         reason = failed_calls(
@@ -256,7 +258,7 @@ def _problem(pairs: Sequence[tuple[Ask, Outcome]], samples: Sequence[Sample]) ->
 
 
 def _options(
-    plan: SamplingPlan, pairs: Sequence[tuple[Ask, Outcome]], primary: Sample | None
+    plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]], primary: Sample | None
 ) -> tuple[OptionScores | None, Sample | None, str]:
     """Option scores, the primary answer (the likeliest option when nothing else was drawn), and what is missing."""
     assert plan.options is not None
@@ -283,7 +285,7 @@ def probe_ask(call: ProbeCall) -> Ask:
     return Ask(0, SAMPLES, settings)
 
 
-def probe_reply(call: ProbeCall, outcome: Outcome) -> ProbeReply:
+def probe_reply(call: ProbeCall, outcome: AskOutcome) -> ProbeReply:
     """The reply to a probe's call."""
     if outcome.error:
         return ProbeReply(error=outcome.error, rejected=outcome.rejected, cost=outcome.cost)

@@ -20,7 +20,7 @@ from benchmarks.paper.pools import read_confidences, read_options, read_samples,
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from calibrate.evaluation.evaluate import Estimate, evaluate
 from calibrate.evaluation.planning import Binormal
-from calibrate.evaluation.tables import PaperTables, Pool, TableRow, average, tables
+from calibrate.evaluation.tables import PaperTables, RecordPool, TableRow, average, tables
 from calibrate.thresholds import fit
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
@@ -89,9 +89,9 @@ def test_why_some_numbers_cannot_be_met() -> None:
     assert "the table gives 12.95 and 13.8" in text
 
 
-def small_pool(model: str = "a", seed: int = 1, **settings: Any) -> Pool:
+def small_pool(model: str = "a", seed: int = 1, **settings: Any) -> RecordPool:
     u, e = Binormal(0.75, 0.8).draw(np.random.default_rng(seed), 400)
-    return Pool("toy", model, e, {"first": u, "second": np.round(u, 1)}, **settings)
+    return RecordPool("toy", model, e, {"first": u, "second": np.round(u, 1)}, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +265,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least one pool"):
         tables([])
     with pytest.raises(UsageError, match="at least one estimator"):
-        tables(Pool("d", "m", [0, 1], {}))
+        tables(RecordPool("d", "m", [0, 1], {}))
 
 
 def test_styles_differ_in_colour_line_and_marker(small: PaperTables) -> None:

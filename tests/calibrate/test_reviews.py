@@ -20,7 +20,17 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
-from calibrate.reviews import Pool, Reviewed, Waiting, accepted_error, feed, learn, read_reviews, thinned, waiting
+from calibrate.reviews import (
+    ReviewedItem,
+    ReviewPool,
+    Waiting,
+    accepted_error,
+    feed,
+    learn,
+    read_reviews,
+    thinned,
+    waiting,
+)
 from calibrate.reviews.pool import settled
 from calibrate.thresholds import fit
 from calibrate.thresholds.bounds import clopper_pearson_interval
@@ -72,8 +82,8 @@ def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIF
     )
 
 
-def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, **changes: object) -> Reviewed:
-    made = Reviewed(
+def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, **changes: object) -> ReviewedItem:
+    made = ReviewedItem(
         key=name,
         name=name,
         question=f"question {name}?",
@@ -90,7 +100,7 @@ def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, 
 TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for accepted in (True, False)}
 
 
-def simulated(name: str, u: float, correct: bool, chance: float) -> Reviewed:
+def simulated(name: str, u: float, correct: bool, chance: float) -> ReviewedItem:
     """`item`, without validating each verdict anew."""
     made = TEMPLATES[u <= THRESHOLD]
     score = made.verdict.uncertainty.model_copy(update={"value": u})
@@ -98,7 +108,7 @@ def simulated(name: str, u: float, correct: bool, chance: float) -> Reviewed:
     return replace(made, key=name, name=name, verdict=verdict, correct=correct, chance=chance)
 
 
-def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,)) -> Pool:
+def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,)) -> ReviewPool:
     """n questions with u uniform and P(wrong | u) = .6 u: SCER(t) = .3 t. Held back: all; accepted: audited."""
     found = []
     for i in range(n):
@@ -107,7 +117,7 @@ def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,))
         rate = rates[i % len(rates)] if u <= THRESHOLD else 1.0
         if rng.random() < rate:
             found.append(simulated(f"{rng.integers(2**60)}", u, correct, rate))
-    return Pool(tuple(found), {}, 0)
+    return ReviewPool(tuple(found), {}, 0)
 
 
 def means(values: list[float]) -> tuple[float, float]:
@@ -143,7 +153,7 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
             if rng.random() < rate:
                 found.append(simulated(f"{i}", u, bool(rng.random() >= 0.6 * u), rate))
         plain.append(float(np.mean([not one.correct for one in found])))
-        estimate = accepted_error(Pool(tuple(found), {}, 0))
+        estimate = accepted_error(ReviewPool(tuple(found), {}, 0))
         assert estimate is not None
         weighted.append(estimate.estimate)
     mean, margin = means(weighted)
@@ -190,7 +200,7 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
 
 def test_what_nobody_decided() -> None:
     items = (item("a", 0.1, True, 0.5), item("b", 0.2, None, 0.5, open=False), item("c", 0.2, None, 0.5))
-    pool = Pool((*items, item("d", 0.2, True, 0.5)), {}, 0)
+    pool = ReviewPool((*items, item("d", 0.2, True, 0.5)), {}, 0)
 
     def counts(missing: str) -> tuple[int, int]:
         found = accepted_error(pool, missing=missing)  # type: ignore[arg-type]
@@ -200,19 +210,19 @@ def test_what_nobody_decided() -> None:
     assert counts("wait") == (3, 2)  # a, b, whose time is over, and c, which ends the sample
     assert counts("wrong") == (4, 2)
     assert counts("leave-out") == (2, 0)
-    assert accepted_error(Pool((item("a", 0.9, True),), {}, 0)) is None
+    assert accepted_error(ReviewPool((item("a", 0.9, True),), {}, 0)) is None
 
 
 def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
     """Ten right answers, two open ones: the first of them ends the sample."""
     items = [*(item(f"{i}", 0.1, True, 0.5) for i in range(10)), item("x", 0.1, None, 0.5), item("y", 0.1, None, 0.5)]
-    found = accepted_error(Pool(tuple(items), {}, 0))
+    found = accepted_error(ReviewPool(tuple(items), {}, 0))
     assert found is not None
     assert (found.audited, found.wrong, found.undecided) == (11, 1, 1)
     assert found.estimate == pytest.approx(1 / 11)
     assert found.low == 0.0  # of 0 among 11
     assert found.high == clopper_pearson_interval(1, 11)[1]
-    assert accepted_error(Pool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
+    assert accepted_error(ReviewPool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
 
 
 def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
@@ -250,9 +260,9 @@ def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
     monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
     items = [item(f"{i}", 0.1, False, 0.5) for i in range(6)]
     waiting = [*items[:2], replace(items[2], correct=None, open=True), *items[3:]]
-    assert feed(Pool(tuple(waiting), {}, 0), monitor) == 2
-    assert feed(Pool(tuple(waiting), {}, 0), monitor) == 0
-    assert feed(Pool(tuple(items), {}, 0), monitor) == 4
+    assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 2
+    assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 0
+    assert feed(ReviewPool(tuple(items), {}, 0), monitor) == 4
     assert monitor.state.alarmed
     assert monitor.state.tallies == ((0.5, 6, 6),)
 
@@ -260,7 +270,9 @@ def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
 def test_a_monitor_is_fed_the_audits_of_its_own_artifact(tmp_path: Path) -> None:
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
     other = item("b", 0.1, False, 0.5, verdict=verdict_of("b", 0.1, artifact_of(alpha=0.2)))
-    pool = Pool((item("a", 0.1, True, 0.5), replace(other, correct=None, open=True), item("c", 0.1, False, 0.5)), {}, 0)
+    pool = ReviewPool(
+        (item("a", 0.1, True, 0.5), replace(other, correct=None, open=True), item("c", 0.1, False, 0.5)), {}, 0
+    )
     monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5, artifact=ARTIFACT.digest)
     assert feed(pool, monitor) == 2
     assert monitor.state.tallies == ((0.5, 2, 1),)
@@ -282,7 +294,7 @@ def test_what_waits_for_an_open_item_is_counted() -> None:
 def test_decisions_that_only_wait_are_named_where_nothing_can_be_used() -> None:
     items = (item("b", 0.1, None), *(item(f"{i}", 0.1, True) for i in range(3)))
     with pytest.raises(UsageError, match=r"1 of them still open.* 3 decisions wait behind item b"):
-        thinned(Pool(items, {}, 0))
+        thinned(ReviewPool(items, {}, 0))
 
 
 # -- on a real store --------------------------------------------------------------------------------------------------
@@ -558,22 +570,22 @@ def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(review
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
     monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
     with pytest.raises(UsageError, match="wrong forever"):
-        feed(Pool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
+        feed(ReviewPool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
     assert monitor.state.n == 0
 
 
 def test_a_queue_without_audits_is_refused() -> None:
     with pytest.raises(UsageError, match="was audited"):
-        thinned(Pool((item("a", 0.9, True),), {}, 0))
+        thinned(ReviewPool((item("a", 0.9, True),), {}, 0))
     nothing = artifact_of(threshold=None)
     held = item("a", 0.9, True, verdict=verdict_of("a", 0.9, nothing))
-    assert thinned(Pool((held,), {}, 0)) == ([held], 1.0)
+    assert thinned(ReviewPool((held,), {}, 0)) == ([held], 1.0)
 
 
 def test_bounds_instead_of_scores_are_refused() -> None:
     bound = item("a", 0.1, True, 0.5, verdict=verdict_of("a", 0.1, detail="settled by 6 of 10 samples: ..."))
     with pytest.raises(UsageError, match='early_stopping="off"'):
-        learn(Pool((bound,), {}, 0), ARTIFACT, name="x")
+        learn(ReviewPool((bound,), {}, 0), ARTIFACT, name="x")
 
 
 def test_an_accepted_answer_without_its_rate_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
-from calibrate.correctness import ChatJudge
+from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import open_store
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
@@ -490,7 +490,7 @@ def write_labels(path: Path) -> None:
 
 def write_judge_replies(path: Path) -> None:
     """The replies of the judge that labels, kept beside the records."""
-    judge = ChatJudge(ScriptedChat(default=("yes",), name_of_model="judge"), cache=path)
+    judge = ChatLabelJudge(ScriptedChat(default=("yes",), name_of_model="judge"), cache=path)
     judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",)))
 
 
@@ -635,7 +635,7 @@ def _fill_queue(store: ReviewStore) -> None:
         callback="https://example.org/hook",
     )
     store.give_up(late.id)
-    store.take_up([late.id])
+    store.lease([late.id])
 
     audit_sample(store, 1.0, key=lambda *_: "request 1")(verdict(accepted=True), asked)
     (audit,) = store.items(["pending"])

@@ -19,7 +19,7 @@ from langgraph.types import Command
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.run import load_config
-from calibrate.correctness import ChatJudge
+from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import apply_labels, open_store, read_labels
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
@@ -242,7 +242,7 @@ def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:
     copy.write_bytes((FOLDER / "judge-replies.jsonl").read_bytes())
     broken = ScriptedChat(default=(RuntimeError("asked"),), name_of_model="judge")
     question = Question(id="q1", question=QUESTION, references=("Goethe",))
-    assert ChatJudge(broken, cache=copy).label("Göthe", question).correct is True
+    assert ChatLabelJudge(broken, cache=copy).label("Göthe", question).correct is True
 
 
 def test_the_ensemble_becomes_an_estimator_with_its_members() -> None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
-from calibrate.correctness import ChatJudge
+from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import open_store, read_labels
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
@@ -571,9 +571,9 @@ def test_labels_ignore_new_fields_and_refuse_another_format(lines: Callable[...,
 def test_replies_of_the_judge_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:
     question = Question(id="q1", question=QUESTION, references=("Goethe",))
     broken = ScriptedChat(default=(RuntimeError("asked"),), name_of_model="judge")
-    assert ChatJudge(broken, cache=lines("judge-replies.jsonl", **NEW)).label("Göthe", question).correct is True
+    assert ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", **NEW)).label("Göthe", question).correct is True
     with pytest.raises(RecordError, match=r"format version '2'.*reads '1'"):
-        ChatJudge(broken, cache=lines("judge-replies.jsonl", format=2)).label("Göthe", question)
+        ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", format=2)).label("Göthe", question)
 
 
 def test_steps_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:

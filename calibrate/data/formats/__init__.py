@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .columns import IMPORTED, ColumnMap, ScoreColumn, parse_map
+from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
 from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad

@@ -10,8 +10,8 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 
-from ..questions import Question, Row, get_name, json_document
-from .columns import get_text
+from ..questions import Question, RawRow, get_name, json_document
+from .field_map import get_text
 
 __all__ = [
     "UNANSWERABLE",
@@ -39,7 +39,7 @@ __all__ = [
 # -- JSON documents whose parts are named by their path in error messages: ``dev.json:data[3].questions[0]`` -----------
 
 
-def document(path: Path) -> Row:
+def document(path: Path) -> RawRow:
     """The JSON object in a file.
 
     Raises:
@@ -48,10 +48,10 @@ def document(path: Path) -> Row:
     found = json_document(path, "The file is truncated or not a JSON document; copy it again.")
     if not isinstance(found, dict):
         raise RecordError(f"{path}: got a {type(found).__name__}; the document must be one JSON object, {{...}}")
-    return Row(f"{path}:", found)
+    return RawRow(f"{path}:", found)
 
 
-def children(row: Row, field: str) -> list[Row]:
+def children(row: RawRow, field: str) -> list[RawRow]:
     """The objects in a list field, each named by its place.
 
     Raises:
@@ -61,10 +61,10 @@ def children(row: Row, field: str) -> list[Row]:
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise row.fail(field, found, "it must be a list of objects, as published")
     start = row.where if row.where.endswith(":") else f"{row.where}."
-    return [Row(f"{start}{field}[{i}]", item) for i, item in enumerate(found)]
+    return [RawRow(f"{start}{field}[{i}]", item) for i, item in enumerate(found)]
 
 
-def texts(row: Row, field: str) -> list[str]:
+def texts(row: RawRow, field: str) -> list[str]:
     """The texts in a list field; none when the field is absent.
 
     Raises:
@@ -75,7 +75,7 @@ def texts(row: Row, field: str) -> list[str]:
         return []
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise row.fail(field, found, "it must be a list of texts")
-    return [get_text(Row(row.where, {field: item}), field) for item in found if item.strip()]
+    return [get_text(RawRow(row.where, {field: item}), field) for item in found if item.strip()]
 
 
 def unique(items: Iterable[str]) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def read_coqa(path: Path) -> list[Question]:
     return found
 
 
-def read_coqa_hub(rows: Iterable[Row]) -> list[Question]:
+def read_coqa_hub(rows: Iterable[RawRow]) -> list[Question]:
     """Questions of rows as on the hub, which have neither ids nor additional answers.
 
     Raises:
@@ -140,14 +140,14 @@ def read_coqa_hub(rows: Iterable[Row]) -> list[Question]:
     return found
 
 
-def _turns(story: Row) -> list[_Turn]:
+def _turns(story: RawRow) -> list[_Turn]:
     asked = children(story, "questions")
     answers = [{_number(answer): get_text(answer, "input_text") for answer in children(story, "answers")}]
     more = story.values.get("additional_answers") or {}
     if not isinstance(more, dict):
         raise story.fail("additional_answers", more, "it must be an object of lists, as published; or absent")
     for name in more:
-        given = children(Row(f"{story.where}.additional_answers", more), name)
+        given = children(RawRow(f"{story.where}.additional_answers", more), name)
         answers.append({_number(answer): get_text(answer, "input_text") for answer in given})
     turns = []
     for question in asked:
@@ -159,7 +159,7 @@ def _turns(story: Row) -> list[_Turn]:
     return turns
 
 
-def _number(row: Row) -> int:
+def _number(row: RawRow) -> int:
     value = row.values.get("turn_id")
     if not isinstance(value, int) or isinstance(value, bool):
         raise row.fail("turn_id", value, "it must be a whole number, as published")
@@ -188,7 +188,7 @@ def is_medmcqa(values: dict[str, Any]) -> bool:
     return {"question", "cop", *_COLUMNS.values()} <= set(values)
 
 
-def medmcqa_questions(rows: Sequence[Row], base: int | None = None) -> list[Question]:
+def medmcqa_questions(rows: Sequence[RawRow], base: int | None = None) -> list[Question]:
     """Questions; the group is the subject.
 
     Args:
@@ -204,7 +204,7 @@ def medmcqa_questions(rows: Sequence[Row], base: int | None = None) -> list[Ques
     return [_medmcqa_question(row, number, base) for row, number in zip(rows, numbers, strict=True)]
 
 
-def _cop(row: Row) -> int:
+def _cop(row: RawRow) -> int:
     value = row.values.get("cop")
     if isinstance(value, bool) or not isinstance(value, int):
         raise row.fail("cop", value, "it must be the number of the correct option")
@@ -215,7 +215,7 @@ def _cop(row: Row) -> int:
     return value
 
 
-def _base(rows: Sequence[Row], numbers: Sequence[int]) -> int:
+def _base(rows: Sequence[RawRow], numbers: Sequence[int]) -> int:
     if 0 in numbers and 4 in numbers:
         zero, four = rows[numbers.index(0)].where, rows[numbers.index(4)].where
         raise UsageError(
@@ -229,7 +229,7 @@ def _base(rows: Sequence[Row], numbers: Sequence[int]) -> int:
     return 0 if 0 in numbers else 1
 
 
-def _medmcqa_question(row: Row, number: int, base: int) -> Question:
+def _medmcqa_question(row: RawRow, number: int, base: int) -> Question:
     options = {label: get_text(row, column) for label, column in _COLUMNS.items()}
     if not 0 <= number - base < len(options):
         raise row.fail("cop", number, f"it must be in {base} ... {base + 3} where options are counted from {base}")
@@ -280,7 +280,7 @@ def read_squad(path: Path, *, unanswerable: bool = False) -> tuple[list[Question
     return _kept(_all(path), unanswerable)
 
 
-def read_squad_hub(rows: Iterable[Row], *, unanswerable: bool = False) -> tuple[list[Question], int]:
+def read_squad_hub(rows: Iterable[RawRow], *, unanswerable: bool = False) -> tuple[list[Question], int]:
     """Questions of rows as on the hub (no answer means unanswerable), and how many were left out."""
     return _kept((_hub(row) for row in rows), unanswerable)
 
@@ -307,12 +307,12 @@ def _all(path: Path) -> Iterator[Question]:
                 yield _squad_question(asked, context, () if impossible else answers, get_name(article, "title"))
 
 
-def _hub(row: Row) -> Question:
-    answers = unique(texts(Row(f"{row.where}.answers", row.values["answers"]), "text"))
+def _hub(row: RawRow) -> Question:
+    answers = unique(texts(RawRow(f"{row.where}.answers", row.values["answers"]), "text"))
     return _squad_question(row, get_text(row, "context"), answers, get_name(row, "title"))
 
 
-def _squad_question(row: Row, context: str, answers: tuple[str, ...], title: str | None) -> Question:
+def _squad_question(row: RawRow, context: str, answers: tuple[str, ...], title: str | None) -> Question:
     text = f"{context}\n\nQuestion: {get_text(row, 'question')}"
     return Question(id=get_text(row, "id"), question=text, references=answers or (UNANSWERABLE,), group=title)
 
@@ -349,17 +349,17 @@ def read_triviaqa(path: Path) -> list[Question]:
     return [_triviaqa_question(row, _OFFICIAL) for row in children(document(path), "Data")]
 
 
-def read_triviaqa_hub(rows: Iterable[Row]) -> list[Question]:
+def read_triviaqa_hub(rows: Iterable[RawRow]) -> list[Question]:
     """Questions of rows as on the hub."""
     return [_triviaqa_question(row, _HUB) for row in rows]
 
 
-def _triviaqa_question(row: Row, names: tuple[str, str, str, str, tuple[str, ...]]) -> Question:
+def _triviaqa_question(row: RawRow, names: tuple[str, str, str, str, tuple[str, ...]]) -> Question:
     identity, question, answer, value, aliases = names
     given = row.values.get(answer)
     if not isinstance(given, dict):
         raise row.fail(answer, given, "every question needs its answer. The test part has none: use train or dev.")
-    inner = Row(f"{row.where}.{answer}", given)
+    inner = RawRow(f"{row.where}.{answer}", given)
     first = get_text(inner, value)
     if first == "<unk>":
         raise inner.fail(value, first, "the answers of the test part are withheld. Use the train or validation part.")

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from guardrail.judges import normalise
 from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertainty, Unmeasured
 
-from ..questions import Question, Row, content_id, get_name, reference_label
+from ..questions import Question, RawRow, content_id, get_name, reference_label
 from ..records import Record
-from .columns import FIELDS, ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
+from .field_map import FIELDS, ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
 
 __all__ = ["Builder", "OptionScale", "OtherLabels", "Primary"]
 
@@ -68,7 +68,7 @@ class Builder:
     _unread: set[str] = field(default_factory=set)
     _other: Counter[str] = field(default_factory=Counter)
 
-    def expect(self, row: Row) -> None:
+    def expect(self, row: RawRow) -> None:
         """Fix the fields that every row must have: those that were mapped, and those this row has."""
         self.ready = True
         names = ("question", "answer", "samples", "options", "option_scores")
@@ -79,14 +79,14 @@ class Builder:
             and (self.columns.mapped(name) or any(column in row.values for column in columns))
         )
 
-    def build(self, row: Row) -> Record:
+    def build(self, row: RawRow) -> Record:
         """The record of a row. NaN is a missing value, as in data frames.
 
         Raises:
             RecordError: A field is missing or malformed; file, line and field are named.
         """
         values = {name: value for name, value in row.values.items() if not _is_nan(value)}
-        row = Row(row.where, values)
+        row = RawRow(row.where, values)
         if self.textual:
             self._missing.update(name for name, value in values.items() if value is None and name in self._used)
         question = self._question(row)
@@ -138,7 +138,7 @@ class Builder:
         """The column of a field; "" where the map says that there is none."""
         return next(iter(self.columns.of(name)), "")
 
-    def _question(self, row: Row) -> Question:
+    def _question(self, row: RawRow) -> Question:
         given = get_name(row, self._column("id"))
         options = None
         if "options" in self.expected:
@@ -163,7 +163,7 @@ class Builder:
             tools=tools,
         )
 
-    def _references(self, row: Row) -> tuple[str, ...]:
+    def _references(self, row: RawRow) -> tuple[str, ...]:
         column = self._column("references")
         listed = row.values.get(column)
         found = read_list(listed) if isinstance(listed, str) and listed.lstrip().startswith("[") else None
@@ -178,7 +178,7 @@ class Builder:
         self._n_empty += len(good) < len(found)
         return tuple(str(item).strip() for item in good)
 
-    def _tools(self, row: Row) -> tuple[dict[str, Any] | str, ...] | None:
+    def _tools(self, row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
         column = self._column("tools")
         found = row.values.get(column)
         if isinstance(found, str):
@@ -189,7 +189,7 @@ class Builder:
             raise row.fail(column, row.values[column], "it must be a list of the offered tools, objects or names")
         return tuple(found)
 
-    def _option_scores(self, row: Row) -> OptionScores | None:
+    def _option_scores(self, row: RawRow) -> OptionScores | None:
         if "option_scores" not in self.expected:
             return None
         columns = self.columns.of("option_scores")
@@ -213,7 +213,7 @@ class Builder:
             loglikelihoods=tuple(_loglikelihood(row, name, values[label], scale) for label in self._labels),
         )
 
-    def _scale(self, row: Row) -> str:
+    def _scale(self, row: RawRow) -> str:
         if self.option_scale is not None:
             return self.option_scale
         column = self._column("option_scale")
@@ -222,7 +222,7 @@ class Builder:
             raise row.fail(column, value, "say what option scores are: --option-scale logit, logprob or probability")
         return str(value)
 
-    def _samples(self, row: Row) -> list[_Drawn]:
+    def _samples(self, row: RawRow) -> list[_Drawn]:
         if "samples" not in self.expected:
             return []
         columns = self.columns.of("samples")
@@ -239,7 +239,7 @@ class Builder:
         logprobs, tokens = self._beside(row, "logprobs", len(items)), self._beside(row, "tokens", len(items))
         return [_sample(row, columns[0], *one) for one in zip(items, logprobs, tokens, strict=True)]
 
-    def _beside(self, row: Row, name: str, n: int) -> Sequence[Any]:
+    def _beside(self, row: RawRow, name: str, n: int) -> Sequence[Any]:
         """A value for each sample, from one column with a list or from a column each; None for each where absent."""
         columns = self.columns.of(name)
         found: Any
@@ -256,7 +256,7 @@ class Builder:
         return found
 
     def _answer(
-        self, row: Row, samples: Sequence[_Drawn], scores: OptionScores | None
+        self, row: RawRow, samples: Sequence[_Drawn], scores: OptionScores | None
     ) -> tuple[_Drawn | None, Sequence[_Drawn]]:
         """The primary answer, and what remains as samples."""
         if "answer" in self.expected:
@@ -276,7 +276,7 @@ class Builder:
         most = counts.most_common(1)[0][0]  # the earliest of the most frequent: Counter keeps the order of insertion
         return next(one for one in samples if _same(one.sample.text) == most), samples
 
-    def _correct(self, row: Row, primary: _Drawn | None) -> bool | None:
+    def _correct(self, row: RawRow, primary: _Drawn | None) -> bool | None:
         given, wrong = self._truth(row, "correct"), self._truth(row, "error")
         if given is not None and wrong is not None and given is wrong:
             raise row.fail(self._column("error"), wrong, f"the row says both that it is correct ({given}) and that not")
@@ -284,7 +284,7 @@ class Builder:
             given = not wrong
         return given if given is not None or primary is None else primary.correct
 
-    def _truth(self, row: Row, name: str) -> bool | None:
+    def _truth(self, row: RawRow, name: str) -> bool | None:
         """A label, with any third value as the user says."""
         column = self._column(name)
         found = get_truth(row, column)
@@ -301,7 +301,7 @@ class Builder:
         return None if self.other_labels == "unlabelled" else name == "error"
 
 
-def check_references(row: Row, record: Record) -> None:
+def check_references(row: RawRow, record: Record) -> None:
     """Refuse a reference that names no option.
 
     Raises:
@@ -333,7 +333,7 @@ _READ = {
 """Fields of a sample that `_sample` reads."""
 
 
-def _sample(row: Row, column: str, item: Any, logprobs: Any = None, tokens: Any = None) -> _Drawn:
+def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: Any = None) -> _Drawn:
     """A sample from a text, or from an object with text, tokens, log-probabilities, tool calls and whether it is right.
 
     A tool call without text is compared by its observation, if there is one: the same result from another query is the
@@ -368,7 +368,7 @@ def _first(item: Mapping[str, Any], *names: str) -> Any:
     return next((item[name] for name in names if item.get(name) is not None), None)
 
 
-def _made(row: Row, column: str, *, logprobs: Any, tokens: Any, **fields: Any) -> Sample:
+def _made(row: RawRow, column: str, *, logprobs: Any, tokens: Any, **fields: Any) -> Sample:
     found = None if logprobs is None else _token_logprobs(row, column, logprobs, tokens)
     try:
         return Sample(
@@ -378,7 +378,7 @@ def _made(row: Row, column: str, *, logprobs: Any, tokens: Any, **fields: Any) -
         raise row.fail(column, fields, f"it is not an answer: {error}") from error
 
 
-def _token_logprobs(row: Row, column: str, logprobs: Any, tokens: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _token_logprobs(row: RawRow, column: str, logprobs: Any, tokens: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Tokens and their log-probabilities, from two lists, or as OpenAI's APIs give them; tokens are "" if unknown.
 
     No estimator reads the text of tokens that do not spell the answer.
@@ -410,7 +410,7 @@ def _token_logprobs(row: Row, column: str, logprobs: Any, tokens: Any) -> tuple[
     return texts, numbers
 
 
-def _call(row: Row, column: str, call: Any) -> ToolCall:
+def _call(row: RawRow, column: str, call: Any) -> ToolCall:
     """A tool call as this library, LangChain or OpenAI's API writes it."""
     try:
         inner = call.get("function", call)
@@ -421,7 +421,7 @@ def _call(row: Row, column: str, call: Any) -> ToolCall:
         raise row.fail(column, call, 'a tool call must be {"name": ..., "arguments": {...}}') from error
 
 
-def _loglikelihood(row: Row, column: str, value: object, scale: str) -> float:
+def _loglikelihood(row: RawRow, column: str, value: object, scale: str) -> float:
     number = get_number(row, column, value)
     if scale == "logprob" and number > 1e-6:
         raise row.fail(column, value, "a log-probability is at most 0. Logits are --option-scale logit.")
@@ -434,7 +434,7 @@ def _loglikelihood(row: Row, column: str, value: object, scale: str) -> float:
     return math.log(number)
 
 
-def _score(row: Row, score: ScoreColumn) -> Uncertainty:
+def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
     spec = score.spec
     value = row.values.get(score.column)
     if value is None or str(value).strip() == "":

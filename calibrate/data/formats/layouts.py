@@ -14,8 +14,8 @@ from typing import Any
 
 from guardrail.errors import UsageError
 
-from ..questions import Row
-from .columns import ColumnMap, ScoreColumn
+from ..questions import RawRow
+from .field_map import ColumnMap, ScoreColumn
 
 __all__ = ["LAYOUTS", "Layout", "detect"]
 
@@ -43,7 +43,7 @@ class Layout:
     matches: Callable[[Path, Values], bool]
     columns: ColumnMap = field(default_factory=ColumnMap)
     systems: Callable[[Values], tuple[str, ...]] = lambda values: ()
-    adapt: Callable[[Row, str], Values | None] = lambda row, system: row.values
+    adapt: Callable[[RawRow, str], Values | None] = lambda row, system: row.values
     left_out: str = ""
     temperature: float | None = None
     note: str = ""
@@ -91,7 +91,7 @@ def _nq_systems(values: Values) -> tuple[str, ...]:
     return published or tuple(values.get("answers", {}))
 
 
-def _nq(row: Row, system: str) -> Values | None:
+def _nq(row: RawRow, system: str) -> Values | None:
     """One system's answer with the label people gave; the other systems' answers are the samples."""
     values = dict(row.values)
     if "golden_answer" in values:
@@ -118,7 +118,7 @@ def _mmlu_systems(values: Values) -> tuple[str, ...]:
     return tuple(name.removesuffix("/error") for name in values if name.endswith("/error"))
 
 
-def _mmlu(row: Row, system: str) -> Values:
+def _mmlu(row: RawRow, system: str) -> Values:
     names = ("error", "stated_confidence", "logit_confidence")
     return {
         "id": row.values.get("id"),

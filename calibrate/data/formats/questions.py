@@ -10,7 +10,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError
 
-from ..questions import Question, Row, read_questions, reference_label
+from ..questions import Question, RawRow, read_questions, reference_label
 from .benchmarks import (
     is_coqa,
     is_coqa_hub,
@@ -28,7 +28,7 @@ from .benchmarks import (
     read_triviaqa_hub,
 )
 from .build import Builder
-from .columns import ColumnMap
+from .field_map import ColumnMap
 from .rows import open_rows
 
 __all__ = ["QUESTION_FORMATS", "Loaded", "load_questions"]
@@ -112,7 +112,7 @@ def _hub(path: Path) -> _Read:
     )
 
 
-def _own(row: Row) -> Question:
+def _own(row: RawRow) -> Question:
     builder = Builder(ColumnMap({"tools": ()}))
     builder.expect(row)
     question = builder.build(row).to_question()
@@ -136,7 +136,7 @@ QUESTION_FORMATS = ("own", *_READERS)
 """Formats by name; "own" is the one of this project, JSONL or CSV."""
 
 
-def _good(path: Path, kind: str | None = None) -> list[Row]:
+def _good(path: Path, kind: str | None = None) -> list[RawRow]:
     """All rows; the first that cannot be read stops."""
     rows = []
     for row in open_rows(path, kind).rows:
@@ -153,7 +153,7 @@ def _detect(path: Path) -> str:
         return "hf"
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         first = next(iter(open_rows(path, "jsonl").rows), None)
-        return "medmcqa" if isinstance(first, Row) and is_medmcqa(dict(first.values)) else "own"
+        return "medmcqa" if isinstance(first, RawRow) and is_medmcqa(dict(first.values)) else "own"
     if path.suffix.lower() != ".json":
         return "own"
     values = _document_or_line(path)

@@ -16,10 +16,10 @@ from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
-from ..questions import Row, fingerprint, get_name
+from ..questions import RawRow, fingerprint, get_name
 from ..records import Record, RecordFile, RecordHeader
 from .build import Builder, OptionScale, OtherLabels, Primary, check_references
-from .columns import ColumnMap
+from .field_map import ColumnMap
 from .layouts import LAYOUTS, Layout, detect
 from .rows import KINDS, Found, open_rows
 
@@ -138,7 +138,7 @@ def _imported(
     path: Path,
     kind: str,
     layout: Layout | None,
-    first: Row | None,
+    first: RawRow | None,
     *,
     textual: bool,
 ) -> Imported:
@@ -239,12 +239,12 @@ class _Reader:
         if self._system is not None and others:
             yield f"{others} rows of other models were left out."
 
-    def _adapted(self, row: Row) -> Row | None:
+    def _adapted(self, row: RawRow) -> RawRow | None:
         """The row in plain form; None for one to leave out."""
         if self._layout is not None:
             values = self._layout.adapt(row, self._system or "")
             self._n_left_out += values is None
-            return None if values is None else Row(row.where, values)
+            return None if values is None else RawRow(row.where, values)
         self.seen.update(row.values)
         column = next(iter(self._builder.columns.of("model")), "")
         if column not in row.values and not (self._builder.columns.mapped("model") and column):
@@ -255,7 +255,7 @@ class _Reader:
         self._models[name] += 1
         return row if name == (self._system or next(iter(self._models))) else None
 
-    def _one(self, plain: Row) -> Record:
+    def _one(self, plain: RawRow) -> Record:
         self.seen.update(plain.values)
         if not self._builder.ready:
             self._builder.expect(plain)
@@ -278,12 +278,12 @@ def _kind(format: str | None, path: Path) -> tuple[str | None, Layout | None]:
     return None if path.suffix.lower().removeprefix(".") in KINDS else LAYOUTS[format].kind, LAYOUTS[format]
 
 
-def _first_row(rows: Iterator[Found]) -> tuple[Row | None, Iterator[Found]]:
+def _first_row(rows: Iterator[Found]) -> tuple[RawRow | None, Iterator[Found]]:
     """The first row that can be read, and all rows."""
     seen: list[Found] = []
     for row in rows:
         seen.append(row)
-        if isinstance(row, Row):
+        if isinstance(row, RawRow):
             return row, chain(seen, rows)
     if seen and isinstance(seen[0], RecordError):
         raise seen[0]
@@ -299,7 +299,7 @@ def _columns(settings: ImportSettings, layout: Layout | None) -> ColumnMap:
     return ColumnMap(columns, given.scores or base.scores)
 
 
-def _refuse_empty(builder: Builder, first: Row) -> None:
+def _refuse_empty(builder: Builder, first: RawRow) -> None:
     if builder.expected & {"answer", "samples", "option_scores"} or builder.columns.scores:
         return
     raise UsageError(

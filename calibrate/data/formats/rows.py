@@ -16,14 +16,14 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-from ..questions import Row, json_rows, jsonl_row
+from ..questions import RawRow, json_rows, jsonl_row
 
 __all__ = ["KINDS", "Found", "RowSource", "folder_rows", "open_rows", "parquet_rows"]
 
 KINDS = ("csv", "json", "jsonl", "parquet")
 """Kinds of files with one row a question."""
 
-Found = Row | RecordError
+Found = RawRow | RecordError
 """A row, or why there is none."""
 
 
@@ -107,7 +107,7 @@ def _csv(path: Path) -> Iterator[Found]:
                 )
                 continue
             values = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell.strip()}
-            yield Row(f"{path}:{first}", values)
+            yield RawRow(f"{path}:{first}", values)
 
 
 _MISSING = frozenset(("null", "NULL", "None", "nan", "NaN", "NAN", "<NA>"))
@@ -138,7 +138,7 @@ def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def parquet_rows(path: Path) -> Iterator[Row]:
+def parquet_rows(path: Path) -> Iterator[RawRow]:
     """Rows of one Parquet file.
 
     Raises:
@@ -156,7 +156,7 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     return _rows(path, (batch.to_pylist() for batch in file.iter_batches()))
 
 
-def folder_rows(path: Path) -> Iterator[Row]:
+def folder_rows(path: Path) -> Iterator[RawRow]:
     """Rows of a dataset folder.
 
     Raises:
@@ -187,7 +187,7 @@ def _only(path: Path, splits: Sequence[str]) -> str:
     return splits[0]
 
 
-def _saved(path: Path) -> Iterator[Row]:
+def _saved(path: Path) -> Iterator[RawRow]:
     """Rows of a folder that `save_to_disk` wrote, in the order its state file lists."""
     state = _json(path / "state.json")
     if state.get("_indices_data_files") or state.get("_indices_files"):
@@ -198,7 +198,7 @@ def _saved(path: Path) -> Iterator[Row]:
     return (row for name in names for row in _stream(path / name))
 
 
-def _stream(path: Path) -> Iterator[Row]:
+def _stream(path: Path) -> Iterator[RawRow]:
     ipc = require("pyarrow.ipc", extra="data")
     lib = require("pyarrow.lib", extra="data")
     try:
@@ -211,12 +211,12 @@ def _stream(path: Path) -> Iterator[Row]:
     return _rows(path, iter(batches))
 
 
-def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[Row]:
+def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
     number = 0
     for batch in batches:
         for values in batch:
             number += 1
-            yield Row(f"{path}:{number}", values)
+            yield RawRow(f"{path}:{number}", values)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     require("sqlalchemy", extra="review")
     from ..queue.store import ReviewStore
-    from .folding import Folder
+    from .inbox import Folder
     from .store import Monitors
 
     check_seconds("--poll", arguments.poll, "Use 0.2.")

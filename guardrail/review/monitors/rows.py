@@ -106,7 +106,7 @@ def seen(connection: Connection, name: str, key: str) -> bool:
 
 
 def state_of(row: Any, kind: type[State]) -> State:
-    """The state in a row. One of the first format has no counts; see `guardrail.review.monitors.folding`.
+    """The state in a row. One of the first format has no counts; see `guardrail.review.monitors.inbox`.
 
     Raises:
         UsageError: It cannot be read, or is of a newer version; the monitor is named.

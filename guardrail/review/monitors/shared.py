@@ -20,7 +20,7 @@ from ...verdict import Verdict
 from ..errors import StoreUnavailableError
 from ..limits import LONGEST_KEY, check_text, passes
 from ..queue.store import ReviewStore
-from .folding import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
+from .inbox import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
 from .rows import LONGEST_MONITOR, alarm_of, fetch, monitors, seen, state_of
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]

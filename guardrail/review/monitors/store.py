@@ -6,7 +6,7 @@
     guard = Guardrail(..., switch=switch, on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
 
 Every update is one transaction: it locks the row, bets, and writes row, history and alarm. Scores that guards watch go
-through an inbox; see `guardrail.review.monitors.folding`. An alarm is also a line of the audit trail.
+through an inbox; see `guardrail.review.monitors.inbox`. An alarm is also a line of the audit trail.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
-from .folding import fold_all
+from .inbox import fold_all
 from .rows import alarm_of, fetch, monitors, state_of, steps, steps_of
 from .shared import SharedDrift, SharedRisk, risk_monitor
 from .switch import SharedSwitch
 
-__all__ = ["MonitorView", "Monitors", "Step"]
+__all__ = ["MonitorStep", "MonitorView", "Monitors"]
 
 POINTS = 2_000
 """Largest number of points read of a history."""
 
 
-class Step(Frozen):
+class MonitorStep(Frozen):
     """One update of a monitor."""
 
     n: int
@@ -211,7 +211,7 @@ class Monitors:
             rows = connection.execute(select(monitors).order_by(monitors.c.name)).all()
         return sorted((_view(row) for row in rows), key=lambda view: view.alarm is None or view.acknowledged)
 
-    def history(self, name: str, *, most: int = POINTS) -> list[Step]:
+    def history(self, name: str, *, most: int = POINTS) -> list[MonitorStep]:
         """The updates of a monitor in order; a long history is thinned evenly and keeps the last update."""
         with self.store.database.read() as connection:
             row = fetch(connection, name)
@@ -223,8 +223,8 @@ class Monitors:
         return [_step(row) for row in found]
 
 
-def _step(row: Any) -> Step:
-    return Step(n=row.n, at=row.at, value=row.value, chance=row.chance, log_wealth=row.log_wealth)
+def _step(row: Any) -> MonitorStep:
+    return MonitorStep(n=row.n, at=row.at, value=row.value, chance=row.chance, log_wealth=row.log_wealth)
 
 
 def _view(row: Any) -> MonitorView:

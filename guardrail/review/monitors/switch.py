@@ -26,7 +26,7 @@ BEHIND = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _SwitchState:
     """Result of one read of the database.
 
     Attributes:
@@ -63,7 +63,7 @@ class SharedSwitch(SafetySwitch):
         self._store, self._names, self._every = store, names, every
         self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
         self._reading = threading.Lock()
-        self._last: _Read | None = None
+        self._last: _SwitchState | None = None
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
@@ -84,11 +84,11 @@ class SharedSwitch(SafetySwitch):
         """Why answers are held back; empty if they are not."""
         return self._describe(self._latest(0.0))  # the caller has just waited
 
-    def _describe(self, seen: _Read) -> str:
+    def _describe(self, seen: _SwitchState) -> str:
         alarms = (*self._alarms, *seen.alarms)
         return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.problem)))
 
-    def _latest(self, wait: float) -> _Read:
+    def _latest(self, wait: float) -> _SwitchState:
         """The latest result: the last one if it is recent, else a new one by this thread or the one it waits for."""
         seen = self._fresh()
         if seen is not None:
@@ -103,15 +103,15 @@ class SharedSwitch(SafetySwitch):
         finally:
             self._reading.release()
 
-    def _fresh(self) -> _Read | None:
+    def _fresh(self) -> _SwitchState | None:
         seen = self._last
         return seen if seen is not None and time.monotonic() - seen.at < self._every else None
 
-    def _failed(self, why: str) -> _Read:
+    def _failed(self, why: str) -> _SwitchState:
         """Dated now, not when the read began, so that a database that is down is not asked at every question."""
-        return _Read(time.monotonic(), () if self._last is None else self._last.alarms, why)
+        return _SwitchState(time.monotonic(), () if self._last is None else self._last.alarms, why)
 
-    def _read(self) -> _Read:
+    def _read(self) -> _SwitchState:
         began = time.monotonic()
         columns = monitors.c
         open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
@@ -135,7 +135,7 @@ class SharedSwitch(SafetySwitch):
         problem = _missing(missing) if missing else ""
         if waiting is not None and now - waiting.at > BEHIND:
             problem = f"{problem} {_behind(waiting.name, now - waiting.at)}".strip()
-        return _Read(began, tuple(alarm for alarm in found if alarm is not None), problem)
+        return _SwitchState(began, tuple(alarm for alarm in found if alarm is not None), problem)
 
 
 def _missing(names: list[str]) -> str:

@@ -194,7 +194,7 @@ class Item(Frozen):
     """Name of the reviewer who holds it."""
     lease_until: float | None = None
     """End of the lease. For a decided or expired item: until when a worker has it to carry it out; if that time has
-    passed, the worker did not finish. See `ReviewStore.take_up`."""
+    passed, the worker did not finish. See `ReviewStore.lease`."""
     callback: str | None = None
     """URL that receives the decision."""
     decision: Decision | None = None

@@ -8,14 +8,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from .database import Database
 from .schema import marks
 
-__all__ = ["Marks"]
+__all__ = ["ExpiringKeys"]
 
 # Built once: a page reads a mark for each request.
 _VALUE = select(marks.c.value).where(marks.c.name == bindparam("mark"), marks.c.until > bindparam("now"))
 
 
-class Marks:
-    """Marks of a database.
+class ExpiringKeys:
+    """ExpiringKeys of a database.
 
     Args:
         database: Where they are.

@@ -48,7 +48,7 @@ from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, wr
 from .purging import Purged, purge
 from .schema import ended, events, items, meta, outbox
 
-__all__ = ["Charge", "Lease", "ReviewStore"]
+__all__ = ["Lease", "ReviewStore", "WorkLease"]
 
 LEASE = 600.0
 """Default lease, in seconds, of a reviewer and of a worker that carries out a decision."""
@@ -84,7 +84,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class WorkLease:
     """A worker's hold on a decided or expired item, while it carries out the outcome.
 
     Attributes:
@@ -382,15 +382,15 @@ class ReviewStore:
 
     # -- carrying out ----------------------------------------------------------------------------------------------
 
-    def take_up(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[Charge]:
+    def lease(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[WorkLease]:
         """Take decided or expired items to carry them out: all or none, by one worker at a time.
 
         Args:
             wanted: Their ids.
-            seconds: After this time others can take them up, unless `put_down` comes first.
+            seconds: After this time others can take them up, unless `settle` comes first.
 
         Returns:
-            A charge for each; empty if another worker has one of them, or if one is open or deleted.
+            A lease for each; empty if another worker has one of them, or if one is open or deleted.
 
         Raises:
             UsageError: A time that is not positive or above ten years.
@@ -407,22 +407,22 @@ class ReviewStore:
             for row in free:
                 connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
                 rows.log(connection, row.id, now, rows.SYSTEM, "taken_up", {"until": until})
-            return [Charge(rows.as_item(row), until) for row in free]
+            return [WorkLease(rows.as_item(row), until) for row in free]
 
-    def put_down(self, charge: Charge, *, what: str = "put_down", again: bool) -> None:
-        """End a charge. If another worker has taken the item over, that worker keeps it.
+    def settle(self, work_lease: WorkLease, *, what: str = "put_down", again: bool) -> None:
+        """End a lease. If another worker has taken the item over, that worker keeps it.
 
         Args:
-            charge: What `take_up` returned.
+            work_lease: What `lease` returned.
             what: Event for the audit trail, e.g. "carried_out".
-            again: Whether the item is still to be carried out: the next charge shows that it was taken up before.
+            again: Whether the item is still to be carried out: the next lease shows that it was taken up before.
         """
         check_text("what", what, _LONGEST_WORD)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            mine = and_(items.c.id == charge.item.id, items.c.lease_until == charge.until)
+            mine = and_(items.c.id == work_lease.item.id, items.c.lease_until == work_lease.until)
             connection.execute(update(items).where(mine).values(lease_until=now if again else None))
-            rows.log(connection, charge.item.id, now, rows.SYSTEM, what, {})
+            rows.log(connection, work_lease.item.id, now, rows.SYSTEM, what, {})
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 

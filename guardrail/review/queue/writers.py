@@ -35,7 +35,7 @@ class Writers:
         self._connect = connect
         self._mutex, self._taken = threading.Lock(), False
         self._waiting: deque[threading.Lock] = deque()
-        self._batch: _Batch | None = None  # of the thread that has its turn
+        self._batch: _Transaction | None = None  # of the thread that has its turn
 
     @contextmanager
     def write(self, patience: float) -> Iterator[Connection]:
@@ -49,7 +49,7 @@ class Writers:
         end = time.monotonic() + patience
         self._take_turn(patience)
         try:
-            batch = self._batch = self._batch or _Batch(self._connect())
+            batch = self._batch = self._batch or _Transaction(self._connect())
             with batch.part() as connection:
                 yield connection
         finally:
@@ -97,7 +97,7 @@ class Writers:
             return False
 
 
-class _Batch:
+class _Transaction:
     """One transaction with the writes of several threads, one after another."""
 
     def __init__(self, connection: Connection) -> None:

@@ -27,7 +27,7 @@ from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
 from ..queue.item import Action, Candidate, Decision, Item
-from ..queue.marks import Marks
+from ..queue.marks import ExpiringKeys
 from ..queue.store import ReviewStore
 from .accounts import Account
 from .items import LARGEST_DECISION, edit_of
@@ -84,7 +84,7 @@ class Api:
         marks: Keeps the responses to idempotency keys.
     """
 
-    def __init__(self, site: Site, store: ReviewStore, marks: Marks) -> None:
+    def __init__(self, site: Site, store: ReviewStore, marks: ExpiringKeys) -> None:
         self._site, self._store, self._marks = site, store, marks
 
     def routes(self) -> list[Route]:

@@ -23,14 +23,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import StoreUnavailableError
 from ..limits import check_seconds
-from ..queue.marks import Marks
+from ..queue.marks import ExpiringKeys
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
 from .items import ItemPages
 from .monitors import MonitorPages
 from .sessions import RateLimit, Sessions
-from .site import LARGEST_FORM, UNAVAILABLE, Call, Site
+from .site import LARGEST_FORM, UNAVAILABLE, Site, SiteCall
 
 __all__ = ["review_app"]
 
@@ -72,7 +72,7 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    marks = Marks(store.database)
+    marks = ExpiringKeys(store.database)
     site = Site(accounts, Sessions(secret), limit or RateLimit(), marks, https=https)
     sign_in = _SignIn(site)
 
@@ -85,7 +85,7 @@ def review_app(
         return JSONResponse({"status": "ok"})
 
     async def not_found(request: Request, _: Exception) -> Response:
-        call = Call(request, site.sessions.begin(), None, FormData())
+        call = SiteCall(request, site.sessions.begin(), None, FormData())
         return site.error(call, 404, "Nothing here", "This page does not exist.")
 
     routes = [
@@ -97,7 +97,7 @@ def review_app(
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [
-        Middleware(_Headers),
+        Middleware(_SecurityHeaders),
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
     ]
     return Starlette(routes=routes, middleware=middleware, exception_handlers={404: not_found})
@@ -114,10 +114,10 @@ class _SignIn:
             Route("/sign-out", self._site.closed(self.leave, form=LARGEST_FORM), methods=["POST"]),
         ]
 
-    async def page(self, call: Call) -> Response:
+    async def page(self, call: SiteCall) -> Response:
         return self._site.page(call, "sign_in.html", problem="")
 
-    async def enter(self, call: Call) -> Response:
+    async def enter(self, call: SiteCall) -> Response:
         account = await self._site.account_of(call.request, call.field("token").strip())
         if account is None or account.role == "system":
             problem = "This token is not valid here. Ask your administrator for a token."
@@ -126,14 +126,14 @@ class _SignIn:
         self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
         return response
 
-    async def leave(self, call: Call) -> Response:
+    async def leave(self, call: SiteCall) -> Response:
         await self._site.end(call.session)
         response = RedirectResponse("/sign-in", 303)
         self._site.remember(response, self._site.sessions.begin())
         return response
 
 
-class _Headers:
+class _SecurityHeaders:
     """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -17,7 +17,7 @@ from ..queue.item import Candidate, Content, Decision, Item, State
 from ..queue.store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .plots import uncertainty_plot
-from .site import LARGEST_FORM, Call, PageError, Site
+from .site import LARGEST_FORM, PageError, Site, SiteCall
 
 __all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
 
@@ -55,19 +55,19 @@ class ItemPages:
             Route("/items/{item}/decide", closed(self.decide, form=LARGEST_DECISION), methods=["POST"]),
         ]
 
-    async def queue(self, call: Call) -> Response:
+    async def queue(self, call: SiteCall) -> Response:
         """Open items, oldest first."""
         page, found = await self._listed(call, ["pending", "claimed"], newest=False)
         if page and not found["items"]:  # they were decided meanwhile
             return RedirectResponse("/", 303)
         return self._site.page(call, "queue.html", page=page, **found)
 
-    async def history(self, call: Call) -> Response:
+    async def history(self, call: SiteCall) -> Response:
         """Decided and expired items, newest first."""
         page, found = await self._listed(call, ["decided", "expired"], newest=True)
         return self._site.page(call, "history.html", page=page, **found)
 
-    async def _listed(self, call: Call, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
+    async def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
         page = _page_number(call.request)
 
         def find() -> dict[str, Any]:
@@ -78,12 +78,12 @@ class ItemPages:
 
         return page, await run_in_threadpool(find)
 
-    async def trail(self, call: Call) -> Response:
+    async def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""
         lines = await run_in_threadpool(self._store.trail, limit=200)
         return self._site.page(call, "trail.html", events=lines[::-1])
 
-    async def next_item(self, call: Call) -> Response:
+    async def next_item(self, call: SiteCall) -> Response:
         """Claim the oldest free item and show it."""
 
         def take() -> Lease | None:
@@ -93,7 +93,7 @@ class ItemPages:
         lease = await run_in_threadpool(take)
         return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
 
-    async def show(self, call: Call) -> Response:
+    async def show(self, call: SiteCall) -> Response:
         """One item."""
 
         def find() -> dict[str, Any]:
@@ -110,36 +110,36 @@ class ItemPages:
         plot, choices = uncertainty_plot(content.verdict), choices_of(content)
         return self._site.page(call, "item.html", plot=plot, choices=choices, **found)
 
-    async def claim(self, call: Call) -> Response:
+    async def claim(self, call: SiteCall) -> Response:
         """Claim this item."""
         claim = partial(self._store.claim, call.account.name, item=call.item, seconds=self._lease)
         if await run_in_threadpool(claim) is None:
             raise PageError(409, "Already taken", "Another reviewer has taken this item. Take the next one.")
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    async def renew(self, call: Call) -> Response:
+    async def renew(self, call: SiteCall) -> Response:
         """Keep the item longer; the page's script asks for it."""
         lease = await self._given_lease(call)
         renewed = await run_in_threadpool(partial(self._store.renew, lease, seconds=self._lease))
         return JSONResponse({"seconds": self._lease, "until": renewed.until})
 
-    async def release(self, call: Call) -> Response:
+    async def release(self, call: SiteCall) -> Response:
         """Give the item back to the queue."""
         await run_in_threadpool(self._store.release, await self._given_lease(call))
         return RedirectResponse("/", 303)
 
-    async def take_back(self, call: Call) -> Response:
+    async def take_back(self, call: SiteCall) -> Response:
         """Take the item from its holder; for administrators."""
         await run_in_threadpool(partial(self._store.take_back, call.item, who=call.account.name))
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    async def decide(self, call: Call) -> Response:
+    async def decide(self, call: SiteCall) -> Response:
         """Record a decision."""
         lease = await self._given_lease(call)
         await run_in_threadpool(self._store.decide, lease, _decision(call, lease.item))
         return RedirectResponse("/", 303)
 
-    async def _given_lease(self, call: Call) -> Lease:
+    async def _given_lease(self, call: SiteCall) -> Lease:
         item = await run_in_threadpool(self._store.item, call.item)
         return Lease(item, call.field("lease"), call.account.name, 0.0)
 
@@ -148,7 +148,7 @@ class ItemPages:
             return self._store.database.now(connection)
 
 
-def _decision(call: Call, item: Item) -> Decision:
+def _decision(call: SiteCall, item: Item) -> Decision:
     action: Any = call.field("action")
     note = call.field("note").strip()
     if call.field("choice"):
@@ -163,7 +163,7 @@ def _decision(call: Call, item: Item) -> Decision:
         raise PageError(422, "This decision is incomplete", f"{message}. Go back; your text is still there.") from None
 
 
-def _choice(call: Call, item: Item, note: str) -> Decision:
+def _choice(call: SiteCall, item: Item, note: str) -> Decision:
     if call.field("action"):
         text = (
             "The form had both a choice from the list and another decision. Send only one of them. Nothing was changed."
@@ -202,7 +202,7 @@ def _as_field_text(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
-def _edited(call: Call, item: Item) -> Candidate:
+def _edited(call: SiteCall, item: Item) -> Candidate:
     before = item.content.candidate or Candidate()
     calls = before.tool_calls
     if call.field("tool_calls"):

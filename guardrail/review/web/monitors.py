@@ -11,7 +11,7 @@ from starlette.routing import Route
 from ..monitors.store import Monitors, MonitorView
 from ..queue.store import ReviewStore
 from .plots import wealth_plot
-from .site import LARGEST_FORM, Call, Site
+from .site import LARGEST_FORM, Site, SiteCall
 
 __all__ = ["MonitorPages"]
 
@@ -38,7 +38,7 @@ class MonitorPages:
             Route("/monitor/acknowledge", acknowledge, methods=["POST"]),
         ]
 
-    async def monitor(self, call: Call) -> Response:
+    async def monitor(self, call: SiteCall) -> Response:
         """Every monitor with its history."""
 
         def find() -> list[tuple[MonitorView, Any]]:
@@ -48,7 +48,7 @@ class MonitorPages:
 
         return self._site.page(call, "monitor.html", views=await run_in_threadpool(find))
 
-    async def acknowledge(self, call: Call) -> Response:
+    async def acknowledge(self, call: SiteCall) -> Response:
         """A person has looked at an alarm; for administrators."""
 
         def note() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from markupsafe import Markup, escape
 
-from ..monitors.store import Step
+from ..monitors.store import MonitorStep
 
 __all__ = ["uncertainty_plot", "wealth_plot"]
 
@@ -23,7 +23,7 @@ START, END, MIDDLE = 12, 628, 46
 """Of the uncertainty: the ends of the number line and its height."""
 
 
-def wealth_plot(steps: Sequence[Step], delta: float) -> Markup | None:
+def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> Markup | None:
     """ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:

@@ -30,7 +30,7 @@ from ..errors import (
     UnstorableError,
 )
 from ..queue.item import Candidate
-from ..queue.marks import Marks
+from ..queue.marks import ExpiringKeys
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, SLOWED, RateLimit, Session, Sessions
@@ -38,10 +38,10 @@ from .sessions import LIFETIME, SLOWED, RateLimit, Session, Sessions
 __all__ = [
     "LARGEST_FORM",
     "UNAVAILABLE",
-    "Call",
     "Endpoint",
     "PageError",
     "Site",
+    "SiteCall",
     "ago",
     "described",
     "unavailable",
@@ -56,7 +56,7 @@ LARGEST_TOGETHER = 32_000_000
 UNAVAILABLE = {"Retry-After": "30"}
 """Headers of a response that says that the database failed."""
 _log = logging.getLogger(__name__)
-Handler = Callable[["Call"], Awaitable[Response]]
+Handler = Callable[["SiteCall"], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -68,7 +68,7 @@ class PageError(Exception):
         self.status, self.title, self.text, self.headers = status, title, text, headers
 
 
-class Call:
+class SiteCall:
     """One request and the account that makes it."""
 
     def __init__(self, request: Request, session: Session, account: Account | None, form: FormData) -> None:
@@ -102,7 +102,7 @@ class Site:
     """
 
     def __init__(
-        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, marks: Marks, *, https: bool = False
+        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, marks: ExpiringKeys, *, https: bool = False
     ) -> None:
         self.accounts, self.sessions, self._limit, self._marks, self._https = accounts, sessions, limit, marks, https
         self._large = 0
@@ -126,7 +126,7 @@ class Site:
 
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
         session = self.sessions.read(request.cookies.get(COOKIE))
-        call = Call(request, session or self.sessions.begin(), None, FormData())
+        call = SiteCall(request, session or self.sessions.begin(), None, FormData())
         try:
             if session is not None and session.name:
                 call.signed_in = await run_in_threadpool(self._who, session)
@@ -217,7 +217,7 @@ class Site:
             raise PageError(429, "Too many attempts", text, {"Retry-After": seconds})
         return account
 
-    def page(self, call: Call, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    def page(self, call: SiteCall, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A template, rendered for a request."""
         context = {
             "account": call.signed_in,
@@ -226,7 +226,9 @@ class Site:
         }
         return HTMLResponse(self._pages.get_template(name).render(context), status)
 
-    def error(self, call: Call, status: int, title: str, text: str, headers: dict[str, str] | None = None) -> Response:
+    def error(
+        self, call: SiteCall, status: int, title: str, text: str, headers: dict[str, str] | None = None
+    ) -> Response:
         """A page that says what went wrong; JSON where the browser asks for it."""
         if "application/json" in call.request.headers.get("accept", ""):
             return JSONResponse({"error": title, "detail": text}, status, headers)

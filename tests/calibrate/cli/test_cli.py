@@ -16,7 +16,7 @@ from calibrate.cli.frame import table
 from calibrate.cli.run import RunConfig
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.evaluation.grid import Grid
+from calibrate.evaluation.grid import EvaluationGrid
 from calibrate.evaluation.planning import Plan
 from calibrate.pipeline import part_header, split
 from calibrate.report.comparison import PaperView
@@ -239,7 +239,7 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 2 * 2
     assert {row["estimator"] for row in rows} == {"semantic_entropy", "self_consistency"}
-    grid = Grid.model_validate_json(whole.read_text(encoding="utf-8"))
+    grid = EvaluationGrid.model_validate_json(whole.read_text(encoding="utf-8"))
     assert [(cell.estimator, cell.evaluation.splits) for cell in grid.cells] == [
         ("semantic_entropy", 4),
         ("self_consistency", 4),

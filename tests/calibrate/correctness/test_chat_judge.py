@@ -16,7 +16,7 @@ from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.correctness import BatchRule, ChatJudge, label_records, make_rule
+from calibrate.correctness import BatchRule, ChatLabelJudge, label_records, make_rule
 from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, read_verdict
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, read_records, write_records
@@ -90,58 +90,58 @@ def test_the_prompt_shows_question_options_references_and_answer_and_is_versione
 
 def test_verdicts_become_labels_and_everything_else_says_why() -> None:
     judge = CountingJudge()
-    labelled = label_records([*ANSWERS, record("e", "good", ())], ChatJudge(judge))
+    labelled = label_records([*ANSWERS, record("e", "good", ())], ChatLabelJudge(judge))
     assert [one.correct for one in labelled] == [True, False, None, None, None]
     assert labelled[2].label_detail == "the judge said neither yes nor no: 'It depends.'"
     assert labelled[3].label_detail == "there is no answer to label"
     assert labelled[4].label_detail == "there is no reference"
     assert len(judge.calls) == 3
     assert {call["temperature"] for call in judge.calls} == {0.0}
-    assert ChatJudge(judge).label("good", question("x")).correct is True
+    assert ChatLabelJudge(judge).label("good", question("x")).correct is True
 
 
 def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> None:
     cache = tmp_path / "r.judge.jsonl"
     first = CountingJudge()
-    found = label_records([*ANSWERS, record("f", "crash")], ChatJudge(first, cache))
+    found = label_records([*ANSWERS, record("f", "crash")], ChatLabelJudge(first, cache))
     assert found[4].correct is None
     assert "the judge failed: 1 of 1 calls failed, the first with ConnectionError: judge is" in found[4].label_detail
     assert len(first.calls) == 4
     assert len(cache.read_text().splitlines()) == 3  # the unclear reply is kept, the failed call is not
     again = CountingJudge()
-    assert label_records(ANSWERS, ChatJudge(again, cache)) == found[:4]
+    assert label_records(ANSWERS, ChatLabelJudge(again, cache)) == found[:4]
     assert again.calls == []
-    label_records([record("f", "crash"), record("a", "good one", ("Paris", "alias"))], ChatJudge(again, cache))
-    label_records([record("f", "crash")], ChatJudge(again, cache))  # one that fails for ever stops nothing
+    label_records([record("f", "crash"), record("a", "good one", ("Paris", "alias"))], ChatLabelJudge(again, cache))
+    label_records([record("f", "crash")], ChatLabelJudge(again, cache))  # one that fails for ever stops nothing
     assert len(again.calls) == 3  # the failure, and a known answer whose references changed
     other = CountingJudge(name_of_model="another")
-    label_records(ANSWERS, ChatJudge(other, cache))
+    label_records(ANSWERS, ChatLabelJudge(other, cache))
     assert len(other.calls) == 3
 
 
 def test_a_torn_cache_is_mended_and_a_foreign_file_refused(tmp_path: Path) -> None:
     cache = tmp_path / "c.jsonl"
-    label_records(ANSWERS, ChatJudge(CountingJudge(), cache))
+    label_records(ANSWERS, ChatLabelJudge(CountingJudge(), cache))
     whole = cache.read_bytes()
     cache.write_bytes(whole[:-5])
     judge = CountingJudge()
-    label_records(ANSWERS, ChatJudge(judge, cache))
+    label_records(ANSWERS, ChatLabelJudge(judge, cache))
     assert len(judge.calls) == 1
     assert sorted(cache.read_bytes().splitlines()) == sorted(whole.splitlines())
     cache.write_text('{"id": 1}\n')
     with pytest.raises(RecordError, match=r"c\.jsonl:1: got .*key and reply"):
-        label_records(ANSWERS, ChatJudge(judge, cache))
+        label_records(ANSWERS, ChatLabelJudge(judge, cache))
 
 
 def test_a_judge_that_is_down_stops_the_work() -> None:
     judge = CountingJudge(broken=True)
     with pytest.raises(GuardrailError, match=r"failed on the first 16 answers: .*ConnectionError(.|\n)*kept"):
-        label_records([record(str(i), f"good {i}") for i in range(200)], ChatJudge(judge))
+        label_records([record(str(i), f"good {i}") for i in range(200)], ChatLabelJudge(judge))
     assert len(judge.calls) < 200
 
 
 def test_the_rule_is_stored_with_judge_and_prompt() -> None:
-    rule = ChatJudge(CountingJudge(name_of_model="m"))
+    rule = ChatLabelJudge(CountingJudge(name_of_model="m"))
     assert isinstance(rule, BatchRule)
     assert rule.spec.model_dump() == {
         "name": "chat_judge",

@@ -15,7 +15,7 @@ import pytest
 
 from calibrate.data.formats import ColumnMap, ImportSettings, import_file, import_rows, parse_map, write_bad
 from calibrate.data.labels import refuse_contradictions
-from calibrate.data.questions import Row
+from calibrate.data.questions import RawRow
 from calibrate.data.records import Record
 from calibrate.scoring.scores import score_records
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
@@ -549,10 +549,10 @@ def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
 
 def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:
     rows = [{"question": "q?", "samples": SPOKEN, "model": "m"}, {"question": "r?", "samples": SPOKEN, "model": "m"}]
-    found = import_rows([Row(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
+    found = import_rows([RawRow(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
     assert found.file.records == import_file(jsonl(tmp_path / "s.jsonl", rows)).file.records
     assert (found.file.header.model.model, found.file.header.questions_name, found.n_rows) == ("m", "frame", 2)
     with pytest.raises(RecordError, match=r"frame\[0\]: field 'question'"):
-        import_rows([Row("frame[0]", {"answer": "x"})])
+        import_rows([RawRow("frame[0]", {"answer": "x"})])
     with pytest.raises(UsageError, match="holds no row"):
         import_rows([])

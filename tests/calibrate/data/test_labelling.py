@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from calibrate.cli import app, frame
 from calibrate.cli.label import card, keys, label_by_hand, shares
 from calibrate.data.labels import (
+    LabelSession,
     Pressed,
-    Session,
     apply_labels,
     contradictions,
     open_store,
@@ -63,7 +63,7 @@ def stored(path: Path) -> list[tuple[str, bool | None]]:
 def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     with open_store(path) as store:
-        session = Session(records(4), store)
+        session = LabelSession(records(4), store)
         assert session.press("y") is Pressed.RIGHT
         assert stored(path) == [("r0", True)]
         assert session.press("N") is Pressed.WRONG
@@ -78,7 +78,7 @@ def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
 def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     with open_store(path) as store:
-        session = Session(records(3), store)
+        session = LabelSession(records(3), store)
         session.press("y")
         session.press("y")
         assert session.press("u") is Pressed.UNDONE
@@ -88,7 +88,7 @@ def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) 
         session.press("n")
         assert stored(path) == [("r0", True), ("r1", False)]
     with open_store(path) as store:
-        session = Session(list(reversed(records(3))), store)
+        session = LabelSession(list(reversed(records(3))), store)
         assert session.press("u") is Pressed.UNDONE
         assert session.current is not None
         assert session.current.id == "r1"  # the one that was taken back, not the first of the order
@@ -101,7 +101,7 @@ def test_a_torn_last_line_is_cut_and_its_question_comes_again(tmp_path: Path) ->
     path = tmp_path / "l.jsonl"
     path.write_text('{"id": "r0", "correct": true, "judged": "answer 0"}\n{"id": "r1", "corr')
     with open_store(path) as store:
-        session = Session(records(2), store)
+        session = LabelSession(records(2), store)
         assert session.current is not None
         assert session.current.id == "r1"
         session.press("n")
@@ -118,7 +118,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         pass
     path.write_text('{"id": "r0", "correct": true, "judged": "another answer"}\n')
     with open_store(path) as store, pytest.raises(UsageError, match="'r0' is for the answer 'another answer'"):
-        Session(records(1), store)
+        LabelSession(records(1), store)
     with open_store(path), pytest.raises(UsageError, match="another process"), open_store(path):
         pass
 
@@ -126,7 +126,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     with open_store(path) as store:
-        session = Session(records(2), store)
+        session = LabelSession(records(2), store)
         session.press("y")
         session.press("s")
     given = read_labels(path)
@@ -207,7 +207,7 @@ def test_piped_lines_are_keys(tmp_path: Path) -> None:
     assert list(keys(io.StringIO("yes\n\n N \n"))) == ["y", "N"]
     path = tmp_path / "l.jsonl"
     with open_store(path) as store:
-        session = Session(records(3), store)
+        session = LabelSession(records(3), store)
         label_by_hand(session, Console(file=io.StringIO()), io.StringIO("y\nn\n"))  # the input ends before the queue
     assert stored(path) == [("r0", True), ("r1", False)]
 

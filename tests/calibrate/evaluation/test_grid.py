@@ -10,11 +10,11 @@ import pytest
 
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.evaluate import csv_text, evaluate
-from calibrate.evaluation.grid import Grid, evaluate_grid, paper_pool, sources
-from calibrate.grammar import parse_rule, rule_text
+from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, paper_pool, sources
 from calibrate.report.comparison import FORMS, PaperView, paper_view
 from calibrate.scoring.metrics import aurc, auroc
 from calibrate.scoring.scores import arrays
+from calibrate.spec_syntax import parse_rule, rule_text
 from guardrail.errors import UsageError
 
 KEYS = ("semantic_entropy", "self_consistency")
@@ -59,7 +59,7 @@ def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
         splits=4,
     )
     assert grid.cells[2].evaluation == alone
-    assert Grid.model_validate_json(grid.model_dump_json()) == grid
+    assert EvaluationGrid.model_validate_json(grid.model_dump_json()) == grid
     rows = list(csv.DictReader(io.StringIO(csv_text(grid.table()))))
     assert len(rows) == 8
     assert rows[4]["dataset"] == "questions"

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
-from calibrate.grammar import parse_name
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import lacking, score_file, score_records, supported, with_cache
+from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import ExactJudge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache

@@ -23,7 +23,7 @@ from calibrate.report import compare_rules, sentences
 from calibrate.report.content import comparison
 from calibrate.report.page import sweep
 from calibrate.thresholds.registry import RULES
-from calibrate.thresholds.rule import Prefix, Request, Rule
+from calibrate.thresholds.rule import Prefix, Rule, RuleRequest
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.specs import CorrectnessSpec
@@ -41,11 +41,11 @@ class FirstBlock(Rule):
     promise = "none, honestly"
     in_report = in_sweep = in_plan = True
 
-    def select(self, prefix: Prefix, request: Request) -> int | None:
+    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Always the first block end."""
         return 0
 
-    def guarantee(self, request: Request) -> str:
+    def guarantee(self, request: RuleRequest) -> str:
         """What a test needs."""
         return f"Nothing at {request.alpha:g}."
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from guardrail.review import ReviewStore
-from guardrail.review.monitors.store import Monitors, Step
+from guardrail.review.monitors.store import Monitors, MonitorStep
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.plots import BOTTOM, RIGHT, TOP, wealth_plot
@@ -92,7 +92,9 @@ def test_only_an_administrator_acknowledges_and_only_by_the_form(client: TestCli
 def test_the_plot_puts_points_where_they_belong() -> None:
     assert wealth_plot([], 0.05) is None
     top = math.log(100) * 1.12
-    steps = [Step(n=n, at=0.0, value=0, chance=1, log_wealth=value) for n, value in ((1, -0.5), (2, math.log(100)))]
+    steps = [
+        MonitorStep(n=n, at=0.0, value=0, chance=1, log_wealth=value) for n, value in ((1, -0.5), (2, math.log(100)))
+    ]
     drawn = str(wealth_plot(steps, 0.01))
     zero = BOTTOM - 0.5 / (top + 0.5) * (BOTTOM - TOP)
     alarm = BOTTOM - (math.log(100) + 0.5) / (top + 0.5) * (BOTTOM - TOP)

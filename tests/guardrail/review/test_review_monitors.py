@@ -28,8 +28,8 @@ from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
-from guardrail.review.monitors import folding
-from guardrail.review.monitors.folding import Inbox, put
+from guardrail.review.monitors import inbox as inbox_module
+from guardrail.review.monitors.inbox import Inbox, put
 from guardrail.review.monitors.rows import fetch, inbox, steps_of
 from guardrail.review.monitors.rows import monitors as table
 from guardrail.review.monitors.shared import SharedDrift, SharedRisk
@@ -530,7 +530,7 @@ def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore
 
 @pytest.mark.usefixtures("quiet")
 def test_a_large_fold_alarms_with_the_wealth_of_that_time(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "FOLD_AT_ONCE", 600)
+    monkeypatch.setattr(inbox_module, "FOLD_AT_ONCE", 600)
     monitors = Monitors(store)
     drift = monitors.drift("drift", ARTIFACT)
     rows = [{"key": f"score {i}", "value": 99.0} for i in range(601)]
@@ -614,7 +614,7 @@ _FOLDERS = """
 import itertools, os, signal, sys
 from sqlalchemy import event, func, select
 from guardrail.review import Monitors, ReviewStore
-from guardrail.review.monitors import folding
+from guardrail.review.monitors import inbox as inbox_module
 from guardrail.review.monitors.rows import inbox
 
 def fold(url, deadly):
@@ -631,7 +631,7 @@ def fold(url, deadly):
                 if not connection.execute(select(func.count()).select_from(inbox)).scalar_one():
                     return
 
-folding.FOLD_AT_ONCE = 10
+inbox_module.FOLD_AT_ONCE = 10
 for deadly in itertools.count(1):
     child = os.fork()
     if not child:

@@ -94,9 +94,9 @@ def test_what_arrived_long_ago_goes_once_it_is_decided_or_expired(store: ReviewS
 def test_what_somebody_carries_out_stays(store: ReviewStore, now: list[float]) -> None:
     item = decided(store)
     now[0] += 40 * DAY
-    (charge,) = store.take_up([item.id])
+    (work_lease,) = store.lease([item.id])
     assert store.purge(30 * DAY).kept == 1
-    store.put_down(charge, again=False)
+    store.settle(work_lease, again=False)
     assert store.purge(30 * DAY).items == 1
 
 

@@ -29,7 +29,6 @@ from guardrail.errors import UsageError
 from guardrail.review import (
     AlreadyDecidedError,
     Candidate,
-    Charge,
     Content,
     Decision,
     ItemExpiredError,
@@ -38,11 +37,12 @@ from guardrail.review import (
     ReviewStore,
     StoreUnavailableError,
     UnknownItemError,
+    WorkLease,
 )
 from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import Marks
+from guardrail.review.queue.marks import ExpiringKeys
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -665,7 +665,7 @@ def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewSt
 def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
     one: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, ended, commit = [0.0], threading.Event(), writers._Batch.commit
+    now, ended, commit = [0.0], threading.Event(), writers._Transaction.commit
 
     def blocked(batch: Any) -> None:
         ended.wait(10)
@@ -679,7 +679,7 @@ def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
             ended.set()
 
     monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(writers._Batch, "commit", blocked)
+    monkeypatch.setattr(writers._Transaction, "commit", blocked)
     failed, committed = queued(one, [late, partial(one.enqueue, content("1"))])
     assert isinstance(failed, TimeoutError)
     assert committed is None
@@ -717,26 +717,26 @@ def decided(store: ReviewStore) -> str:
 
 def test_a_decision_is_carried_out_by_one_at_a_time(store: ReviewStore, now: list[float]) -> None:
     item = decided(store)
-    (first,) = store.take_up([item], seconds=60)
+    (first,) = store.lease([item], seconds=60)
     assert (first.item.lease_until, first.until) == (None, 1060.0)
     now[0] = 1059.9
-    assert store.take_up([item]) == []
+    assert store.lease([item]) == []
     now[0] = 1060.0  # whoever had it is taken for dead
-    (second,) = store.take_up([item], seconds=60)
+    (second,) = store.lease([item], seconds=60)
     assert second.item.lease_until == 1060.0  # it was taken up before
-    store.put_down(first, again=True)
-    assert store.take_up([item]) == []  # too late: it is another's now
-    store.put_down(second, what="carried_out", again=False)
+    store.settle(first, again=True)
+    assert store.lease([item]) == []  # too late: it is another's now
+    store.settle(second, what="carried_out", again=False)
     assert words(store, item)[3:] == ["taken_up", "taken_up", "put_down", "carried_out"]
-    (third,) = store.take_up([item])
+    (third,) = store.lease([item])
     assert third.item.lease_until is None
 
 
 def test_what_was_put_down_unfinished_is_free_at_once_and_says_so(store: ReviewStore) -> None:
     item = decided(store)
-    (first,) = store.take_up([item])
-    store.put_down(first, again=True)
-    (second,) = store.take_up([item])
+    (first,) = store.lease([item])
+    store.settle(first, again=True)
+    (second,) = store.lease([item])
     assert second.item.lease_until == 1000.0
     assert second.item.decision is not None
 
@@ -745,45 +745,45 @@ def test_items_are_taken_up_all_or_none(store: ReviewStore) -> None:
     one, other = decided(store), decided(store)
     still_open = store.enqueue(content()).id
     for wanted in ([one, still_open], [one, "no such item"]):
-        assert store.take_up(wanted) == []
-    (charge,) = store.take_up([other])
-    assert store.take_up([one, other]) == []
-    store.put_down(charge, again=False)
-    assert [charge.item.id for charge in store.take_up([one, other])] == [one, other]
+        assert store.lease(wanted) == []
+    (work_lease,) = store.lease([other])
+    assert store.lease([one, other]) == []
+    store.settle(work_lease, again=False)
+    assert [work_lease.item.id for work_lease in store.lease([one, other])] == [one, other]
 
 
 def test_an_expired_item_is_taken_up_too_and_a_decision_told_twice_stays_one(store: ReviewStore) -> None:
     item = store.enqueue(content())
     store.cancel(item.id, why="x")
-    assert len(store.take_up([item.id])) == 1
+    assert len(store.lease([item.id])) == 1
     lease = store.claim("ann", item=store.enqueue(content()).id)
     assert lease is not None
     store.decide(lease, APPROVE)
-    store.take_up([lease.item.id])
+    store.lease([lease.item.id])
     assert store.decide(lease, APPROVE).decision is not None  # a retry after an answer that got lost
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e12])
 def test_a_charge_has_a_length(store: ReviewStore, seconds: float) -> None:
     with pytest.raises(UsageError, match="ten years"):
-        store.take_up([decided(store)], seconds=seconds)
+        store.lease([decided(store)], seconds=seconds)
 
 
 def test_threads_that_take_up_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
     wanted = [decided(store) for _ in range(2)]
-    found: list[list[Charge]] = []
+    found: list[list[WorkLease]] = []
     start = threading.Barrier(6)
 
     def work(order: list[str]) -> None:
         start.wait()
-        found.append(store.take_up(order))
+        found.append(store.lease(order))
 
     workers = [threading.Thread(target=work, args=(wanted[:: 1 if i % 2 else -1],)) for i in range(6)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert sorted(len(charges) for charges in found) == [0, 0, 0, 0, 0, 2]
+    assert sorted(len(work_leases) for work_leases in found) == [0, 0, 0, 0, 0, 2]
 
 
 def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store: ReviewStore) -> None:
@@ -810,7 +810,7 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
 def test_a_mark_is_made_once_and_changed_by_its_owner(store_url: str) -> None:
     times = [0.0]
     with ReviewStore(store_url, clock=lambda: times[0]) as store:
-        marks = Marks(store.database)
+        marks = ExpiringKeys(store.database)
         assert (marks.add("m", "mine", 10), marks.add("m", "another", 10), marks.get("m")) == (None, "mine", "mine")
         assert not marks.replace("m", "another", "x", 10)
         assert marks.replace("m", "mine", "done", 20)

@@ -12,7 +12,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field
 
 from guardrail import Guardrail
-from guardrail.bindings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, Effect, carried, check_settings, names
+from guardrail.bindings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, SettingRole, carried, check_settings, names
 from guardrail.errors import UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
@@ -27,14 +27,14 @@ def test_each_setting_has_one_row() -> None:
 def test_what_a_plan_sets_in_a_call_is_fixed_by_the_plan() -> None:
     settings = {name for name in SamplingPlan.model_fields if name in TABLE}
     assert {"n", "temperature", "top_p", "max_tokens", "stop", "logprobs"} <= settings
-    assert {TABLE[name].effect for name in settings} == {Effect.PLAN}
-    assert {TABLE[name].effect for name in (*LONGEST_ANSWER, *STOP_STRINGS)} == {Effect.PLAN}
+    assert {TABLE[name].effect for name in settings} == {SettingRole.PLAN}
+    assert {TABLE[name].effect for name in (*LONGEST_ANSWER, *STOP_STRINGS)} == {SettingRole.PLAN}
 
 
 def test_no_call_of_an_adapter_may_carry_a_setting_that_shapes_its_answer() -> None:
     for requests in ("langchain", "openai-agents", "pydantic-ai", "litellm"):
-        assert names(Effect.TRANSPORT, allowed_in=requests)
-        assert not names(Effect.SHAPING, allowed_in=requests)
+        assert names(SettingRole.TRANSPORT, allowed_in=requests)
+        assert not names(SettingRole.SHAPING, allowed_in=requests)
 
 
 def test_a_client_of_a_proxy_may_send_what_it_could_before_there_was_a_table() -> None:

@@ -27,7 +27,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make
-from integrations._frameworks.chat import Latest
+from integrations._frameworks.chat import LRU
 from integrations._frameworks.guard import (
     MOST_IN_MEMORY,
     Answer,
@@ -248,12 +248,12 @@ def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch:
 
     assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
     assert guard() is not guard(probe="off")
-    known: Latest[Any] = Latest(2)
+    known: LRU[Any] = LRU(2)
     monkeypatch.setattr("integrations._frameworks.guard._gates", known)
     for n in range(5):
         guard(max_concurrency=n + 1)
     assert len(known) == 2
-    latest: Latest[int] = Latest(2)
+    latest: LRU[int] = LRU(2)
     assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
     assert latest.get(1, lambda: 0) == 1  # used later than 2
     assert latest.get(2, lambda: 0) == 0

@@ -25,7 +25,7 @@ import yaml
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import Marks
+from guardrail.review.queue.marks import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import memory
@@ -102,20 +102,20 @@ def test_a_client_that_gives_up_joins_through_another_gateway(
     serve: Serve, endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, looked = threading.Event(), threading.Event()
-    add, get = Marks.add, Marks.get
+    add, get = ExpiringKeys.add, ExpiringKeys.get
 
-    def added(marks: Marks, name: str, value: str, seconds: float) -> str | None:
+    def added(marks: ExpiringKeys, name: str, value: str, seconds: float) -> str | None:
         found = add(marks, name, value, seconds)
         if name.startswith("gateway-left:"):
             left.set()
         return found
 
-    def got(marks: Marks, name: str) -> str | None:
+    def got(marks: ExpiringKeys, name: str) -> str | None:
         looked.set()
         return get(marks, name)
 
-    monkeypatch.setattr(Marks, "add", added)
-    monkeypatch.setattr(Marks, "get", got)
+    monkeypatch.setattr(ExpiringKeys, "add", added)
+    monkeypatch.setattr(ExpiringKeys, "get", got)
     endpoint.holding = True
     first, second = (serve(reviews=str(tmp_path / "reviews.db")) for _ in range(2))
     first.leave(SURE, lambda: endpoint.wait_for(5))
@@ -146,9 +146,9 @@ def test_without_its_store_a_gateway_draws_nothing(
         raise StoreUnavailableError("the review store cannot be reached")
 
     served = serve(reviews=str(tmp_path / "reviews.db"))
-    monkeypatch.setattr(Marks, "replace", unavailable)
+    monkeypatch.setattr(ExpiringKeys, "replace", unavailable)
     assert served.ask(UNSURE).status_code == 200  # the answer is right, only its repetition is not recognised elsewhere
-    monkeypatch.setattr(Marks, "add", unavailable)
+    monkeypatch.setattr(ExpiringKeys, "add", unavailable)
     reply = served.ask()
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "store_unavailable")
     assert reply.headers["retry-after"]

@@ -31,7 +31,7 @@ from guardrail.testing import make_artifact
 from guardrail.types import ToolCall
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
-from integrations._gateway.memory import FullError, Repeats
+from integrations._gateway.memory import FullError, InFlight
 from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
@@ -348,7 +348,7 @@ def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint
         begun[key] += 1
         return Verdict(key)
 
-    async def ask(repeats: Repeats[Verdict], key: str, *, repeated: bool = False) -> str:
+    async def ask(repeats: InFlight[Verdict], key: str, *, repeated: bool = False) -> str:
         work = repeats.get(key, partial(measured, key), repeated=repeated)
         said = (await work.task).said
         repeats.leave(work, cancel=False)
@@ -358,7 +358,7 @@ def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint
         def read(text: str | bytes) -> Verdict:
             return Verdict(bytes(text).decode() if isinstance(text, bytes) else text)
 
-        repeats = Repeats[Verdict](600, most, lambda one: one.said.encode(), read, clock=lambda: now[0])
+        repeats = InFlight[Verdict](600, most, lambda one: one.said.encode(), read, clock=lambda: now[0])
         await ask(repeats, "first")
         for number in range(12_000):
             await ask(repeats, str(number))

@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from guardrail.errors import PromptTooLongError
 from guardrail.types import SamplingPlan
 from integrations._local.decoding import Row, prefill
-from integrations._local.engine import BatchQueue, Request
+from integrations._local.engine import BatchQueue, DecodingRequest
 from tests.integrations.conftest import tiny_chat
 from tests.integrations.local.test_draw_samples import texts
 
@@ -166,7 +166,7 @@ def test_neighbours_in_length_share_a_batch() -> None:
     """Little padding: the oldest request takes those of its own length along, not those that come next."""
     engine = tiny_chat(max_batch_tokens=500)._engine
     rows = (Row(5),)
-    waiting = [Request(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
+    waiting = [DecodingRequest(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]
     assert sorted(engine.select(waiting)) == [0, 2, 4, 5]
 
 

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
 from integrations._local.decoding import Decoder, Row, uniforms
-from integrations._local.engine import Engine, Request, automatic_budget
+from integrations._local.engine import DecodingRequest, Engine, automatic_budget
 from integrations._local.forward import forward
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
@@ -124,8 +124,12 @@ def test_finished_rows_stay_in_the_window(monkeypatch: pytest.MonkeyPatch, sync_
     """Four rows decode 28 tokens; a fifth, whose prompt leaves room for two, stays in their batch meanwhile."""
     monkeypatch.setattr(Engine, "sync_every", sync_every)
     engine = gpt2_chat()._engine
-    short = [Request((place, 4, 5, 6), (Row(28, 1.0, 1.0, uniforms(place, 1, 28)[0]),)) for place in range(4)]
-    requests = [Request(tuple(range(30)), (Row(2),)), *short, Request((7,), options=((1,) * 30, (2, 3)))]
+    short = [DecodingRequest((place, 4, 5, 6), (Row(28, 1.0, 1.0, uniforms(place, 1, 28)[0]),)) for place in range(4)]
+    requests = [
+        DecodingRequest(tuple(range(30)), (Row(2),)),
+        *short,
+        DecodingRequest((7,), options=((1,) * 30, (2, 3))),
+    ]
     together = engine.submit(requests)
     for request, response in zip(requests, together, strict=True):
         alone = engine.submit([request])[0]

@@ -18,7 +18,7 @@ from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan, Unmeasured
 from integrations._local.decoding import Row, prefill, uniforms
-from integrations._local.engine import Engine, Request, Response
+from integrations._local.engine import DecodingRequest, Engine, Response
 from integrations._local.self_check import Support, self_check
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_model
@@ -34,13 +34,13 @@ def prompt_of(length: int) -> list[int]:
     return [(31 * length + 7 * place * place) % (VOCABULARY - 20) + 10 for place in range(length)]
 
 
-def request_of(length: int, options: Sequence[tuple[int, ...]] = (), new: int = NEW) -> Request:
+def request_of(length: int, options: Sequence[tuple[int, ...]] = (), new: int = NEW) -> DecodingRequest:
     """A greedy answer and two samples."""
     sampled = (Row(new, 1.0, 0.9, draws) for draws in uniforms(length, 2, new))
-    return Request(tuple(prompt_of(length)), (Row(new), *sampled), tuple(options))
+    return DecodingRequest(tuple(prompt_of(length)), (Row(new), *sampled), tuple(options))
 
 
-def answers(model: Any, wanted: Sequence[Request], support: Support | None = None) -> list[Response]:
+def answers(model: Any, wanted: Sequence[DecodingRequest], support: Support | None = None) -> list[Response]:
     engine = Engine(model, None, frozenset(), support=support)  # type: ignore[arg-type]
     return engine.submit(wanted)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from integrations._local import decoding
-from integrations._local.decoding import Decoder, Prefix, Row, choose_tokens, uniforms
+from integrations._local.decoding import CachedPrefix, Decoder, Row, choose_tokens, uniforms
 
 LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
 
@@ -221,7 +221,9 @@ def test_a_row_does_not_depend_on_others_that_end_earlier() -> None:
 
         def decoded(some: list[Row]) -> list[list[int]]:
             start = torch.tensor([LOGITS]).repeat(len(some), 1)
-            prefix = Prefix(Chain(), SimpleNamespace(layers=[]), start, None, torch.zeros(len(some), dtype=torch.long))
+            prefix = CachedPrefix(
+                Chain(), SimpleNamespace(layers=[]), start, None, torch.zeros(len(some), dtype=torch.long)
+            )
             return [result.ids for result in Decoder(prefix, some, end_ids=frozenset()).run()]
 
         assert decoded(rows) == [decoded([row])[0] for row in rows]
@@ -236,7 +238,9 @@ def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p:
     """
     rows, length, band = 400, 100, 0.0145
     draws = uniforms(11, rows, length)
-    prefix = Prefix(Constant(), None, torch.tensor([LOGITS]).repeat(rows, 1), None, torch.zeros(rows, dtype=torch.long))
+    prefix = CachedPrefix(
+        Constant(), None, torch.tensor([LOGITS]).repeat(rows, 1), None, torch.zeros(rows, dtype=torch.long)
+    )
     results = Decoder(prefix, [Row(length, temperature, top_p, draw) for draw in draws], end_ids=frozenset()).run()
     tokens = [token for result in results for token in result.ids]
     assert len(tokens) == rows * length
@@ -253,7 +257,7 @@ def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p:
 def test_logprobs_are_untempered() -> None:
     """Whatever T and top_p, the log-probability is log softmax of the raw logits."""
     norm = math.log(sum(map(math.exp, LOGITS)))
-    prefix = Prefix(Constant(), None, torch.tensor([LOGITS]).repeat(3, 1), None, torch.zeros(3, dtype=torch.long))
+    prefix = CachedPrefix(Constant(), None, torch.tensor([LOGITS]).repeat(3, 1), None, torch.zeros(3, dtype=torch.long))
     rows = [Row(50), *(Row(50, 0.3, 0.8, draw) for draw in uniforms(0, 2, 50))]
     for result in Decoder(prefix, rows, end_ids=frozenset()).run():
         assert result.logprobs == pytest.approx([LOGITS[token] - norm for token in result.ids], abs=1e-6)

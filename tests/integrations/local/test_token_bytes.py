@@ -17,7 +17,7 @@ from guardrail.sampling.replies import read_reply
 from guardrail.types import Missing, Sample
 from guardrail.uncertainty.relevance import pieces, spans, words
 from integrations._local.outputs import openai_logprobs
-from integrations._local.tokens import Answer, Detokenizer
+from integrations._local.tokens import DecodedText, Detokenizer
 from tests.integrations.conftest import byte_tokenizer
 
 EMBEDDED = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).parent / "orrin-1.5m"))
@@ -26,14 +26,14 @@ TEXTS = st.text(alphabet=st.sampled_from("the yesno\n A😀é漢字ツ12.,'-"), 
 both = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 
 
-def answer(tokenizer: Any, text: str, *, stops: tuple[str, ...] = (), keep: int | None = None) -> Answer:
+def answer(tokenizer: Any, text: str, *, stops: tuple[str, ...] = (), keep: int | None = None) -> DecodedText:
     """The answer a model gives that generates ``text``; token i costs i + 1 nats."""
     ids = tokenizer.encode(text, add_special_tokens=False)[:keep]
     detokenizer = Detokenizer(tokenizer, frozenset(tokenizer.all_special_ids))
     return detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=stops, pieces=True)
 
 
-def sample(found: Answer) -> Sample:
+def sample(found: DecodedText) -> Sample:
     return Sample(text=found.text.strip(), tokens=found.tokens, logprobs=found.logprobs, token_bytes=found.token_bytes)
 
 

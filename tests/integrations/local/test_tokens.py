@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 import examples.tiny_model
 from integrations._local.loading import special_ids, wrap
-from integrations._local.tokens import Answer, Detokenizer, StopDetector, TextStream
+from integrations._local.tokens import DecodedText, Detokenizer, StopDetector, TextStream
 from tests.integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
@@ -146,7 +146,7 @@ EMBEDDED = AutoTokenizer.from_pretrained(str(Path(examples.tiny_model.__file__).
 TOKENIZERS: dict[str, Any] = {"bytes": byte_tokenizer(), "embedded": EMBEDDED, "fallback": fallback_tokenizer()}
 
 
-def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[Answer, str]:
+def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[DecodedText, str]:
     """The answer of a model that writes these tokens, and what a reader of its stream has seen in the end."""
     text = Detokenizer(tokenizer, special_ids(tokenizer))
     detector, stream, taken, shown = StopDetector(text, stops), TextStream(text, stops), list[int](), ""

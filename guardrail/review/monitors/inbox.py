@@ -38,7 +38,7 @@ _FOLDING = 10.0
 _log = logging.getLogger("guardrail")
 
 
-class _Batch:
+class _ScoreBatch:
     """Scores that are written together."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Inbox:
     def __init__(self, database: Database, name: str) -> None:
         self._database, self._name = database, name
         self._filling, self._writing = threading.Lock(), threading.Lock()
-        self._batch = _Batch()
+        self._batch = _ScoreBatch()
         self._kept: list[dict[str, Any]] = []
 
     def add(self, value: float, key: str) -> None:
@@ -75,7 +75,7 @@ class Inbox:
         if first:  # this thread writes for all that join until it is its turn
             turn = self._writing.acquire(timeout=self._database.deadline)
             with self._filling:
-                self._batch = _Batch()
+                self._batch = _ScoreBatch()
             try:
                 if turn:
                     self._write(batch)
@@ -97,9 +97,9 @@ class Inbox:
         """Write what was kept, if the database answers again."""
         with self._writing:
             if self._kept:
-                self._write(_Batch())
+                self._write(_ScoreBatch())
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: _ScoreBatch) -> None:
         rows = [*self._kept, *batch.rows]
         try:
             with self._database.write() as connection:

@@ -16,8 +16,8 @@ from guardrail.errors import UsageError
 from guardrail.types import Unit
 from guardrail.uncertainty import EstimatorSpec
 
-from ...grammar import assignment
-from ..questions import Row
+from ...spec_syntax import assignment
+from ..questions import RawRow
 
 __all__ = [
     "FIELDS",
@@ -158,7 +158,7 @@ _WORDS = {
 }
 
 
-def get_text(row: Row, column: str, *, empty: bool = False) -> str:
+def get_text(row: RawRow, column: str, *, empty: bool = False) -> str:
     """A text (numbers are written out); ``empty`` allows the empty one."""
     value = row.values.get(column)
     if isinstance(value, str | int | float) and not isinstance(value, bool) and (empty or str(value).strip()):
@@ -166,7 +166,7 @@ def get_text(row: Row, column: str, *, empty: bool = False) -> str:
     raise row.fail(column, value, "it must be a text. Correct the row, map another column, or pass --skip-bad.")
 
 
-def get_list(row: Row, column: str, *, textual: bool) -> list[Any]:
+def get_list(row: RawRow, column: str, *, textual: bool) -> list[Any]:
     """A list; one text counts as a list of one, except in CSV, where it is JSON or separated by "|"."""
     value = row.values.get(column)
     if value is None:
@@ -186,7 +186,7 @@ def read_list(text: str) -> list[Any] | None:
     return found if isinstance(found, list) and ... not in found else None
 
 
-def get_object(row: Row, column: str, *, textual: bool) -> dict[str, Any] | None:
+def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | None:
     """An object from label to value, without labels whose value is null (Parquet pads with them); None if absent."""
     value = row.values.get(column)
     if value is None:
@@ -202,7 +202,7 @@ def get_object(row: Row, column: str, *, textual: bool) -> dict[str, Any] | None
     return kept
 
 
-def get_truth(row: Row, column: str) -> bool | str | None:
+def get_truth(row: RawRow, column: str) -> bool | str | None:
     """True or false in any usual spelling; None when it is absent; any other value as text."""
     value = row.values.get(column)
     if value is None:
@@ -211,7 +211,7 @@ def get_truth(row: Row, column: str) -> bool | str | None:
     return _WORDS.get(word, word or None)
 
 
-def get_number(row: Row, column: str, value: object) -> float:
+def get_number(row: RawRow, column: str, value: object) -> float:
     """A finite number, from a number or its text."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def get_number(row: Row, column: str, value: object) -> float:
     return number
 
 
-def _list_cell(row: Row, column: str, cell: str) -> list[Any]:
+def _list_cell(row: RawRow, column: str, cell: str) -> list[Any]:
     found = read_list(cell)
     if found is None:
         raise row.fail(column, cell, "it is not a list, as JSON or as Python writes it. A long array may be cut (...)")

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.correctness.registry import structured_advice
-from calibrate.data import columns
-from calibrate.data.columns import ColumnRecords, open_records, records_fingerprint
+from calibrate.data import column_store
+from calibrate.data.column_store import ColumnRecords, open_records, records_fingerprint
 from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.labels import contradictions, refuse_contradictions
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
@@ -56,9 +56,9 @@ GROUPS: tuple[Groups, ...] = ("category", "cluster")
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "LARGE", 0)
-    monkeypatch.setattr(columns, "_BATCH", 5_000)  # several reads, which end within a line
-    monkeypatch.setattr(columns, "_PIECE", 7)
+    monkeypatch.setattr(column_store, "LARGE", 0)
+    monkeypatch.setattr(column_store, "_BATCH", 5_000)  # several reads, which end within a line
+    monkeypatch.setattr(column_store, "_PIECE", 7)
 
 
 def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
@@ -188,16 +188,16 @@ def test_random_files_read_alike(records: list[dict[str, Any]], labelled: Record
 
 
 def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "RANGE", 70_000)  # several files of columns
+    monkeypatch.setattr(column_store, "RANGE", 70_000)  # several files of columns
     whole = records_path.read_bytes().splitlines(keepends=True)
     built: list[int] = []
-    build_part = columns.build_part
+    build_part = column_store.build_part
 
     def counted(path: Path, folder: Path, start: int, *rest: Any) -> None:
         built.append(start)
         build_part(path, folder, start, *rest)
 
-    monkeypatch.setattr(columns, "build_part", counted)
+    monkeypatch.setattr(column_store, "build_part", counted)
     records_path.write_bytes(b"".join(whole[:60]))
     assert_read(records_path, KEY)
     n = len(built)
@@ -226,7 +226,7 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
 
 
 def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "RANGE", records_path.stat().st_size // 4)
+    monkeypatch.setattr(column_store, "RANGE", records_path.stat().st_size // 4)
     _, records = in_columns(records_path)
     expected = list(records.ids)
     *_, before, last = sorted(records_path.with_name(f"{records_path.name}.cols").glob("*.parquet"))
@@ -284,11 +284,11 @@ def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plain = read_records(records_path)
-    monkeypatch.setattr(columns, "atomic_write", full)
+    monkeypatch.setattr(column_store, "atomic_write", full)
     with pytest.warns(UserWarning, match="cannot be written .*No space left on device.*whole records are read"):
         assert open_records(records_path) == plain
     monkeypatch.undo()
-    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(column_store, "LARGE", 0)
     assert_read(records_path, KEY)
 
 
@@ -310,7 +310,7 @@ def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: P
 def test_small_files_and_files_without_the_extra_are_read_as_before(
     records_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "find_spec", lambda name: None)
+    monkeypatch.setattr(column_store, "find_spec", lambda name: None)
     assert open_records(records_path) == read_records(records_path)
     monkeypatch.undo()
     assert open_records(records_path) == read_records(records_path)
@@ -447,8 +447,8 @@ def test_columns_that_were_read_do_not_stay_in_memory(records_path: Path) -> Non
 
 @pytest.mark.parametrize("few", [1, 10**6])
 def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(columns, "RANGE", records_path.stat().st_size // 5)
-    monkeypatch.setattr(columns, "_FEW", few)  # all of them are few, or none
+    monkeypatch.setattr(column_store, "RANGE", records_path.stat().st_size // 5)
+    monkeypatch.setattr(column_store, "_FEW", few)  # all of them are few, or none
     _, records = in_columns(records_path)
     assert len(records.logs[0].parts) > 3
     whole = list(records)
@@ -467,9 +467,9 @@ def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pyt
 def test_values_among_known_ones() -> None:
     known = np.array([1, 3, 3, 7], dtype=np.uint64)
     values = np.array([9, 3, 0, 7, 2, 3], dtype=np.uint64)
-    assert columns.among(values, known).tolist() == [False, True, False, True, False, True]
-    assert columns.among(values, known[:0]).tolist() == [False] * 6
-    assert columns.among(values[:0], known).tolist() == []
+    assert column_store.among(values, known).tolist() == [False, True, False, True, False, True]
+    assert column_store.among(values, known[:0]).tolist() == [False] * 6
+    assert column_store.among(values[:0], known).tolist() == []
 
 
 @pytest.mark.slow

@@ -17,13 +17,13 @@ from guardrail.uncertainty import Estimator
 
 from .correctness import CorrectnessRule, default_rule, label_records, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
-from .data.formats.columns import read_list
-from .data.questions import Row
+from .data.formats.field_map import read_list
+from .data.questions import RawRow
 from .data.records import Record, RecordFile, read_records, write_records
 from .data.split import Groups, split
 from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
-from .evaluation.grid import Grid, evaluate_grid, sources
+from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -133,7 +133,7 @@ class Records:
         estimators: Sequence[str] | None = None,
         splits: int = 100,
         seed: int = 0,
-    ) -> Grid:
+    ) -> EvaluationGrid:
         """Compare estimators on random halves of the records: how well each ranks errors, and what rules make of it.
 
         To choose the best of several on the records that are fitted afterwards weakens the promise. Let
@@ -348,7 +348,7 @@ def from_frame(
     given = [score] if isinstance(score, str | ScoreColumn) else score
     scores = tuple(ScoreColumn(name=one, column=one) if isinstance(one, str) else one for one in given)
     made = replace(settings, columns=ColumnMap(columns, scores))
-    numbered = (Row(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
+    numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     imported = import_rows(numbered, made, name="frame")
     file = imported.file
     if model is not None and not isinstance(model, str):

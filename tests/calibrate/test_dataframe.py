@@ -14,7 +14,7 @@ import calibrate
 from calibrate.correctness import Exact
 from calibrate.data.formats import ImportSettings, ScoreColumn
 from calibrate.data.records import read_records
-from calibrate.frames import Records, from_frame
+from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import parse_estimator
 from guardrail import Guardrail
