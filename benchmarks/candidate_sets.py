@@ -20,7 +20,7 @@ from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import score_records
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 
 FILES = (("triviaqa-20samples.jsonl", "token_f1"), ("gsm8k-13variants.jsonl", "numeric"))
 ESTIMATOR = "discrete_semantic_entropy"

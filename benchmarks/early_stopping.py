@@ -23,7 +23,8 @@ from guardrail.guard.decide import adaptive_subset
 from guardrail.guard.early_stopping import range_of, wave_ends
 from guardrail.outcome import Feasible
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty import Estimator, measure
+from guardrail.uncertainty import make_estimator as make
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.3)
 UNANIMOUS_AT = 3

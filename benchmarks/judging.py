@@ -37,7 +37,8 @@ from examples.demo.embedded import MODEL, TASKS
 from guardrail.sampling.sampler import draw
 from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make, measure_many
+from guardrail.uncertainty import make_estimator as make
+from guardrail.uncertainty import measure_many
 from integrations.transformers_chat import TransformersChat
 from integrations.transformers_judges import NliJudge
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.formats import ImportSettings, import_file
-from guardrail.judges import Judge, make
+from guardrail.judges import Judge
+from guardrail.judges import make_judge as make
 from guardrail.types import SampleSet
 
 __all__ = ["FILES", "Recorded", "load"]

@@ -31,7 +31,7 @@ from calibrate.data.records import Record, RecordHeader
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 
 __all__ = ["main", "write_log"]
 

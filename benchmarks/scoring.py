@@ -44,7 +44,8 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, make
+from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import make_estimator as make
 
 __all__ = ["header_of", "made_records", "main"]
 

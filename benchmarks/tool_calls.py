@@ -25,7 +25,8 @@ from guardrail.judges import Judge, ToolCallJudge, canonical_calls
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.outcome import Feasible
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
-from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty import Estimator, measure
+from guardrail.uncertainty import make_estimator as make
 
 ESTIMATORS = ("primary_disagreement", "self_consistency", "discrete_semantic_entropy")
 GRADED = "graded_disagreement"

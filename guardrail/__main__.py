@@ -1,4 +1,8 @@
-"""``python -m guardrail`` and the ``guardrail`` command: one subcommand a module, loaded when it is called."""
+"""``python -m guardrail`` and the ``guardrail`` command: one subcommand a module, loaded when it is called.
+
+A package adds a subcommand by an entry point of the group ``acrc_guardrail.commands``. Its target is a row as in
+`COMMANDS`, in a module that is light to import, because every call of ``guardrail`` lists all commands.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 
-from .errors import GuardrailError
+from .errors import GuardrailError, MissingDependencyError, load_entry_point
 from .plain_json import visible
 
 __all__ = ["main"]
 
-COMMANDS = {
+Command = tuple[str, str]
+"""Module of a subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its one-line help."""
+
+GROUP = "acrc_guardrail.commands"
+COMMANDS: dict[str, Command] = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
     "monitor": ("guardrail.review.monitors.command", "bring the monitors up to date with what guards have written"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
-    "serve": ("integrations.gateway", "answer an OpenAI client behind a gate: it changes one URL"),
 }
-"""Module of each subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its help."""
+"""The subcommands of this package. An entry point cannot replace one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,23 +38,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 1 for a failed check or an error of this library, 2 for wrong arguments.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
     parser.add_argument("--version", action="version", version=f"acrc-guardrail {version('acrc-guardrail')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    meant = next((word for word in given if word in COMMANDS), None)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in COMMANDS}
+    called = next((word for word in words if word in COMMANDS or word in offered), None)
+    rows = dict(COMMANDS)
     try:
-        for name, (module, text) in COMMANDS.items():
-            command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-            if name == meant:  # only the command that is meant is imported
-                import_module(module).add_arguments(command)
-        if not given:
+        for name, entry in offered.items():
+            try:
+                rows[name] = load_entry_point(entry)
+            except MissingDependencyError as error:
+                if name == called:
+                    raise
+                rows[name] = (entry.module, f"not available: {error}")  # the other commands must still run
+        for name, (module, text) in sorted(rows.items()):
+            subparser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+            if name == called:  # the modules of the other commands stay unloaded: some need a web framework
+                import_module(module).add_arguments(subparser)
+        if not words:
             parser.print_help(sys.stderr)
             return 2
-        arguments = parser.parse_args(given)
-        code: int = import_module(COMMANDS[arguments.command][0]).run(arguments)
+        arguments = parser.parse_args(words)
+        code: int = import_module(rows[arguments.command][0]).run(arguments)
     except GuardrailError as error:
-        print(visible(f"guardrail {meant}: {error}"), file=sys.stderr)  # noqa: T201
+        print(visible(f"guardrail {called}: {error}"), file=sys.stderr)  # noqa: T201
         return 1
     return code
 

@@ -20,7 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from .artifact import CalibrationArtifact, CascadeArtifact
-from .bindings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, names
+from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError
 from .judges import Judge
 from .models import resolve_model
@@ -502,7 +502,7 @@ def _describe(error: BaseException) -> str:
 # LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
 # responds to them is checked by the probe (`guardrail.sampling.probe`).
 
-SHAPING = (names(SettingRole.SHAPING) - {"parallel_tool_calls"}) | {"n", "seed"}
+SHAPING = (setting_names(SettingRole.SHAPING) - {"parallel_tool_calls"}) | {"n", "seed"}
 """Settings of a model that change how answers are drawn and that no artifact records.
 
 The plan fixes ``n`` and ``seed``, but a model with its own values would spoil the samples. ``parallel_tool_calls``

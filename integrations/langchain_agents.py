@@ -32,10 +32,11 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.guard.abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path, worded
 from guardrail.guard.assess import Abstentions
+from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.decide import Gate, decide
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observe import Observed, ObserveQueue, unlike_calls
+from guardrail.guard.observe import Observed, ObserveQueue
 from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text

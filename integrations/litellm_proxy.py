@@ -28,7 +28,8 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail import AbstainedError, CalibrationArtifact, UnmeasuredError
-from guardrail.bindings import SettingRole, bindings_for, names
+from guardrail.bindings import bindings_for
+from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
@@ -84,7 +85,13 @@ PASSED = frozenset(
     }
 )
 """Kinds of calls whose results are not texts of a language model."""
-PLAIN = names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in="litellm") | {"messages", "model"}
+register_settings(
+    (SettingRole.BINDING, "tools tool_choice response_format"),
+    (SettingRole.TRANSPORT, "guardrails litellm_metadata metadata prompt_cache_key safety_identifier service_tier"),
+    (SettingRole.TRANSPORT, "store stream stream_options tags timeout user"),
+    allowed_in="litellm",
+)
+PLAIN = setting_names(allowed_in="litellm") | {"messages", "model"}
 """What a client may send: anything else would change how the answer is drawn."""
 HEADERS = "guardrail_headers"
 NO_CACHE = {"no-cache": True, "no-store": True}

@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import AliasChoices, Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.bindings import SettingRole, names
+from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -90,12 +90,19 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-PASSED_ON = names(SettingRole.TRANSPORT, allowed_in="openai-agents")
+register_settings(
+    (SettingRole.PLAN, "top_logprobs"),
+    (SettingRole.BINDING, "tool_choice"),
+    (SettingRole.TRANSPORT, "extra_headers include_usage metadata preserve_raw_usage prompt_cache_options"),
+    (SettingRole.TRANSPORT, "prompt_cache_retention response_include retry store timeout"),
+    allowed_in="openai-agents",
+)
+PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="openai-agents")
 """Settings of a request that cannot change an answer: each sample's call carries them, too.
 
 ``retry`` is among them, as `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
 """
-HARMLESS = PASSED_ON | {"tool_choice", "top_logprobs"}
+HARMLESS = setting_names(allowed_in="openai-agents")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 

@@ -25,7 +25,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail.bindings import SettingRole, names
+from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import UsageError
 from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
@@ -38,7 +38,7 @@ from ._openai.batches import attempted, content_of, named, state_of, submit
 from ._openai.clients import Clients, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.replies import chat_result
-from ._openai.requests import body_of, normal_tool_choice, one_limit, openai_tools, structured
+from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools, structured
 from ._openai.sampling import (
     N_REFUSED,
     SAMPLES,
@@ -56,8 +56,8 @@ from ._openai.sampling import (
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
 
 T = TypeVar("T")
-SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | names(
-    SettingRole.PLAN, SettingRole.BINDING, allowed_in="openai"
+SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
+    SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
 )
 """What a plan, a field of the class or a call sets in a request; ``extra_body`` must not."""
 

@@ -20,7 +20,8 @@ from pydantic import AliasChoices, Field
 from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
-from guardrail.bindings import SettingRole, bindings_for, names
+from guardrail.bindings import bindings_for
+from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
@@ -91,9 +92,15 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-PASSED_ON = names(SettingRole.TRANSPORT, allowed_in="pydantic-ai")
+register_settings(
+    (SettingRole.PLAN, "openai_logprobs openai_top_logprobs"),
+    (SettingRole.BINDING, "tool_choice"),
+    (SettingRole.TRANSPORT, "cache extra_headers first_event_timeout max_retries request_timeout service_tier timeout"),
+    allowed_in="pydantic-ai",
+)
+PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="pydantic-ai")
 """Settings of a request that cannot change an answer: each sample's call carries them, too."""
-HARMLESS = PASSED_ON | {"tool_choice", "openai_logprobs", "openai_top_logprobs"}
+HARMLESS = setting_names(allowed_in="pydantic-ai")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
 
 

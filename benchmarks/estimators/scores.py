@@ -12,11 +12,12 @@ from calibrate.data.progress import Progress, silent
 from calibrate.scoring.scores import supported
 from guardrail.errors import GuardrailError
 from guardrail.files import atomic_write
-from guardrail.judges import Judge, Similarity, from_judge, make_similarity
-from guardrail.judges import make as make_judge
+from guardrail.judges import Judge, Similarity, from_judge, make_judge, make_similarity
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import Estimator, available, make, measure_stream
+from guardrail.uncertainty import Estimator, measure_stream
+from guardrail.uncertainty import list_estimators as available
+from guardrail.uncertainty import make_estimator as make
 
 __all__ = ["Scores", "Variant", "lacking", "score", "variants"]
 

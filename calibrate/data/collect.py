@@ -15,7 +15,7 @@ from typing import Protocol
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from guardrail.bindings import check_settings
+from guardrail.call_settings import check_settings
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.batches import takes_batches

@@ -14,7 +14,7 @@ from examples.bank_agent.model import USUAL, Teller
 from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.judges import ToolCallJudge
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
 __all__ = ["ALPHA", "SYSTEM", "calibrate"]
@@ -67,7 +67,7 @@ def calibrate(folder: Path) -> CalibrationArtifact:
     folder.mkdir(parents=True, exist_ok=True)
     steps = recorded(REQUESTS)
     write_steps(folder / "recorded.jsonl", steps)
-    estimator = make("primary_disagreement", judge=ToolCallJudge(arguments=COMPARED))
+    estimator = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=COMPARED))
     plan = plan_for([estimator], n=10, bindings=bindings_for(tools_of(Bank(folder / "bank.db"))))
     collect_steps(steps, Teller(), plan, folder / "recorded-answers.jsonl", system=SYSTEM)
     part = split_by_action(folder / "recorded-answers.jsonl", exempt=["balance"])["transfer"]

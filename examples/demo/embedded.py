@@ -23,7 +23,7 @@ from calibrate.scoring.scores import arrays, score_records
 from calibrate.thresholds import fit
 from examples.demo.screen import CONSOLE, examples_table, labels_line, splits_line, title, verdict_panel
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Feasible, Guardrail, SampleSet, Verdict
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 from integrations.transformers_chat import TransformersChat
 
@@ -109,7 +109,7 @@ def certified_with(labels: int, share: float, records: Sequence[Record], estimat
 def _calibrate(
     task: Task, questions: Sequence[Question], model: TransformersChat, out: Path
 ) -> tuple[CalibrationArtifact, RecordFile]:
-    estimator = make(task.estimator)
+    estimator = make_estimator(task.estimator)
     plan = plan_for([estimator], options=option_labels(questions), max_tokens=task.max_tokens)
     path = out / "records.jsonl"
     path.unlink(missing_ok=True)  # a demo starts afresh; `calibrate collect` would continue where it stopped

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
-from ..bindings import call_settings
+from ..bindings import binding_settings
 from ..errors import AbstainedError, UnmeasuredError, UsageError
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import ain_flight, in_flight
@@ -239,7 +239,7 @@ def _takes_over(path: Runnable[Any, Any], abstention: Abstention) -> Runnable[An
     """The Runnable; a chat model with the tools and the format that the guarded one had."""
     if abstention.bound is None or not isinstance(path, BaseChatModel):
         return path
-    return path.bind(**call_settings(path, abstention.bound))
+    return path.bind(**binding_settings(path, abstention.bound))
 
 
 def _config(abstention: Abstention) -> RunnableConfig:

@@ -20,7 +20,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
-from ..bindings import bindings_for, check_settings
+from ..bindings import bindings_for
+from ..call_settings import check_settings
 from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
@@ -36,12 +37,13 @@ from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from .assess import REMEMBERED, Abstentions, Assessment, Assessor
 from .base import GuardedChatModel
+from .comparability import unlike_calls
 from .config import from_config, to_config
 from .decide import Gate
 from .early_stopping import can_stop_early, saves_calls
 from .endpoint_trust import EndpointTrust, agreement_rate
 from .messages import accepted_answer, chat_result
-from .observe import Observed, ObserveQueue, unlike_calls
+from .observe import Observed, ObserveQueue
 from .observers import Observers, as_observers, early_stopping_conflict
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings

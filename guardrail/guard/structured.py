@@ -17,7 +17,8 @@ from langchain_core.utils.json import parse_json_markdown
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
-from ..bindings import SettingRole, bindings_for, check_bindings, json_format, names
+from ..bindings import bindings_for, check_bindings, json_format
+from ..call_settings import SettingRole, setting_names
 from ..errors import AbstainedError, ArtifactMismatchError, UsageError
 from ..sampling.replies import cut_off
 from ..types import Bindings, SamplingPlan
@@ -41,7 +42,7 @@ FORM = "guardrail_form"
 """Call argument by which `Guardrail.with_structured_output` says what the caller can read."""
 
 Method = Literal["function_calling", "json_schema", "json_mode"]
-TRANSPORT = names(SettingRole.TRANSPORT, allowed_in="langchain")
+TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that cannot change an answer; they are passed on to the model."""
 METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
 

@@ -23,12 +23,6 @@ from .similarity import (
 from .text import is_refusal, normalise, token_f1, words
 from .tool_call import ToolCallJudge, is_canonical_call
 
-# Former names; the documentation of earlier versions uses them.
-make = make_judge
-available = list_judges
-available_entailments = list_entailments
-available_similarities = list_similarities
-
 __all__ = [
     "BatchJudge",
     "BatchSimilarity",
@@ -47,9 +41,6 @@ __all__ = [
     "Similarity",
     "TokenF1Judge",
     "ToolCallJudge",
-    "available",
-    "available_entailments",
-    "available_similarities",
     "canonical_calls",
     "default_judge",
     "from_judge",
@@ -58,7 +49,6 @@ __all__ = [
     "list_entailments",
     "list_judges",
     "list_similarities",
-    "make",
     "make_entailment",
     "make_judge",
     "make_similarity",

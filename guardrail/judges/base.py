@@ -220,6 +220,6 @@ def is_slow(comparer: object) -> bool:
 
 
 def merging_of(judge: object) -> CanMerge | None:
-    """The ``can_merge`` of a judge, under its former name ``bridges`` too; None if it states nothing."""
-    found: CanMerge | None = getattr(judge, "can_merge", None) or getattr(judge, "bridges", None)
-    return found
+    """The ``can_merge`` of a judge; None if it has none."""
+    can_merge: CanMerge | None = getattr(judge, "can_merge", None)
+    return can_merge

@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
-from ..bindings import carried
+from ..call_settings import carried
 from ..types import Sample
 from .callbacks import drop_streaming_handlers, without_tokens
 from .limits import adopt_limits, ain_flight, current_limits, in_flight, limits_for_threads

@@ -17,7 +17,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from ..bindings import carried
+from ..call_settings import carried
 from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan, Unmeasured
 from .calls import as_sample, side_by_side, with_settings

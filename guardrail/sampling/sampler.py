@@ -18,7 +18,7 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from ..bindings import call_settings, native_settings
+from ..bindings import binding_settings, native_settings
 from ..errors import UsageError, describe_error
 from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
@@ -151,7 +151,7 @@ class Sampler:
     def _calls(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[Call]:
         """The separate calls, equally many for each prompt, in order."""
         plan = self.plan
-        bound = call_settings(self.model, plan.bindings)
+        bound = binding_settings(self.model, plan.bindings)
         common: dict[str, Any] = {**self.transport, **bound, "max_tokens": plan.max_tokens}
         if plan.stop:
             common["stop"] = list(plan.stop)

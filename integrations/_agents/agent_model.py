@@ -18,7 +18,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, InstanceOf
 
-from guardrail.bindings import SettingRole, bindings_for, names
+from guardrail.bindings import bindings_for
+from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import ArtifactMismatchError, require
 from guardrail.guard.abstention import Abstention, Form, OnAbstain, Wording, take_path
 from guardrail.guard.assess import Abstentions, Assessment, Assessor
@@ -49,9 +50,9 @@ else:
 
 __all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "carrying", "name_of", "this_step", "this_thread"]
 
-TRANSPORT = names(SettingRole.TRANSPORT, allowed_in="langchain")
+TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: passed on as they are."""
-PLANNED = names(SettingRole.PLAN)
+PLANNED = setting_names(SettingRole.PLAN)
 """Call settings that the artifact's plan fixes; those with the plan's value pass."""
 
 

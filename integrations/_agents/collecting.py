@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, SystemMessage, convert_to_opena
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
 from guardrail.errors import UsageError
 from guardrail.guard.assess import Assessment
-from guardrail.guard.observe import RecordLines
+from guardrail.guard.record_lines import RecordLines
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 from guardrail.prompting import PromptWrapping, conversation_text, turns_of

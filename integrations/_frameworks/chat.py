@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 
-from guardrail.bindings import bindings_for, names
+from guardrail.bindings import bindings_for
+from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
@@ -35,7 +36,12 @@ __all__ = [
 Approval = Literal["review", "hold"]
 """``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
 
-KNOWN = names(allowed_in="frameworks")
+register_settings(
+    (SettingRole.PLAN, "temperature top_p max_tokens logprobs"),
+    (SettingRole.BINDING, "tools tool_choice response_format"),
+    allowed_in="frameworks",
+)
+KNOWN = setting_names(allowed_in="frameworks")
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
 """Where sync calls of frameworks' models run."""

@@ -15,8 +15,10 @@ from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_mes
 
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
-from guardrail.guard.observe import ObserveQueue, RecordLines, chosen, fate_of, unlike_served
+from guardrail.guard.observe import ObserveQueue, chosen, fate_of
+from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import read_reply

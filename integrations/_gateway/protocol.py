@@ -14,18 +14,21 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
-from guardrail.bindings import SettingRole, bindings_for, check_bindings, names
+from guardrail.bindings import bindings_for, check_bindings
+from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED
-from guardrail.guard.observe import unlike_plan
+from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 
-APART = names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in="openai") | {
+from .._openai.requests import CHAT_COMPLETIONS
+
+APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
 }  # fmt: skip
 """Fields that cannot change how an answer is drawn, or that are checked one by one."""
-DRAWING = names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in="openai") | {
+DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_COMPLETIONS) | {
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""

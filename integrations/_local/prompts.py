@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
-from guardrail.bindings import SettingRole, names
+from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Frozen, StopString
 
@@ -115,7 +115,7 @@ def check_length(prompt: int, answer: int, limit: int | None) -> None:
 
 # -- settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------
 
-IGNORED = names(SettingRole.INTERNAL) | {"parallel_tool_calls"}
+IGNORED = setting_names(SettingRole.INTERNAL) | {"parallel_tool_calls"}
 """Keywords that LangChain passes along for tracing or for servers; a local model writes as many calls as it likes."""
 
 

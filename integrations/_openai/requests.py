@@ -15,16 +15,34 @@ from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, R
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from guardrail.bindings import SettingRole, names
+from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError
 
-__all__ = ["TOP_LOGPROBS", "body_of", "normal_tool_choice", "one_limit", "openai_tools", "structured"]
+__all__ = [
+    "CHAT_COMPLETIONS",
+    "TOP_LOGPROBS",
+    "body_of",
+    "normal_tool_choice",
+    "one_limit",
+    "openai_tools",
+    "structured",
+]
 
 TOP_LOGPROBS = 20
 """Most alternatives for a token (OpenAI's limit)."""
-CALL_SETTINGS = names(allowed_in="openai") - {"stop"}
+CHAT_COMPLETIONS = "openai"
+"""Calls of OpenAI's chat completions, in the table of call settings."""
+register_settings(
+    (SettingRole.PLAN, "temperature top_p max_tokens max_completion_tokens stop seed n logprobs top_logprobs"),
+    (SettingRole.BINDING, "tools tool_choice response_format"),
+    (SettingRole.SHAPING, "frequency_penalty logit_bias parallel_tool_calls presence_penalty reasoning_effort"),
+    (SettingRole.TRANSPORT, "metadata prompt_cache_key prompt_cache_retention safety_identifier service_tier store"),
+    (SettingRole.TRANSPORT, "stream stream_options user"),
+    allowed_in=CHAT_COMPLETIONS,
+)
+CALL_SETTINGS = setting_names(allowed_in=CHAT_COMPLETIONS) - {"stop"}
 """Settings a call may carry; stop strings are a separate argument. Everything else belongs into ``extra_body``."""
-IGNORED = names(SettingRole.INTERNAL)
+IGNORED = setting_names(SettingRole.INTERNAL)
 """Keywords that LangChain passes along for tracing or for other classes."""
 
 

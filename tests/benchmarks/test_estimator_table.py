@@ -24,7 +24,7 @@ from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import available
+from guardrail.uncertainty import list_estimators as available
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

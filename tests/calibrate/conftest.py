@@ -14,7 +14,7 @@ from calibrate.data.questions import read_questions
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.scoring.scores import score_records, supported
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 from tests.calibrate import fakes
 

@@ -19,7 +19,7 @@ from guardrail.errors import ArtifactMismatchError, RecordError, UsageError
 from guardrail.judges import ToolCallJudge
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, ToolCall
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 
 SYSTEM = "You are the bank's assistant."

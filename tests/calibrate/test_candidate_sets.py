@@ -24,7 +24,8 @@ from guardrail.review import CandidateRule, ReviewStore, ask_reviewer, ticket
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, Uncertainty, Unmeasured
-from guardrail.uncertainty import from_spec, make
+from guardrail.uncertainty import from_spec
+from guardrail.uncertainty import make_estimator as make
 from guardrail.verdict import Reason, Verdict
 
 

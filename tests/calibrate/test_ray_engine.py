@@ -29,7 +29,8 @@ from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.judges.cache import PairCache
 from guardrail.types import SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, make
+from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import make_estimator as make
 from tests.calibrate import fakes
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -379,7 +380,7 @@ def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_pa
 
 def test_judges_that_cannot_judge_fail() -> None:
     from guardrail.doctor import _verdicts
-    from guardrail.judges import JudgeSpec, available, make
+    from guardrail.judges import JudgeSpec, list_judges, make_judge
 
     class Broken:
         spec = JudgeSpec(name="broken", version=1, params={})
@@ -394,14 +395,40 @@ def test_judges_that_cannot_judge_fail() -> None:
     for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
         judge.answers = answers
         assert _verdicts(judge).status == "fail"
-    for name in {"exact", "numeric", "token_f1", "tool_call"} & set(available()):
-        assert _verdicts(make(name)).status == "ok", name
+    for name in {"exact", "numeric", "token_f1", "tool_call"} & set(list_judges()):
+        assert _verdicts(make_judge(name)).status == "ok", name
 
 
-def test_command_line_is_light_and_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def declared_commands() -> list[EntryPoint]:
+    """Entry points of `pyproject.toml`, whatever is installed."""
+    group = "acrc_guardrail.commands"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [EntryPoint(name, value, group) for name, value in project["entry-points"][group].items()]
+
+
+def test_command_line_is_light_and_lists_its_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = declared_commands()
+    monkeypatch.setattr("guardrail.__main__.entry_points", lambda group: commands)
     assert main([]) == 2
-    assert "doctor" in capsys.readouterr().err
-    code = "import sys, guardrail.__main__; print(*({'torch', 'openai', 'starlette', 'typer'} & set(sys.modules)))"
+    shown = " ".join(capsys.readouterr().err.split())
+    for text in (
+        "doctor check an artifact, its model, judge and endpoint before they serve",
+        "monitor bring the monitors up to date with what guards have written",
+        "review serve the page on which people decide what was held back",
+        "serve answer an OpenAI client behind a gate: it changes one URL",
+    ):
+        assert text in shown
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert "--upstream" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    code = (
+        "import sys; from guardrail.__main__ import main; main([]); "
+        "print(*({'torch', 'openai', 'starlette', 'typer'} & set(sys.modules)))"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == ""
 
@@ -495,6 +522,18 @@ def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monk
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):  # ours, but something else is missing
         load_entry_point(EntryPoint("m", "shadowing.openai_chat:from_text", "acrc_guardrail.models"))
+
+
+def test_a_command_that_cannot_be_found_leaves_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' own package stands for one of a user's that hides ours."""
+    entry = EntryPoint("serve", "tests.no_commands:SERVE", "acrc_guardrail.commands")
+    monkeypatch.setattr("guardrail.__main__.entry_points", lambda group: [entry])
+    assert main([]) == 2
+    assert "not available: 'serve' needs tests.no_commands" in " ".join(capsys.readouterr().err.split())
+    assert main(["serve"]) == 1
+    assert "another package named 'tests' first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["guardrail", "calibrate"])

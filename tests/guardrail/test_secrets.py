@@ -14,13 +14,12 @@ from pydantic import BaseModel
 
 from guardrail import AbstainedError, Guardrail
 from guardrail.guard.cascade import Cascade
-from guardrail.judges import JudgeSpec, make
+from guardrail.judges import JudgeSpec, make_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
-from guardrail.uncertainty import available, measure
-from guardrail.uncertainty import make as make_estimator
+from guardrail.uncertainty import list_estimators, make_estimator, measure
 from guardrail.uncertainty.plan import plan_for
 from guardrail.verdict import Reason, Verdict
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
@@ -94,7 +93,7 @@ class Native(ScriptedChat):
 class Quoting:
     """A judge that fails, and says with what; or that gives another answer than yes or no."""
 
-    spec: JudgeSpec = make("token_f1").spec
+    spec: JudgeSpec = make_judge("token_f1").spec
 
     def __init__(self, error: type[Exception] | None) -> None:
         self._error = error
@@ -207,7 +206,7 @@ def test_nothing_that_is_told_of_an_abstention_quotes_an_answer(
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", list_estimators())
 def test_no_estimator_quotes_what_it_cannot_measure(name: str) -> None:
     estimator = make_estimator(name)
     plan = plan_for([estimator], options=("A", "B"), n=3)

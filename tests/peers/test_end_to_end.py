@@ -33,7 +33,7 @@ from calibrate import (
 )
 from guardrail import CalibrationArtifact, Feasible, Guardrail
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 from tests.peers.conftest import questions
 from tests.peers.servers import Peer

@@ -18,7 +18,7 @@ from guardrail import Guardrail
 from guardrail.sampling.prober import probe
 from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan, Unmeasured
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 from tests.peers import servers
 from tests.peers.conftest import questions

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from guardrail.errors import GuardrailError
 from guardrail.gate import accepts
 from guardrail.guard.early_stopping import decide_early, range_of, wave_ends
-from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge
-from guardrail.judges import make as make_judge
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge, make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
-from guardrail.uncertainty import Estimator, available, make, measure
+from guardrail.uncertainty import Estimator, measure
+from guardrail.uncertainty import list_estimators as available
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

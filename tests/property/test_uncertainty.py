@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, from_judge, make_similarity
 from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Clustering, cluster, make, measure, measure_all, measure_many
+from guardrail.uncertainty import Clustering, cluster, measure, measure_all, measure_many
+from guardrail.uncertainty import make_estimator as make
 
 WORDS = ["Paris", "It is Paris", "paris!", "Rome", "12", "1,2", "no", "I don't know", "a b c d", "a b"]
 TEXTS = st.lists(

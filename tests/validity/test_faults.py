@@ -30,7 +30,9 @@ from guardrail.outcome import Feasible
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import Estimator, Needs, available, cluster, make, measure
+from guardrail.uncertainty import Estimator, Needs, cluster, measure
+from guardrail.uncertainty import list_estimators as available
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.base import Piece
 from guardrail.uncertainty.relevance import weighted_nll
 

@@ -20,7 +20,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.testing import ScriptedChat
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 from tests.calibrate import fakes
 

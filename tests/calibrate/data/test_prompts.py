@@ -18,7 +18,7 @@ from calibrate.scoring.scores import score_records
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, PromptWrapping, RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan, Unmeasured
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 
 ESTIMATOR = make("discrete_semantic_entropy")

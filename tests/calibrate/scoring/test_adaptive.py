@@ -22,7 +22,8 @@ from guardrail.guard.decide import adaptive_subset
 from guardrail.judges import Item, JudgeSpec, NumericJudge
 from guardrail.judges.similarity import jaccard
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, make, measure, measure_stream
+from guardrail.uncertainty import Estimator, measure, measure_stream
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training, ensemble
 from tests.calibrate import fakes
 

@@ -26,7 +26,8 @@ from calibrate.scoring.ensemble import (
 from calibrate.scoring.scores import estimator_key, parse_estimator, score_records
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
-from guardrail.uncertainty import EstimatorSpec, from_spec, make
+from guardrail.uncertainty import EstimatorSpec, from_spec
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.ensemble import EnsembleParams
 
 SPECS = {name: make(name).spec for name in ("degree", "num_sets")}

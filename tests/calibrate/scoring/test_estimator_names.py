@@ -33,7 +33,9 @@ from guardrail.judges import (
     ToolCallJudge,
     from_judge,
 )
-from guardrail.uncertainty import Estimator, available, make
+from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import list_estimators as available
+from guardrail.uncertainty import make_estimator as make
 
 JUDGES: tuple[Judge, ...] = (
     ExactJudge(),

@@ -16,7 +16,7 @@ from calibrate.scoring.scores import score_records, supported
 from guardrail.prompting import question_text
 from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty.plan import plan_for
 from tests.calibrate import fakes
 

@@ -19,7 +19,7 @@ from guardrail.errors import RecordError, UsageError
 from guardrail.judges import ExactJudge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 
 
 def written(path: Path, n: int, samples: int = 10) -> Path:

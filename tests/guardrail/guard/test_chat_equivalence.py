@@ -20,7 +20,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges.chat import ChatJudge, judge_messages, read_verdict
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import from_spec, make, measure
+from guardrail.uncertainty import from_spec, make_estimator, measure
 
 
 class Recording(BaseChatModel):
@@ -128,13 +128,13 @@ def test_a_call_that_fails_leaves_its_pair_unmeasured(kind: type[Recording], cap
 
 def test_an_unclear_reply_makes_the_score_unmeasured() -> None:
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(Sample(text="a1"), Sample(text="b1")))
-    estimator = make("num_sets", judge=ChatJudge(ScriptedChat(default=["maybe"])))
+    estimator = make_estimator("num_sets", judge=ChatJudge(ScriptedChat(default=["maybe"])))
     assert measure(drawn, estimator, SamplingPlan(n=2)).reason is Unmeasured.JUDGE_FAILED
 
 
 def test_an_artifact_needs_the_judge_object() -> None:
     judge = ChatJudge(ScriptedChat(default=["yes"]))
-    spec = make("num_sets", judge=judge).spec
+    spec = make_estimator("num_sets", judge=judge).spec
     with pytest.raises(ArtifactMismatchError, match="Pass the judge object"):
         from_spec(spec)
     assert from_spec(spec, judge=judge).spec == spec

@@ -27,7 +27,7 @@ from guardrail.guard.abstention import worded
 from guardrail.judges import JudgeSpec, TokenF1Judge
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
 SECRETS = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
@@ -258,7 +258,7 @@ class Whispering:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_judge_that_asks_a_model_is_in_no_stream(asynchronous: bool) -> None:
     judge = Whispering()
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     guard = Guardrail(model=MODEL, artifact=ARTIFACT.model_copy(update={"estimator": spec}), judge=judge)
 
     async def aask(question: str) -> Any:
@@ -535,7 +535,7 @@ class CountingJudge:
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda guard: guard.model_copy(deep=True)])
 def test_a_deep_copy_asks_its_own_judge(copied: Callable[[Guardrail], Guardrail]) -> None:
     judge, model = CountingJudge(), ScriptedChat(default=["a", "b", "c"])
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
     made = copied(Guardrail(model=model, artifact=artifact, judge=judge))
     made.assess("q")

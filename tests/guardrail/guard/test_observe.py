@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail import Guardrail, UsageError, Verdict
-from guardrail.guard.observe import Observed, ObserveQueue, chosen, unlike_plan, unlike_served
+from guardrail.guard.comparability import unlike_plan
+from guardrail.guard.observe import Observed, ObserveQueue, chosen
 from guardrail.review import audits
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import SamplingPlan
 
 SURE, UNSURE = "sure?", "unsure?"
 SCRIPT = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima"]}
@@ -173,22 +173,6 @@ def test_a_failure_behind_the_answer_never_reaches_the_caller() -> None:
         guard({SURE: [ValueError("down")]})[0].invoke(SURE)
     with pytest.raises(UsageError, match="observe"):
         observing.with_structured_output(dict)
-
-
-def test_the_settings_of_a_served_answer() -> None:
-    greedy, drawn = SamplingPlan(max_tokens=5), SamplingPlan(primary="sampled", temperature=1, top_p=1, max_tokens=5)
-    whole: dict[str, Any] = {"finish": "stop", "tokens": 5}
-    assert unlike_served({"temperature": 0, "seed": 7, "top_p": None}, greedy, **whole) == []
-    assert unlike_served({}, greedy, **whole) == ["temperature"]
-    assert unlike_served({}, drawn, **whole) == []
-    assert unlike_served({"max_tokens": 99}, drawn, **whole) == []
-    for more in ({"tokens": 6}, {"tokens": None}, {"finish": "length"}):
-        assert unlike_served({}, drawn, **{**whole, **more}) == ["max_tokens"]
-        assert unlike_served({"max_tokens": 5}, drawn, **{**whole, **more}) == []
-    assert unlike_served({}, drawn.model_copy(update={"stop": ("x",)}), **whole) == ["stop"]
-    assert unlike_served({"top_k": 3, "n": 2}, drawn, **whole) == ["n", "top_k"]
-    assert unlike_served({}, drawn, **whole, fixed={"reasoning_effort": "low"}) == ["reasoning_effort"]
-    assert unlike_served({"reasoning_effort": "low"}, drawn, **whole, fixed={"reasoning_effort": "low"}) == []
 
 
 def test_the_mode_is_written_down_where_it_is_not_the_default() -> None:

@@ -19,10 +19,10 @@ from guardrail.sampling.effects import Steps, arun, run
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty import Estimator, make_estimator, measure
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
-EXACT = make("discrete_semantic_entropy", judge=ExactJudge())
+EXACT = make_estimator("discrete_semantic_entropy", judge=ExactJudge())
 SPREAD, EQUAL, LATE, BROKEN = "spread?", "equal?", "late?", "broken?"
 MODEL = ScriptedChat(
     script={
@@ -133,8 +133,8 @@ def test_auto_leaves_unknown_judges_and_native_samplers_alone() -> None:
             return [False for _ in pairs]
 
     assert saves_calls(MODEL, PLAN, EXACT, DATA)
-    assert not saves_calls(MODEL, PLAN, make("discrete_semantic_entropy", judge=Odd()), DATA)
-    assert not saves_calls(MODEL, PLAN, make("eigenvalue"), DATA)
+    assert not saves_calls(MODEL, PLAN, make_estimator("discrete_semantic_entropy", judge=Odd()), DATA)
+    assert not saves_calls(MODEL, PLAN, make_estimator("eigenvalue"), DATA)
     assert not saves_calls(MODEL, SamplingPlan(n=3), EXACT, DATA)
     assert not saves_calls(MODEL, SamplingPlan(n=10, follow_ups=("p_true",)), EXACT, DATA)
     assert not saves_calls(Native(), PLAN, EXACT, DATA)

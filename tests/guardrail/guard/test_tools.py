@@ -24,7 +24,7 @@ from guardrail import (
     UnmeasuredError,
     UsageError,
 )
-from guardrail.bindings import bindings_for, call_settings, json_format, native_settings, read_bindings
+from guardrail.bindings import binding_settings, bindings_for, json_format, native_settings, read_bindings
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -428,4 +428,4 @@ def test_native_samplers_get_what_they_can_take() -> None:
     assert native_settings(CALLER, tools_only, None) == {}
     with pytest.raises(UsageError, match="tool_choice: it cannot be enforced"):
         native_settings(CALLER, tools_only, PERSON_CALL)
-    assert call_settings(CALLER, JSON) == {"response_format": json_format(Person)}
+    assert binding_settings(CALLER, JSON) == {"response_format": json_format(Person)}

@@ -126,8 +126,8 @@ class Plain:
         return [a == b for a, b in pairs]
 
 
-class Former(Plain):
-    """The optional members, without the base class and under their former names."""
+class Members(Plain):
+    """The optional members, without the base class."""
 
     judges_tool_calls = True
 
@@ -137,7 +137,7 @@ class Former(Plain):
     def identity(self, text: str) -> str:
         return text
 
-    def bridges(self, a: str, b: str, further: int) -> bool:
+    def can_merge(self, a: str, b: str, further: int) -> bool:
         return False
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
@@ -169,8 +169,8 @@ def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judg
     assert Guardrail(model=MODEL, artifact=artifact, judge=judge).assess("spread?").cost.saved == 0
 
 
-def test_the_former_members_work_without_the_base_class() -> None:
-    judge = Former()
+def test_the_optional_members_work_without_the_base_class() -> None:
+    judge = Members()
     estimator = make_estimator(NAME, judge=judge)
     assert has_useful_bounds(estimator)
     calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
@@ -183,7 +183,7 @@ def test_the_former_members_work_without_the_base_class() -> None:
 
 def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
     cache = PairCache(tmp_path / "pairs.sqlite")
-    for judge in (FirstLetterJudge(), Former(), Plain()):
+    for judge in (FirstLetterJudge(), Members(), Plain()):
         kept = cached(judge, cache)
         assert is_slow(kept) == is_slow(judge)
         assert merging_of(kept) == merging_of(judge)

@@ -10,11 +10,10 @@ from pydantic import BaseModel
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
 from guardrail.guard.early_stopping import decide_early, range_of
-from guardrail.judges import JsonJudge, JudgeSpec, TokenF1Judge, default_judge, make
+from guardrail.judges import JsonJudge, JudgeSpec, TokenF1Judge, default_judge, make_judge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make as make_estimator
-from guardrail.uncertainty import measure
+from guardrail.uncertainty import make_estimator, measure
 from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 
@@ -80,13 +79,13 @@ def test_a_text_never_has_the_identity_of_a_value() -> None:
 
 
 def test_it_is_made_by_name_and_is_the_default_for_answers_in_a_format() -> None:
-    assert make("json").spec == JudgeSpec(name="json", version=2, params={})
+    assert make_judge("json").spec == JudgeSpec(name="json", version=2, params={})
     assert default_judge(FORMAT) == JsonJudge()
     assert default_judge(Bindings(response_format={"type": "json_object"})) == JsonJudge()
     for plain in (None, Bindings(), bindings_for([Decision]), Bindings(response_format={"type": "text"})):
         assert default_judge(plain) == TokenF1Judge()
     assert make_estimator("semantic_entropy", bindings=FORMAT).judge == JsonJudge()
-    assert make_estimator("semantic_entropy", bindings=FORMAT, judge=make("exact")).judge == make("exact")
+    assert make_estimator("semantic_entropy", bindings=FORMAT, judge=make_judge("exact")).judge == make_judge("exact")
     assert make_estimator("degree", bindings=FORMAT).judge is None
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from guardrail.errors import UsageError
-from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, available, is_refusal, make, normalise, token_f1
+from guardrail.judges import (
+    ExactJudge,
+    JudgeSpec,
+    TokenF1Judge,
+    is_refusal,
+    list_judges,
+    make_judge,
+    normalise,
+    token_f1,
+)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +102,12 @@ def test_exact_judge() -> None:
 
 
 def test_judges_by_name() -> None:
-    assert {"exact", "numeric", "token_f1", "tool_call"} <= set(available())
-    assert make("token_f1", threshold=0.7).spec.params == {"threshold": 0.7}
+    assert {"exact", "numeric", "token_f1", "tool_call"} <= set(list_judges())
+    assert make_judge("token_f1", threshold=0.7).spec.params == {"threshold": 0.7}
     with pytest.raises(UsageError, match="no judge named 'oracle'"):
-        make("oracle")
+        make_judge("oracle")
     with pytest.raises(UsageError, match=r"threshold must be in \(0, 1\], got 50"):
-        make("token_f1", threshold=50)
+        make_judge("token_f1", threshold=50)
 
 
 def test_a_pinned_model_may_lie_elsewhere() -> None:

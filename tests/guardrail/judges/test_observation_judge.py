@@ -12,7 +12,7 @@ from guardrail.judges import ExactJudge, canonical_calls, from_judge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
-from guardrail.uncertainty import cluster, from_spec, make, measure
+from guardrail.uncertainty import cluster, from_spec, make_estimator, measure
 
 ROWS = {"SELECT a": [["x"], ["y"]], "SELECT b": (("x",), ("y",)), "SELECT c": [["y"], ["x"]]}
 
@@ -113,10 +113,10 @@ def drawn(queries: Sequence[str], tool: str = "sql") -> SampleSet:
 
 def test_inside_a_clustering_only_this_judge_is_asked_about_calls() -> None:
     queries, plan = ["SELECT a", "SELECT b", "SELECT c"], SamplingPlan(n=3)
-    assert measure(drawn(queries), make("num_sets", judge=judge(Database())), plan).value == 2
-    graded = make("eigenvalue", similarity=from_judge(judge(Database())))
+    assert measure(drawn(queries), make_estimator("num_sets", judge=judge(Database())), plan).value == 2
+    graded = make_estimator("eigenvalue", similarity=from_judge(judge(Database())))
     assert measure(drawn(queries), graded, plan).value == 2
-    unsafe = measure(drawn(queries, "delete"), make("num_sets", judge=judge(Database())), plan)
+    unsafe = measure(drawn(queries, "delete"), make_estimator("num_sets", judge=judge(Database())), plan)
     assert unsafe.reason is Unmeasured.JUDGE_FAILED
 
     class Agreeable(ExactJudge):
@@ -124,7 +124,7 @@ def test_inside_a_clustering_only_this_judge_is_asked_about_calls() -> None:
             return [True] * len(pairs)
 
     # Any other judge never sees calls: equal only when their JSON is.
-    assert measure(drawn(queries), make("num_sets", judge=Agreeable()), plan).value == 3
+    assert measure(drawn(queries), make_estimator("num_sets", judge=Agreeable()), plan).value == 3
 
 
 def test_equal_calls_are_one_without_being_run() -> None:
@@ -192,7 +192,7 @@ def test_votes_by_observation_are_refined_by_observation() -> None:
     """Two of three runs return other rows than the proposal: one has a row in common, and so counts less."""
     seen = {text("p"): ["x", "y"], text("q"): ["y", "x"], text("r"): ["z"], text("s"): ["x", "y"]}
     by_result = ObservationJudge(observations=seen, version="1")
-    estimator = make("graded_disagreement", judge=by_result, similarity=ObservationSimilarity(by_result))
+    estimator = make_estimator("graded_disagreement", judge=by_result, similarity=ObservationSimilarity(by_result))
     drawn = SampleSet(
         question="q",
         primary=Sample(text="", tool_calls=(call("p"),)),
@@ -206,7 +206,7 @@ def test_an_artifact_names_both_parts_and_asks_for_the_object() -> None:
     rated = ObservationSimilarity(by_result)
     assert rated.spec.params["judge"]["params"]["version"] == "7"
     assert rated.spec.params["similarity"]["name"] == "jaccard"
-    spec = make("graded_disagreement", judge=by_result, similarity=rated).spec
+    spec = make_estimator("graded_disagreement", judge=by_result, similarity=rated).spec
     with pytest.raises(ArtifactMismatchError, match="similarity=\\.\\.\\."):
         from_spec(spec, judge=by_result)
     assert from_spec(spec, judge=by_result, similarity=rated).spec == spec

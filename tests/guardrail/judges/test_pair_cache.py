@@ -16,7 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.judges import EntailmentScores, Item, JudgeSpec, NumericJudge, normalise
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import make_estimator, measure
 
 
 class Slow:
@@ -116,9 +116,9 @@ def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
 
 def test_the_same_score_with_and_without(cache: PairCache) -> None:
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(Sample(text="1/2"), Sample(text="50%")))
-    plain = make("num_sets", judge=NumericJudge())
+    plain = make_estimator("num_sets", judge=NumericJudge())
     for _ in range(2):
-        kept = make("num_sets", judge=cached(NumericJudge(), cache))
+        kept = make_estimator("num_sets", judge=cached(NumericJudge(), cache))
         assert kept.spec == plain.spec
         assert measure(drawn, kept, SamplingPlan(n=2)) == measure(drawn, plain, SamplingPlan(n=2))
     assert len(cache) == 1

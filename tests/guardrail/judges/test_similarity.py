@@ -13,11 +13,11 @@ from guardrail.judges import (
     RougeL,
     Similarity,
     ToolCallJudge,
-    available_similarities,
     canonical_calls,
     from_judge,
     is_canonical_call,
-    make,
+    list_similarities,
+    make_judge,
     make_similarity,
 )
 from guardrail.judges.similarity import jaccard, rouge_l
@@ -64,7 +64,7 @@ def test_from_judge() -> None:
 
 
 def test_similarities_by_name() -> None:
-    assert {"from_judge", "guarded_jaccard", "jaccard", "rouge_l"} <= set(available_similarities())
+    assert {"from_judge", "guarded_jaccard", "jaccard", "rouge_l"} <= set(list_similarities())
     assert make_similarity("rouge_l").spec == RougeL().spec
     with pytest.raises(UsageError, match="no similarity named 'oracle'"):
         make_similarity("oracle")
@@ -134,4 +134,4 @@ def test_tool_call_judge(a: str, b: str, same: bool) -> None:
 def test_judges_are_remade_from_their_specs() -> None:
     judges: list[Judge] = [NumericJudge(), ToolCallJudge()]
     for judge in judges:
-        assert make(judge.spec.name, **judge.spec.params).spec == judge.spec
+        assert make_judge(judge.spec.name, **judge.spec.params).spec == judge.spec

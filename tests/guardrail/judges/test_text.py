@@ -25,7 +25,7 @@ from guardrail.judges import (
 )
 from guardrail.judges.text import contradicts, guards_hold, is_hedged, overlap, shared
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import cluster, make, measure
+from guardrail.uncertainty import cluster, make_estimator, measure
 
 HOSTILE = Path(__file__).parent / "hostile_pairs.jsonl"
 PAIRS = Path(__file__).resolve().parents[4] / "shared" / "data" / "answer-pairs.jsonl"
@@ -311,7 +311,7 @@ def test_only_equal_strings_are_merged_before_a_judge_is_asked() -> None:
     judge = No()
     texts = ["May it please", "may it please", " May  it please\n", "The Polish", "polish"]
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
-    found = measure(drawn, make("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))  # type: ignore[arg-type]
+    found = measure(drawn, make_estimator("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))  # type: ignore[arg-type]
     assert len(judge.asked) == 6  # four strings
     assert found.value == pytest.approx(-0.4 * math.log(0.4) - 3 * 0.2 * math.log(0.2))
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
-from guardrail.judges import ToolCallJudge, canonical_calls, make
+from guardrail.judges import ToolCallJudge, canonical_calls, make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
-from guardrail.uncertainty import make as make_estimator
-from guardrail.uncertainty import measure
+from guardrail.uncertainty import make_estimator, measure
 
 
 def call(name: str = "pay", **arguments: Any) -> str:
@@ -74,7 +73,7 @@ def test_only_what_is_declared_is_the_same(options: dict[str, Any], a: str, b: s
     assert same(judge, b, a) is expected
     if options:
         assert same(ToolCallJudge(), a, b) is False  # without the option nothing of it holds
-    again = make(judge.spec.name, **json.loads(judge.spec.model_dump_json())["params"])
+    again = make_judge(judge.spec.name, **json.loads(judge.spec.model_dump_json())["params"])
     assert again.spec == judge.spec
     assert same(again, a, b) is expected  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from guardrail.sampling.follow_ups import available, follow_up
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import make_estimator, measure
 from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.selfcheck import stated_confidence
 from guardrail.verdict import Reason
@@ -81,11 +81,11 @@ class NativeReporting(ScriptedChat):
 
 
 def plan(*names: str, n: int = 3) -> SamplingPlan:
-    return plan_for([make(name) for name in names], n=n)
+    return plan_for([make_estimator(name) for name in names], n=n)
 
 
 def score(name: str, drawn: SampleSet, made_by: SamplingPlan) -> Uncertainty:
-    return measure(drawn, make(name), made_by)
+    return measure(drawn, make_estimator(name), made_by)
 
 
 MODEL = Reporting(script={"capital of France?": ["Paris", "Paris", "Paris", "Lyon"]})

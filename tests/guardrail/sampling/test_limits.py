@@ -33,7 +33,7 @@ from guardrail.sampling.limits import (
 from guardrail.sampling.prober import probe
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
 PATIENCE = 30
@@ -355,7 +355,7 @@ def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
     answers = [*"abcdefgh"]
     model = Busy(default=answers, seen=seen, crowd=3)
     judge = ChatJudge(Judging(default=["yes"], seen=seen, crowd=3), reply=reply)
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
     guard = Guardrail(model=model, artifact=artifact, judge=judge, early_stopping="off")
     (message, _) = soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": 2}))

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 
 from guardrail.sampling.replies import read_reply
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import make_estimator, measure
 
 
 def reply(text: str, *tokens: str | tuple[str, list[int] | None], **message: Any) -> Sample:
@@ -36,7 +36,9 @@ def test_an_end_token_is_no_part_of_the_answer() -> None:
     content = [{"token": "Paris", "logprob": -0.1}, {"token": "<|im_end|>", "logprob": -2.0}]
     primary = read_reply(AIMessage(content="Paris", response_metadata={"logprobs": {"content": content}}))
     assert (primary.tokens, primary.logprobs) == (("Paris",), (-0.1,))
-    found = measure(SampleSet(question="q", primary=primary), make("perplexity"), SamplingPlan(n=0, logprobs=True))
+    found = measure(
+        SampleSet(question="q", primary=primary), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
+    )
     assert found.value == pytest.approx(0.1)
 
 
@@ -79,7 +81,9 @@ def test_what_comes_after_the_text_is_left_out(text: str, tokens: tuple[str, ...
 def test_the_tokens_of_another_text_are_not_measured(text: str, tokens: tuple[str, ...]) -> None:
     found = reply(text, *tokens)
     assert (found.text, found.tokens, found.logprobs, found.token_bytes) == (text, None, None, None)
-    unread = measure(SampleSet(question="q", primary=found), make("perplexity"), SamplingPlan(n=0, logprobs=True))
+    unread = measure(
+        SampleSet(question="q", primary=found), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
+    )
     assert unread.reason is Unmeasured.NO_LOGPROBS
 
 
@@ -144,7 +148,9 @@ def test_an_empty_answer_has_no_tokens() -> None:
         assert (found.tokens, found.logprobs) == ((), ())
     blank = reply(" \n", " ", "\n", "</s>")
     assert (blank.tokens, blank.logprobs) == ((), ())
-    empty = measure(SampleSet(question="q", primary=found), make("perplexity"), SamplingPlan(n=0, logprobs=True))
+    empty = measure(
+        SampleSet(question="q", primary=found), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
+    )
     assert empty.reason is Unmeasured.EMPTY_ANSWER
 
 

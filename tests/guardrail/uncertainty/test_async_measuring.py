@@ -14,7 +14,7 @@ from guardrail import Guardrail
 from guardrail.judges import BatchJudge, ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator
 
 PATIENCE = 10
 MODEL = ScriptedChat(script={"q": [*"aabcdefghij"]})
@@ -43,7 +43,7 @@ class Patient:
 @pytest.mark.parametrize("way", ["ainvoke", "aassess", "abatch"])
 def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> None:
     judge = Patient()
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(MODEL).model_copy(update={"estimator": spec})
     guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
 
@@ -65,7 +65,7 @@ def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> No
 def test_async_and_sync_verdicts_are_the_same() -> None:
     judge = Patient()
     judge.loop_ran.set()
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     for early_stopping in ("off", "on"):
         for threshold in (0.0, 1.0, 2.0, 3.0):
             artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
@@ -88,14 +88,14 @@ class Alike:
 
 def test_what_counts_as_slow() -> None:
     name = "discrete_semantic_entropy"
-    assert not make(name).is_slow
-    assert not make(name, judge=TokenF1Judge()).is_slow
-    assert make(name, judge=OtherExact()).is_slow
-    assert make(name, judge=ChatJudge(MODEL, reply="text")).is_slow
-    assert not make("degree", similarity=RougeL()).is_slow
-    assert not make("degree", similarity=from_judge(ExactJudge())).is_slow
-    assert make("degree", similarity=Alike()).is_slow
-    assert make("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow
+    assert not make_estimator(name).is_slow
+    assert not make_estimator(name, judge=TokenF1Judge()).is_slow
+    assert make_estimator(name, judge=OtherExact()).is_slow
+    assert make_estimator(name, judge=ChatJudge(MODEL, reply="text")).is_slow
+    assert not make_estimator("degree", similarity=RougeL()).is_slow
+    assert not make_estimator("degree", similarity=from_judge(ExactJudge())).is_slow
+    assert make_estimator("degree", similarity=Alike()).is_slow
+    assert make_estimator("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow
 
 
 class Noting(BatchJudge):
@@ -117,7 +117,7 @@ class Noting(BatchJudge):
 def test_long_answers_are_measured_off_the_loop(length: int, on_loop: bool, early_stopping: Any) -> None:
     model = ScriptedChat(script={"q": [letter * length for letter in "aabcdefghij"]})
     judge = Noting()
-    spec = make("discrete_semantic_entropy", judge=judge).spec
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
     asyncio.run(Guardrail(model=model, artifact=artifact, judge=judge, early_stopping=early_stopping).aassess("q"))
     assert (threading.get_ident() in judge.threads) is on_loop

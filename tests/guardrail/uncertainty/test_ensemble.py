@@ -9,7 +9,7 @@ import pytest
 from guardrail.errors import ArtifactMismatchError
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make, measure, measure_many
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_estimator, measure, measure_many
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training, combined, ensemble, expanded
 from guardrail.uncertainty.plan import plan_for
 
@@ -38,14 +38,14 @@ def test_the_weighted_sum_by_hand() -> None:
     # a1 a1 a1 b1: self_consistency 1/4, num_sets 2.
     # -1 + 2 (.25 - .1) / .5 + 3 (2 - .2) / .5 = -1 + .6 + 10.8 = 10.4
     exact = ExactJudge()
-    both = together(make("self_consistency", judge=exact), make("num_sets", judge=exact))
+    both = together(make_estimator("self_consistency", judge=exact), make_estimator("num_sets", judge=exact))
     found = measure(drawn("a1", "a1", "a1", "b1"), both, SamplingPlan(n=4))
     assert found.value == pytest.approx(10.4)
     assert (found.unit, found.estimator) == ("nats", "ensemble")
 
 
 def test_an_unmeasured_member_makes_it_unmeasured_and_is_named() -> None:
-    both = together(make("self_consistency"), make("perplexity"))
+    both = together(make_estimator("self_consistency"), make_estimator("perplexity"))
     found = measure(drawn("a1", "b1"), both, SamplingPlan(n=2))
     assert (found.value, found.reason) == (None, Unmeasured.NO_LOGPROBS)
     assert found.detail.startswith("perplexity: ")
@@ -66,7 +66,7 @@ class Counting(ExactJudge):
 
 def test_members_are_measured_in_the_same_judging_pass() -> None:
     judge = Counting()
-    one, other = make("self_consistency", judge=judge), make("num_sets", judge=judge)
+    one, other = make_estimator("self_consistency", judge=judge), make_estimator("num_sets", judge=judge)
     Counting.calls = 0
     found = measure_many([drawn("a1", "b1")], [one, together(one, other), other], SamplingPlan(n=2))
     assert Counting.calls == 1
@@ -75,7 +75,7 @@ def test_members_are_measured_in_the_same_judging_pass() -> None:
 
 
 def test_scores_go_to_the_estimators_they_belong_to() -> None:
-    one, other = make("self_consistency"), make("num_sets")
+    one, other = make_estimator("self_consistency"), make_estimator("num_sets")
     three = [together(other, one), one, together(one)]
     assert [each.name for each in expanded(three)] == ["num_sets", *["self_consistency"] * 3][:4]
     sets = drawn("a1", "b1")
@@ -86,14 +86,16 @@ def test_scores_go_to_the_estimators_they_belong_to() -> None:
 
 
 def test_needs_are_the_union_of_the_members() -> None:
-    plan = plan_for([together(make("self_consistency"), make("perplexity"))])
+    plan = plan_for([together(make_estimator("self_consistency"), make_estimator("perplexity"))])
     assert (plan.n, plan.logprobs, plan.options) == (10, True, None)
-    plan = plan_for([together(make("predictive_entropy"), make("self_consistency"))], options=["A", "B"])
+    plan = plan_for(
+        [together(make_estimator("predictive_entropy"), make_estimator("self_consistency"))], options=["A", "B"]
+    )
     assert (plan.n, plan.logprobs, plan.options) == (10, False, ("A", "B"))
 
 
 def test_the_spec_alone_remakes_it() -> None:
-    made = together(make("self_consistency", judge=ExactJudge()), make("degree"))
+    made = together(make_estimator("self_consistency", judge=ExactJudge()), make_estimator("degree"))
     stored = EstimatorSpec.model_validate_json(made.spec.model_dump_json())
     again = from_spec(stored)
     assert again.spec == made.spec
@@ -102,7 +104,7 @@ def test_the_spec_alone_remakes_it() -> None:
 
 
 def test_another_version_of_a_member_is_refused() -> None:
-    made = together(make("self_consistency"), make("degree"))
+    made = together(make_estimator("self_consistency"), make_estimator("degree"))
     stale = made.spec.model_dump(mode="json")
     stale["params"]["members"][1]["spec"]["version"] = 99
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
@@ -110,7 +112,7 @@ def test_another_version_of_a_member_is_refused() -> None:
 
 
 def test_a_member_with_a_judge_that_has_no_name_takes_the_object() -> None:
-    spec = together(make("self_consistency", judge=Counting()), make("num_sets")).spec
+    spec = together(make_estimator("self_consistency", judge=Counting()), make_estimator("num_sets")).spec
     with pytest.raises(ArtifactMismatchError, match="counting"):
         from_spec(spec)
     assert from_spec(spec, judge=Counting()).spec == spec  # and num_sets keeps its own judge
@@ -121,13 +123,13 @@ def test_a_member_with_a_judge_that_has_no_name_takes_the_object() -> None:
     [("members", [], "members"), ("intercept", None, "intercept"), ("training", {}, "training")],
 )
 def test_wrong_parameters_are_refused(field: str, value: object, match: str) -> None:
-    spec = together(make("self_consistency")).spec.model_dump(mode="json")
+    spec = together(make_estimator("self_consistency")).spec.model_dump(mode="json")
     spec["params"][field] = value
     with pytest.raises(ArtifactMismatchError, match=match):
         from_spec(EstimatorSpec.model_validate(spec))
 
 
 def test_an_ensemble_of_ensembles_is_refused() -> None:
-    inner = together(make("self_consistency"))
+    inner = together(make_estimator("self_consistency"))
     with pytest.raises(ValueError, match="ensemble itself"):
         together(inner)

@@ -10,10 +10,9 @@ import pytest
 from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ExactJudge, Jaccard, JudgeSpec
-from guardrail.judges import make as make_judge
+from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, make_judge
 from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import Evidence, available, from_spec, make, measure, measure_all
+from guardrail.uncertainty import Evidence, from_spec, list_estimators, make_estimator, measure, measure_all
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
 from guardrail.uncertainty.plan import plan_for
@@ -34,7 +33,7 @@ def answers(*texts: str, logprobs: Sequence[Sequence[float]] | None = None, prim
 
 
 def score(name: str, drawn: SampleSet, judge: object = EXACT) -> Uncertainty:
-    estimator = make(name, judge=judge if name not in OPTION_OR_LIKELIHOOD else None)  # type: ignore[arg-type]
+    estimator = make_estimator(name, judge=judge if name not in OPTION_OR_LIKELIHOOD else None)  # type: ignore[arg-type]
     options = drawn.options.labels if drawn.options else None
     return measure(drawn, estimator, SamplingPlan(n=len(drawn.samples), options=options))
 
@@ -43,7 +42,7 @@ OPTION_OR_LIKELIHOOD = {"predictive_entropy", "max_softmax", "perplexity"}
 
 
 def test_all_are_listed() -> None:
-    assert available() == (
+    assert list_estimators() == (
         "degree",
         "discrete_semantic_entropy",
         "eccentricity",
@@ -128,13 +127,13 @@ def test_zero_log_zero_is_zero() -> None:
 
 
 def test_a_missing_option_is_unmeasured_not_probability_zero() -> None:
-    estimator = make("predictive_entropy")
+    estimator = make_estimator("predictive_entropy")
     found = measure(option_set(-1.0, -2.0, -3.0), estimator, SamplingPlan(n=0, options=("A", "B", "C", "D")))
     assert found.reason is Unmeasured.NO_OPTIONS
 
 
 def test_a_server_that_returns_one_sample_is_a_shortfall() -> None:
-    found = measure(answers("a1"), make("self_consistency"), SamplingPlan(n=10))
+    found = measure(answers("a1"), make_estimator("self_consistency"), SamplingPlan(n=10))
     assert found.reason is Unmeasured.SAMPLING_SHORTFALL
     assert "asked for 10 samples, received 1" in found.detail
 
@@ -183,7 +182,7 @@ def test_graded_disagreement_compares_with_the_primary_only() -> None:
             return super().similarity(question, pairs)
 
     drawn = answers("b1", "b1", "c1", "I don't know", "a1", primary="a1")
-    found = measure(drawn, make("graded_disagreement", judge=EXACT, similarity=Counted()), SamplingPlan(n=5))
+    found = measure(drawn, make_estimator("graded_disagreement", judge=EXACT, similarity=Counted()), SamplingPlan(n=5))
     assert {frozenset(pair) for pair in asked} == {frozenset(("a1", "b1")), frozenset(("a1", "c1"))}
     assert len(asked) == 2
     assert found.value == (4 + 0.8) / 6  # a refusal is like no answer; only "a1" is
@@ -194,7 +193,7 @@ def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> Non
         def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
             return [None] * len(pairs)
 
-    estimator = make("graded_disagreement", judge=EXACT, similarity=Silent())
+    estimator = make_estimator("graded_disagreement", judge=EXACT, similarity=Silent())
     found = measure(answers("a1", "b1", primary="a1"), estimator, SamplingPlan(n=2))
     assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
     # nothing to ask: every sample is the primary's own string
@@ -203,7 +202,7 @@ def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> Non
 
 def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
     """One pass, one judge: the primary must not become a meaning of the samples."""
-    both = [make("primary_disagreement", judge=EXACT), make("num_sets", judge=EXACT)]
+    both = [make_estimator("primary_disagreement", judge=EXACT), make_estimator("num_sets", judge=EXACT)]
     drawn = answers("a1", "a1", "b1", "b1", primary="c1")
     assert [found.value for found in measure_all(drawn, both, SamplingPlan(n=4))] == [1.0, 2.0]
 
@@ -260,7 +259,7 @@ def test_a_formula_that_fails_is_unmeasured(error: Exception) -> None:
     def formula(evidence: Evidence) -> float:
         raise error
 
-    broken = replace(make("self_consistency", judge=EXACT), formula=formula)
+    broken = replace(make_estimator("self_consistency", judge=EXACT), formula=formula)
     found = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
     assert found.reason is Unmeasured.NOT_FINITE
 
@@ -278,7 +277,10 @@ class Counting(Silent):
 
 def test_estimators_share_one_judging_pass() -> None:
     judge = Counting()
-    estimators = [make("self_consistency", judge=judge), make("discrete_semantic_entropy", judge=judge)]
+    estimators = [
+        make_estimator("self_consistency", judge=judge),
+        make_estimator("discrete_semantic_entropy", judge=judge),
+    ]
     values = [found.value for found in measure_all(answers("a1", "b1"), estimators, SamplingPlan(n=2))]
     assert values == pytest.approx([0.5, math.log(2)])
     assert judge.calls == 1
@@ -286,13 +288,13 @@ def test_estimators_share_one_judging_pass() -> None:
 
 def test_make_refuses_what_it_cannot_make() -> None:
     with pytest.raises(UsageError, match="no estimator named 'entropy'"):
-        make("entropy")
+        make_estimator("entropy")
     with pytest.raises(UsageError, match="takes no judge"):
-        make("perplexity", judge=EXACT)
+        make_estimator("perplexity", judge=EXACT)
 
 
 def test_from_spec_round_trips_and_refuses_another_version() -> None:
-    spec = make("semantic_entropy").spec
+    spec = make_estimator("semantic_entropy").spec
     assert from_spec(spec).spec == spec
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
         from_spec(spec.model_copy(update={"version": 99}))
@@ -304,9 +306,9 @@ def test_from_spec_round_trips_and_refuses_another_version() -> None:
 
 
 def test_plan_is_derived_from_needs() -> None:
-    plan = plan_for([make("semantic_entropy"), make("self_consistency")])
+    plan = plan_for([make_estimator("semantic_entropy"), make_estimator("self_consistency")])
     assert (plan.n, plan.logprobs, plan.options) == (10, True, None)
-    plan = plan_for([make("predictive_entropy")], options=["A", "B"])
+    plan = plan_for([make_estimator("predictive_entropy")], options=["A", "B"])
     assert (plan.n, plan.logprobs, plan.options) == (0, False, ("A", "B"))
     with pytest.raises(UsageError, match="no option labels were given"):
-        plan_for([make("max_softmax")])
+        plan_for([make_estimator("max_softmax")])

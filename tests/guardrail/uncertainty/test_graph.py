@@ -13,7 +13,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.decide import _alternatives
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from guardrail.uncertainty import EstimatorSpec, from_spec, make, measure, measure_all, similarity_matrix
+from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_all, similarity_matrix
 from guardrail.uncertainty.base import Evidence
 from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
 
@@ -32,7 +32,7 @@ def answers(texts: Sequence[str], logprobs: Sequence[Sequence[float]] | None = N
 
 
 def score(name: str, texts: Sequence[str]) -> float:
-    value = measure(answers(texts), make(name), SamplingPlan(n=len(texts))).value
+    value = measure(answers(texts), make_estimator(name), SamplingPlan(n=len(texts))).value
     assert value is not None
     return value
 
@@ -130,10 +130,10 @@ def test_the_matrix_by_hand() -> None:
 def test_sequence_nll_and_length_normalised_entropy_by_hand() -> None:
     primary = Sample(text="a b", tokens=("a", "b"), logprobs=(-0.2, -0.4))
     drawn = SampleSet(question="q", primary=primary)
-    assert measure(drawn, make("sequence_nll"), SamplingPlan(n=0)).value == pytest.approx(0.6)
+    assert measure(drawn, make_estimator("sequence_nll"), SamplingPlan(n=0)).value == pytest.approx(0.6)
     # means -1 and -2.5: (1 + 2.5) / 2
     drawn = answers(["a", "b"], [[-0.5, -1.5], [-2.5]])
-    assert measure(drawn, make("length_normalised_entropy"), SamplingPlan(n=2)).value == pytest.approx(1.75)
+    assert measure(drawn, make_estimator("length_normalised_entropy"), SamplingPlan(n=2)).value == pytest.approx(1.75)
 
 
 @pytest.mark.parametrize("broken", [Sample(text="a"), Sample(text="a", tokens=(), logprobs=())])
@@ -142,7 +142,7 @@ def test_missing_tokens_are_unmeasured_not_certain(broken: Sample) -> None:
     drawn = drawn.model_copy(update={"samples": (drawn.samples[0], broken), "primary": broken})
     reason = Unmeasured.NO_LOGPROBS if broken.logprobs is None else Unmeasured.EMPTY_ANSWER
     for name in ("sequence_nll", "length_normalised_entropy"):
-        assert measure(drawn, make(name), SamplingPlan(n=2)).reason is reason
+        assert measure(drawn, make_estimator(name), SamplingPlan(n=2)).reason is reason
 
 
 # -- fail closed, sharing, specs
@@ -176,50 +176,52 @@ class Short(Rated):
 )
 @pytest.mark.parametrize("name", GRAPH)
 def test_a_similarity_without_a_rating_is_unmeasured(name: str, similarity: Rated) -> None:
-    found = measure(answers(FOUR), make(name, similarity=similarity), SamplingPlan(n=4))
+    found = measure(answers(FOUR), make_estimator(name, similarity=similarity), SamplingPlan(n=4))
     assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
 
 
 @pytest.mark.parametrize("name", [*GRAPH, "num_sets", "length_normalised_entropy"])
 def test_a_shortfall_or_an_empty_sample_is_unmeasured(name: str) -> None:
-    assert measure(answers(["a1"] * 3), make(name), SamplingPlan()).reason is Unmeasured.SAMPLING_SHORTFALL
-    assert measure(answers(["", ""]), make(name), SamplingPlan(n=2)).reason is Unmeasured.EMPTY_ANSWER
+    assert measure(answers(["a1"] * 3), make_estimator(name), SamplingPlan()).reason is Unmeasured.SAMPLING_SHORTFALL
+    assert measure(answers(["", ""]), make_estimator(name), SamplingPlan(n=2)).reason is Unmeasured.EMPTY_ANSWER
 
 
 def test_estimators_share_one_similarity_pass_and_ask_no_duplicates() -> None:
     similarity = Rated(0.0)
-    measure_all(answers(FOUR), [make(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4))
+    measure_all(answers(FOUR), [make_estimator(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4))
     assert similarity.calls == 1
-    measure(answers(["Paris", "Paris "]), make("degree", similarity=similarity), SamplingPlan(n=2))
+    measure(answers(["Paris", "Paris "]), make_estimator("degree", similarity=similarity), SamplingPlan(n=2))
     assert similarity.calls == 1
 
 
 def test_make_takes_a_similarity_or_a_judge_never_the_wrong_one() -> None:
     with pytest.raises(UsageError, match="takes no similarity"):
-        make("semantic_entropy", similarity=Jaccard())
+        make_estimator("semantic_entropy", similarity=Jaccard())
     with pytest.raises(UsageError, match=r"similarity=from_judge\(judge\)"):
-        make("degree", judge=ExactJudge())
+        make_estimator("degree", judge=ExactJudge())
 
 
 @pytest.mark.parametrize("name", GRAPH)
 def test_from_spec_round_trips_and_refuses_another_similarity(name: str) -> None:
     for similarity in (None, Jaccard(), from_judge(ExactJudge())):
-        spec = make(name, similarity=similarity).spec
+        spec = make_estimator(name, similarity=similarity).spec
         assert from_spec(EstimatorSpec.model_validate_json(spec.model_dump_json())).spec == spec
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
-        from_spec(make(name, similarity=Jaccard()).spec, similarity=from_judge(ExactJudge()))
+        from_spec(make_estimator(name, similarity=Jaccard()).spec, similarity=from_judge(ExactJudge()))
     with pytest.raises(ArtifactMismatchError, match="Pass the similarity object"):
-        from_spec(make(name, similarity=Rated(0.5)).spec)
-    stale = make(name).spec.model_copy(update={"similarity": JudgeSpec(name="rouge_l", version=99, params={})})
+        from_spec(make_estimator(name, similarity=Rated(0.5)).spec)
+    stale = make_estimator(name).spec.model_copy(
+        update={"similarity": JudgeSpec(name="rouge_l", version=99, params={})}
+    )
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
         from_spec(stale)
-    assert from_spec(make(name, similarity=Rated(0.5)).spec, similarity=Rated(0.5)).similarity is not None
+    assert from_spec(make_estimator(name, similarity=Rated(0.5)).spec, similarity=Rated(0.5)).similarity is not None
 
 
 def test_a_spec_from_before_similarities_loads() -> None:
-    stored = make("semantic_entropy").spec.model_dump()
+    stored = make_estimator("semantic_entropy").spec.model_dump()
     del stored["similarity"]
-    assert from_spec(EstimatorSpec.model_validate(stored)).spec == make("semantic_entropy").spec
+    assert from_spec(EstimatorSpec.model_validate(stored)).spec == make_estimator("semantic_entropy").spec
 
 
 # -- tool calls as answers
@@ -231,7 +233,7 @@ def calls(*arguments: dict[str, object]) -> SampleSet:
 
 
 def found(name: str, drawn: SampleSet) -> Uncertainty:
-    return measure(drawn, make(name), SamplingPlan(n=len(drawn.samples)))
+    return measure(drawn, make_estimator(name), SamplingPlan(n=len(drawn.samples)))
 
 
 def test_tool_calls_are_the_same_only_exactly() -> None:
@@ -254,7 +256,7 @@ def test_normalising_must_not_merge_tool_calls(a: object, b: object) -> None:
 
 
 def test_rouge_l_is_the_default_of_lexical_similarity() -> None:
-    similarity = make("lexical_similarity").similarity
+    similarity = make_estimator("lexical_similarity").similarity
     assert similarity == RougeL()
 
 

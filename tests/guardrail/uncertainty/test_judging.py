@@ -17,7 +17,7 @@ from guardrail.uncertainty import (
     Missing,
     Needs,
     cluster,
-    make,
+    make_estimator,
     measure,
     measure_all,
     measure_many,
@@ -81,14 +81,14 @@ CLUSTERED = ("discrete_semantic_entropy", "num_sets", "self_consistency")
 def test_all_questions_and_estimators_share_one_batch() -> None:
     judge = Table()
     drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(5)]
-    measure_many(drawns, [make(name, judge=judge) for name in CLUSTERED], PLAN)
+    measure_many(drawns, [make_estimator(name, judge=judge) for name in CLUSTERED], PLAN)
     assert len(judge.batches) == 1
     assert len(judge.asked) == 5 * 3  # u (u - 1) / 2 = 3 pairs a question, for all three estimators
 
 
 def test_components_and_greedy_of_one_judge_share_their_pairs() -> None:
     judge = Table()
-    both = [make("num_sets", judge=judge), make("num_sets", judge=judge, clustering="greedy")]
+    both = [make_estimator("num_sets", judge=judge), make_estimator("num_sets", judge=judge, clustering="greedy")]
     assert [score.value for score in measure_all(answers("q", "a1", "b1", "c1"), both, PLAN)] == [3, 3]
     assert len(judge.asked) == len(set(judge.asked)) == 3
 
@@ -96,13 +96,13 @@ def test_components_and_greedy_of_one_judge_share_their_pairs() -> None:
 def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
     judge = Table()
     drawns = [answers("q", "a1", "b1"), answers("q", "b1", "a1"), answers("other", "a1", "b1")]
-    measure_many(drawns, [make("num_sets", judge=judge)], SamplingPlan(n=2))
+    measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
     assert judge.asked == [("q", "a1", "b1"), ("other", "a1", "b1")]
 
 
 def test_equal_strings_cost_nothing() -> None:
     judge = Table()
-    found = measure(answers("q", "New York", "New  York", " New York\n"), make("num_sets", judge=judge), PLAN)
+    found = measure(answers("q", "New York", "New  York", " New York\n"), make_estimator("num_sets", judge=judge), PLAN)
     assert (found.value, judge.batches) == (1, [])
 
 
@@ -110,7 +110,9 @@ def test_many_questions_give_what_each_gives_alone() -> None:
     texts = [("a b c", "a b d", "x"), ("7 ships", "8 ships", "7 ships"), ("I don't know", "not sure", "Rome")]
     drawns = [answers(f"q{i}", *own) for i, own in enumerate(texts)]
     drawns.insert(1, answers("short", "a1"))
-    estimators = [make(name) for name in (*CLUSTERED, "degree", "semantic_entropy", "word_sequence_entropy", "sar")]
+    estimators = [
+        make_estimator(name) for name in (*CLUSTERED, "degree", "semantic_entropy", "word_sequence_entropy", "sar")
+    ]
     together = measure_many(drawns, estimators, PLAN)
     assert together == [measure_all(drawn, estimators, PLAN) for drawn in drawns]
     assert together[1][0].reason is Unmeasured.SAMPLING_SHORTFALL
@@ -149,7 +151,7 @@ def test_greedy_asks_no_more_than_the_nature_code_and_stops_at_the_first_match()
 def test_greedy_rounds_are_batched_across_questions() -> None:
     judge = Table()
     drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)]
-    measure_many(drawns, [make("num_sets", judge=judge, clustering="greedy")], PLAN)
+    measure_many(drawns, [make_estimator("num_sets", judge=judge, clustering="greedy")], PLAN)
     assert [len(batch) for batch in judge.batches] == [4 * 2, 4 * 1]
 
 
@@ -169,7 +171,9 @@ class Plain:
 def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
     judge = Table(broken=lambda item: trouble if item[0] == "q1" and "b1" in item else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    found = measure_many(drawns, [make("num_sets", judge=judge), make("lexical_similarity")], SamplingPlan(n=2))
+    found = measure_many(
+        drawns, [make_estimator("num_sets", judge=judge), make_estimator("lexical_similarity")], SamplingPlan(n=2)
+    )
     assert [row[0].value for row in found] == [2, None, 2]
     assert found[1][0].reason is Unmeasured.JUDGE_FAILED
     assert "judge table" in found[1][0].detail
@@ -179,7 +183,7 @@ def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
 def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad row") if item[0] == "q1" else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    found = measure_many(drawns, [make("num_sets", judge=judge)], SamplingPlan(n=2))
+    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
     assert [row[0].value for row in found] == [2, None, 2]
     assert "ValueError" in found[1][0].detail
     assert len(judge.batches) == 1 + 3
@@ -188,7 +192,7 @@ def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
 def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad text") if "bad" in item else None)
     drawns = [answers("q", "bad", "a1", "b1"), answers("q", "a1", "b1", "c1"), answers("q", "c1", "d1", "e1")]
-    found = measure_many(drawns, [make("num_sets", judge=judge)], PLAN)
+    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
     # The pair (a1, b1) was asked beside the bad one, and again for the second set, which needs it too.
     assert [row[0].value for row in found] == [None, 3, 3]
     assert "ValueError" in found[0][0].detail
@@ -204,14 +208,14 @@ def test_texts_without_a_question_fail_apart_too() -> None:
             return [EntailmentScores(0.5, 0.0, 0.5)] * len(items)
 
     drawns = [answers("q1", "bad", "a1", "b1"), answers("q2", "a1", "b1", "c1")]
-    found = measure_many(drawns, [make("selfcheck_nli", entailment=Nli())], PLAN)
+    found = measure_many(drawns, [make_estimator("selfcheck_nli", entailment=Nli())], PLAN)
     assert [row[0].value for row in found] == [None, 0.5]
 
 
 def test_a_judge_that_always_raises_is_asked_once_a_batch_a_question_and_a_set() -> None:
     judge = Table(broken=lambda item: RuntimeError("down"))
     drawns = [answers(f"q{i % 2}", f"a{i}", f"b{i}", f"c{i}") for i in range(8)]
-    found = measure_many(drawns, [make("num_sets", judge=judge)], PLAN)
+    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
     assert {row[0].reason for row in found} == {Unmeasured.JUDGE_FAILED}
     assert len(judge.batches) == 1 + 2 + 8
 
@@ -222,7 +226,7 @@ def test_what_is_no_verdict_is_unmeasured(verdict: object) -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [verdict] * len(pairs)  # type: ignore[list-item]
 
-    found = measure(answers("q", "a1", "b1"), make("num_sets", judge=Odd()), SamplingPlan(n=2))
+    found = measure(answers("q", "a1", "b1"), make_estimator("num_sets", judge=Odd()), SamplingPlan(n=2))
     assert found.reason is Unmeasured.JUDGE_FAILED
 
 
@@ -231,7 +235,7 @@ def test_a_judge_that_returns_too_few_verdicts_is_unmeasured() -> None:
         def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
             return [True]
 
-    found = measure(answers("q", "a1", "b1", "c1"), make("num_sets", judge=Short()), PLAN)
+    found = measure(answers("q", "a1", "b1", "c1"), make_estimator("num_sets", judge=Short()), PLAN)
     assert found.reason is Unmeasured.JUDGE_FAILED
     assert "1 answers for 3 pairs" in found.detail
 
@@ -241,7 +245,7 @@ def test_numpy_verdicts_are_verdicts() -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return list(np.array([True] * len(pairs)))
 
-    assert measure(answers("q", "a1", "b1"), make("num_sets", judge=Numpy()), SamplingPlan(n=2)).value == 1
+    assert measure(answers("q", "a1", "b1"), make_estimator("num_sets", judge=Numpy()), SamplingPlan(n=2)).value == 1
 
 
 # -- bounded chunks
@@ -258,7 +262,7 @@ def test_a_stream_reads_ahead_no_further_than_a_pass(monkeypatch: pytest.MonkeyP
             yield answers(f"q{i}", "a1", "b1")
 
     judge = Table()
-    scores = measure_stream(drawns(), [make("num_sets", judge=judge)], SamplingPlan(n=2))  # type: ignore[arg-type]
+    scores = measure_stream(drawns(), [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))  # type: ignore[arg-type]
     assert judge.batches == []
     next(scores)
     assert (read, len(judge.batches)) == (4, 1)
@@ -269,7 +273,9 @@ def test_a_stream_reads_ahead_no_further_than_a_pass(monkeypatch: pytest.MonkeyP
 def test_a_pass_is_full_when_it_has_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ITEMS", 5)
     judge = Table()
-    measure_many([answers(f"q{i}", "a1", "b1", "c1") for i in range(4)], [make("num_sets", judge=judge)], PLAN)
+    measure_many(
+        [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)], [make_estimator("num_sets", judge=judge)], PLAN
+    )
     assert [len(batch) for batch in judge.batches] == [6, 6]
 
 
@@ -290,7 +296,7 @@ def seen(estimator: Estimator, drawn: SampleSet) -> Evidence:
 
 def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
     table = Table(pairs_of(("b1", "c1")))
-    evidence = seen(make("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
+    evidence = seen(make_estimator("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
     assert evidence.matrix is not None
     assert evidence.rows is not None
     assert sorted(evidence.rows) == [0, 1, 2, 3]
@@ -302,7 +308,9 @@ def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
 
 def test_relevance_is_rated_once_and_in_sample_order() -> None:
     table = Table(pairs_of(("red fox", "fox")))
-    evidence = seen(make("word_sequence_entropy", similarity=table), answers("q", "red fox", "hen", "red fox"))
+    evidence = seen(
+        make_estimator("word_sequence_entropy", similarity=table), answers("q", "red fox", "hen", "red fox")
+    )
     assert evidence.pieces is not None
     assert [[piece.text for piece in own] for own in evidence.pieces] == [["red", "fox"], ["hen"], ["red", "fox"]]
     # Without "red" it is "fox", which is alike; without "fox" it is not; a single word leaves nothing: 0, not asked.
@@ -313,7 +321,7 @@ def test_relevance_is_rated_once_and_in_sample_order() -> None:
 def test_tool_calls_have_no_pieces() -> None:
     call = Sample(text="", tool_calls=(ToolCall(name="f", arguments={}),), tokens=("t",), logprobs=(-1.0,))
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(call, call))
-    found = measure(drawn, make("sar"), SamplingPlan(n=2))
+    found = measure(drawn, make_estimator("sar"), SamplingPlan(n=2))
     assert found.reason is Unmeasured.NO_LOGPROBS
 
 
@@ -337,7 +345,7 @@ YES, NO = EntailmentScores(0.6, 0.2, 0.2), EntailmentScores(0.1, 0.0, 0.9)
 def test_contradiction_takes_the_sample_as_premise_and_the_sentence_as_hypothesis() -> None:
     model = Model({("s1", "One."): YES, ("s2", "One."): NO, ("s1", "Two."): NO, ("s2", "Two."): NO})
     drawn = answers("q", "s1", "s2", "s1", primary="One. Two.")
-    evidence = seen(make("selfcheck_nli", entailment=model), drawn)
+    evidence = seen(make_estimator("selfcheck_nli", entailment=model), drawn)
     assert evidence.contradiction is not None
     # c / (c + e): .2 / .8 = .25 and .9 / 1 = .9
     np.testing.assert_allclose(evidence.contradiction, [[0.25, 0.9, 0.25], [0.9, 0.9, 0.9]])
@@ -357,13 +365,13 @@ def test_contradiction_takes_the_sample_as_premise_and_the_sentence_as_hypothesi
 def test_an_entailment_that_says_nothing_is_unmeasured(scores: EntailmentScores | None, detail: str) -> None:
     drawn = answers("q", "s1", "s1", primary="One.")
     model = Model({("s1", "One."): scores})
-    found = measure(drawn, make("selfcheck_nli", entailment=model), SamplingPlan(n=2))
+    found = measure(drawn, make_estimator("selfcheck_nli", entailment=model), SamplingPlan(n=2))
     assert found.reason is Unmeasured.JUDGE_FAILED
     assert detail in found.detail
 
 
 def test_without_an_entailment_model_there_is_no_score() -> None:
-    found = measure(answers("q", "s1", "s1"), make("selfcheck_nli"), SamplingPlan(n=2))
+    found = measure(answers("q", "s1", "s1"), make_estimator("selfcheck_nli"), SamplingPlan(n=2))
     assert found.reason is Unmeasured.JUDGE_FAILED
     assert "needs an entailment model" in found.detail
 
@@ -376,7 +384,9 @@ def test_the_level_of_an_estimator_is_what_it_needs() -> None:
 def test_judges_of_equal_specs_are_one_judge() -> None:
     first, second = TokenF1Judge(), TokenF1Judge()
     scores = measure_all(
-        answers("q", "a b", "a c", "d"), [make("num_sets", judge=first), make("num_sets", judge=second)], PLAN
+        answers("q", "a b", "a c", "d"),
+        [make_estimator("num_sets", judge=first), make_estimator("num_sets", judge=second)],
+        PLAN,
     )
     assert scores[0] == scores[1]
     assert ExactJudge().spec != first.spec

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from guardrail.sampling import follow_ups
-from guardrail.uncertainty import available, make
+from guardrail.uncertainty import list_estimators, make_estimator
 
 PAGE = (Path(__file__).parents[3] / "docs" / "estimators-reference.md").read_text(encoding="utf-8")
 CELLS = re.compile(r"(?<!\\)\|")
@@ -25,13 +25,13 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_every_estimator_has_one_row() -> None:
-    assert tuple(sorted(rows())) == available()
+    assert tuple(sorted(rows())) == list_estimators()
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", list_estimators())
 def test_a_row_agrees_with_the_spec(name: str) -> None:
     _, _, needs, scale, source, _ = rows()[name]
-    spec, declared = make(name).spec, make(name).needs
+    spec, declared = make_estimator(name).spec, make_estimator(name).needs
     assert scale.startswith(f"{spec.unit}, ")
     assert source
     expected = {

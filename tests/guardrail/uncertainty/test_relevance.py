@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
-from guardrail.judges import JudgeSpec, from_judge
-from guardrail.judges import make as make_judge
+from guardrail.judges import JudgeSpec, from_judge, make_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty import Estimator, make_estimator, measure
 from guardrail.uncertainty.base import Piece
 from guardrail.uncertainty.relevance import pieces, weighted_nll
 
@@ -59,7 +58,7 @@ def value(name: str, one: SampleSet, similarity: Table) -> float:
 
 
 def score(name: str, one: SampleSet, similarity: Table) -> Uncertainty:
-    return measure(one, make(name, similarity=similarity), SamplingPlan(n=len(one.samples)))
+    return measure(one, make_estimator(name, similarity=similarity), SamplingPlan(n=len(one.samples)))
 
 
 # -- pieces
@@ -215,10 +214,10 @@ def test_a_similarity_that_gives_no_rating_is_unmeasured() -> None:
 def test_any_similarity_can_be_given_and_is_part_of_the_spec() -> None:
     judged = from_judge(make_judge("exact"))
     for name in ALL:
-        assert make(name, similarity=judged).spec.similarity == judged.spec
-        assert make(name).spec.similarity is not None
+        assert make_estimator(name, similarity=judged).spec.similarity == judged.spec
+        assert make_estimator(name).spec.similarity is not None
         with pytest.raises(UsageError, match="from_judge"):
-            make(name, judge=make_judge("exact"))
+            make_estimator(name, judge=make_judge("exact"))
 
 
 # -- an independent re-derivation
@@ -299,6 +298,6 @@ def test_less_likely_answers_are_less_certain(answers: list[list[tuple[str, floa
 
 
 def test_needs_say_what_has_to_be_drawn() -> None:
-    estimators: list[Estimator] = [make(name) for name in ALL]
+    estimators: list[Estimator] = [make_estimator(name) for name in ALL]
     assert all(one.needs.samples and one.needs.logprobs for one in estimators)
     assert [one.relevance for one in estimators] == ["word", "token", "token", None]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from guardrail.judges import EntailmentScores, Item, JudgeSpec
 from guardrail.sampling.follow_ups import MAX_QUESTIONS, SELFCHECK_PROMPT, sentences, support_question
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import make_estimator, measure
 
 
 def answers(primary: str, *texts: str) -> SampleSet:
@@ -23,7 +23,7 @@ def answers(primary: str, *texts: str) -> SampleSet:
 
 
 def score(name: str, drawn: SampleSet) -> Uncertainty:
-    return measure(drawn, make(name), SamplingPlan(n=len(drawn.samples)))
+    return measure(drawn, make_estimator(name), SamplingPlan(n=len(drawn.samples)))
 
 
 # -- sentences
@@ -113,7 +113,7 @@ class Rated:
 
 
 def contradicted(drawn: SampleSet, model: Rated) -> Uncertainty:
-    estimator = replace(make("selfcheck_nli"), entailment=model)
+    estimator = replace(make_estimator("selfcheck_nli"), entailment=model)
     return measure(drawn, estimator, SamplingPlan(n=len(drawn.samples)))
 
 

@@ -15,7 +15,8 @@ from guardrail.errors import UsageError
 from guardrail.guard import early_stopping as stopping
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import Estimator, make, measure
+from guardrail.uncertainty import Estimator, measure
+from guardrail.uncertainty import make_estimator as make
 from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls, sending

@@ -19,7 +19,7 @@ from guardrail.judges import JudgeSpec
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.limits import current_limits
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.guardrail.sampling.test_limits import Busy, Seen, soon

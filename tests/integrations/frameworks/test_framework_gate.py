@@ -26,7 +26,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from integrations._frameworks.chat import LRU
 from integrations._frameworks.guard import (
     MOST_IN_MEMORY,

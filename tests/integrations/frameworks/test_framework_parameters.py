@@ -13,7 +13,7 @@ from guardrail import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from integrations import openai_agents_guard, pydantic_ai_guard
 from integrations._frameworks.chat import guard_settings, is_reviewed
 

@@ -28,6 +28,7 @@ pytest.importorskip("litellm", reason="litellm is not installed here; run `make 
 
 from guardrail import Bindings, PromptWrapping, SamplingPlan
 from guardrail.artifact import CalibrationArtifact
+from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import UsageError
 from guardrail.sampling.sampler import draw
 from guardrail.testing import make_artifact
@@ -55,6 +56,16 @@ async def ask(one: CalibratedGuardrail, question: str, call_type: str = "acomple
     data["proxy_server_request"] = {"body": dict(data)}
     found: dict[str, Any] = await one.async_pre_call_hook(None, None, data, call_type)
     return found
+
+
+def test_a_client_of_a_proxy_may_send_what_it_could_before_there_was_a_table() -> None:
+    assert setting_names(allowed_in="litellm") == {
+        *("guardrails", "litellm_metadata", "metadata", "prompt_cache_key", "response_format", "safety_identifier"),
+        *("service_tier", "store", "stream", "stream_options", "tags", "timeout", "tool_choice", "tools", "user"),
+    }
+    assert setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in="litellm") == setting_names(
+        allowed_in="litellm"
+    )
 
 
 async def test_the_judged_candidate_becomes_the_response_and_nothing_else_is_asked() -> None:

@@ -12,7 +12,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 import examples.tiny_model
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.types import SampleSet, Unmeasured
-from guardrail.uncertainty import make, measure
+from guardrail.uncertainty import make_estimator as make
+from guardrail.uncertainty import measure
 from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.selfcheck import stated_confidence
 from integrations.transformers_chat import TransformersChat

@@ -19,7 +19,8 @@ import transformers
 from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
-from guardrail.judges import Entailment, Judge, Similarity, make, make_similarity, registry
+from guardrail.judges import Entailment, Judge, Similarity, make_similarity, registry
+from guardrail.judges import make_judge as make
 from guardrail.uncertainty.clustering import cluster, fold
 from integrations._local.judge_models import entails, label_order, pool, scores
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity

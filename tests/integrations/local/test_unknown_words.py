@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from guardrail.judges import make, make_similarity
+from guardrail.judges import make_judge as make
+from guardrail.judges import make_similarity
 from guardrail.uncertainty.clustering import cluster
 from integrations._local.encoders import lost_to_unknown_tokens
 from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity

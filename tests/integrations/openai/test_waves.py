@@ -10,7 +10,7 @@ from guardrail.judges import ExactJudge
 from guardrail.sampling.effects import arun, run
 from guardrail.sampling.sampler import draw
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import make
+from guardrail.uncertainty import make_estimator as make
 from tests.guardrail.guard.test_stopping import drawing
 from tests.integrations.conftest import tiny_chat
 

@@ -1,4 +1,4 @@
-"""The tables of call settings in `guardrail.bindings`: what each does, and how each class of LangChain's takes it."""
+"""The tables of call settings: what each does, and how each class of LangChain's takes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field
 
 from guardrail import Guardrail
-from guardrail.bindings import _ROWS, LONGEST_ANSWER, STOP_STRINGS, TABLE, SettingRole, carried, check_settings, names
+from guardrail.call_settings import (
+    LONGEST_ANSWER,
+    STOP_STRINGS,
+    TABLE,
+    SettingRole,
+    carried,
+    check_settings,
+    register_settings,
+    setting_names,
+)
 from guardrail.errors import UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
@@ -20,28 +29,33 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
 
 
-def test_each_setting_has_one_row() -> None:
-    assert len(_ROWS) == len(TABLE)
+def test_a_setting_has_one_role_wherever_it_is_sent() -> None:
+    assert all(row.name == name for name, row in TABLE.items())
+    before = TABLE["temperature"]
+    with pytest.raises(UsageError, match="'temperature' is registered as PLAN, got TRANSPORT"):
+        register_settings((SettingRole.TRANSPORT, "temperature"), allowed_in="another framework")
+    assert TABLE["temperature"] == before
+
+
+def test_calls_without_a_registered_setting_are_refused() -> None:
+    with pytest.raises(UsageError, match="no settings are registered for the calls of 'unheard of'"):
+        setting_names(allowed_in="unheard of")
 
 
 def test_what_a_plan_sets_in_a_call_is_fixed_by_the_plan() -> None:
     settings = {name for name in SamplingPlan.model_fields if name in TABLE}
     assert {"n", "temperature", "top_p", "max_tokens", "stop", "logprobs"} <= settings
-    assert {TABLE[name].effect for name in settings} == {SettingRole.PLAN}
-    assert {TABLE[name].effect for name in (*LONGEST_ANSWER, *STOP_STRINGS)} == {SettingRole.PLAN}
+    assert {TABLE[name].role for name in settings} == {SettingRole.PLAN}
+    assert {TABLE[name].role for name in (*LONGEST_ANSWER, *STOP_STRINGS)} == {SettingRole.PLAN}
 
 
 def test_no_call_of_an_adapter_may_carry_a_setting_that_shapes_its_answer() -> None:
-    for requests in ("langchain", "openai-agents", "pydantic-ai", "litellm"):
-        assert names(SettingRole.TRANSPORT, allowed_in=requests)
-        assert not names(SettingRole.SHAPING, allowed_in=requests)
+    import integrations.openai_agents_guard
+    import integrations.pydantic_ai_guard  # noqa: F401  # each adapter registers its settings
 
-
-def test_a_client_of_a_proxy_may_send_what_it_could_before_there_was_a_table() -> None:
-    assert names(allowed_in="litellm") == {
-        *("guardrails", "litellm_metadata", "metadata", "prompt_cache_key", "response_format", "safety_identifier"),
-        *("service_tier", "store", "stream", "stream_options", "tags", "timeout", "tool_choice", "tools", "user"),
-    }
+    for requests in ("langchain", "openai-agents", "pydantic-ai"):
+        assert setting_names(SettingRole.TRANSPORT, allowed_in=requests)
+        assert not setting_names(SettingRole.SHAPING, allowed_in=requests)
 
 
 # -- stand-ins: classes named like the providers', with the fields of the real ones and what these do with the keywords
