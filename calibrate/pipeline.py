@@ -473,7 +473,8 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     if spec.name not in list_estimators():
         return plan
     needs = make_estimator(spec.name).needs
-    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == needs.follow_up)})
+    asked = None if needs.follow_up is None else needs.follow_up.name
+    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
     if plan.options is not None:
         return plan
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})

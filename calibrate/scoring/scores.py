@@ -18,7 +18,14 @@ from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream
+from guardrail.uncertainty import (
+    Estimator,
+    EstimatorSpec,
+    list_estimators,
+    make_estimator,
+    measure_stream,
+    undrawn_needs,
+)
 
 from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
@@ -121,14 +128,14 @@ def supported(plan: SamplingPlan) -> list[Estimator]:
 
 def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
     """What an estimator needs and a plan does not draw, in words, or None."""
-    needs = estimator.needs
-    if needs.options and plan.options is None:
+    needs, undrawn = estimator.needs, undrawn_needs(estimator, plan)
+    if "options" in undrawn:
         return "option log-likelihoods: questions with options, and a model that reads them"
-    if needs.follow_up is not None and needs.follow_up not in plan.follow_ups:
+    if "follow_up" in undrawn:
         return f"a further question to the model: collect with --estimator {estimator.name}"
-    if needs.samples and plan.n < 2:
+    if "samples" in undrawn:
         return "samples: collect with an estimator that draws them"
-    if needs.logprobs and not plan.logprobs:
+    if "logprobs" in undrawn:
         return "token log-probabilities: collect with an estimator that reads them, from a model that gives them"
     if needs.entailment and estimator.entailment is None:
         return "an entailment model: --entailment 'nli(model=...)'"

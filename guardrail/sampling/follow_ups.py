@@ -1,55 +1,28 @@
-"""Further questions asked about what was drawn: is it true, how sure are you, does this sample support it?
+"""Follow-ups: questions to the model about what was drawn, which an estimator declares in its needs.
 
 A follow-up has a name, its own plan and the messages it asks, built from the prompt and the drawn set. The plan's
-``follow_ups`` names those to ask; `guardrail.sampling.draw` asks them after drawing and stores the replies in the set,
-so that they are part of the calibration records and are asked alike at run time. A follow-up that fails leaves its
-reason in its reply: only the estimator that reads it is unmeasured.
+``follow_ups`` lists the names to ask; `guardrail.sampling.draw` asks them after drawing and stores the replies in the
+set, so calibration records hold them, and run time asks in the same way. A follow-up that fails leaves its reason in
+its reply: only the estimator that reads it is unmeasured.
 
 No I/O here: `guardrail.sampling.sampler` draws the replies.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
 from ..prompting import question_text
 from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured
 from .effects import Steps
 
-__all__ = [
-    "P_TRUE",
-    "SELFCHECK_PROMPT",
-    "TRUE_LABEL",
-    "VERBALISED",
-    "FollowUp",
-    "Round",
-    "ask_follow_ups",
-    "available",
-    "follow_up",
-    "rounds",
-    "sentences",
-    "support_question",
-    "support_questions",
-]
+__all__ = ["FOLLOW_UPS", "FollowUp", "Round", "ask_follow_ups", "follow_up", "list_follow_ups", "register", "rounds"]
 
-P_TRUE = "p_true"
-"""Name of the follow-up that reads off how likely the model takes its answer to be true."""
-TRUE_LABEL = "A"
-"""The option that stands for "true"."""
-VERBALISED = "verbalised"
-"""Name of the follow-up that asks the model for its confidence."""
-
-
-SELFCHECK_PROMPT = "selfcheck_prompt"
-"""Name of the follow-up that asks whether a sample supports a sentence."""
-MAX_QUESTIONS = 200
-"""Most such questions for one answer; a longer answer is unmeasured."""
 Messages = Sequence[BaseMessage]
 _REPLY_TOKENS = 16
 """Longest reply to a question that wants one word or number."""
@@ -60,9 +33,9 @@ class FollowUp:
     """A further question.
 
     Attributes:
-        name: What `SamplingPlan.follow_ups` lists. Another wording needs another name (``p_true@2``), so that replies
+        name: The name in `SamplingPlan.follow_ups`. Another wording needs another name (``p_true@2``), so that replies
             to the old one in a record file are never taken for replies to the new one.
-        ask: Messages to send, for a prompt and what was drawn for it; none when there is nothing to ask about.
+        ask: Messages to send, for a prompt and the set drawn for it; empty if there is nothing to ask about.
         options: Labels whose likelihood is read, or None for a short greedy reply.
     """
 
@@ -71,62 +44,39 @@ class FollowUp:
     options: tuple[str, ...] | None = None
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
-        """How it is asked: once, like the primary answer, or by reading its options."""
+        """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
         own: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
         if plan.primary == "sampled":
             own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
         return SamplingPlan(**own)
 
-
-def _p_true(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
-    """Everything before the last human message, and in its place the question with ideas and the proposed answer."""
-    assert drawn.primary is not None
-    lines = [f"Question: {drawn.question}"]
-    if drawn.samples:
-        lines += ["Here are some brainstormed ideas:", *(sample.comparable for sample in drawn.samples)]
-    lines += [
-        f"Possible answer: {drawn.primary.comparable}",
-        "Is the possible answer:\n(A) True\n(B) False",
-        "Reply with the letter only. The possible answer is:",
-    ]
-    return [[*_before(prompt), HumanMessage("\n".join(lines))]]
+    def reply(self, drawn: SampleSet) -> SampleSet | Missing:
+        """The reply in a drawn set, for a follow-up that asks one question; the reason if there is none to read."""
+        replies = drawn.follow_ups.get(self.name, ())
+        if len(replies) != 1:
+            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"{self.name} was not asked, or has {len(replies)} replies")
+        if replies[0].problem is not None:
+            return Missing(replies[0].problem, f"{self.name}: {replies[0].problem_detail}")
+        return replies[0]
 
 
-def _verbalised(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
-    """The conversation goes on: the answer, and a question about it."""
-    assert drawn.primary is not None
-    asked = HumanMessage(
-        "How likely is it that your answer above is correct? Reply with a number from 0 (certainly wrong) to 100 "
-        "(certainly correct) and nothing else."
-    )
-    return [[*prompt, AIMessage(drawn.primary.comparable), asked]]
+FOLLOW_UPS: dict[str, FollowUp] = {}
+"""Every follow-up by name. Those that estimators declare are registered with them, in `uncertainty.registry`."""
 
 
-def _selfcheck(prompt: Messages, drawn: SampleSet) -> list[list[BaseMessage]]:
-    """One question for each sentence and each distinct sample."""
-    asked = support_questions(drawn)
-    return [] if isinstance(asked, Missing) else [[HumanMessage(text)] for text in dict.fromkeys(asked)]
+def register(asked: FollowUp) -> None:
+    """Add a follow-up, so that a plan can name it.
+
+    Raises:
+        UsageError: Another follow-up has this name.
+    """
+    if FOLLOW_UPS.setdefault(asked.name, asked) != asked:
+        raise UsageError(f"there are two follow-ups named {asked.name!r}. Another wording needs another name.")
 
 
-def _before(prompt: Messages) -> list[BaseMessage]:
-    """What precedes the message that is the question."""
-    last = max((i for i, message in enumerate(prompt) if isinstance(message, HumanMessage)), default=len(prompt) - 1)
-    return list(prompt[:last])
-
-
-_FOLLOW_UPS = {
-    known.name: known
-    for known in (
-        FollowUp(P_TRUE, _p_true, options=(TRUE_LABEL, "B")),
-        FollowUp(SELFCHECK_PROMPT, _selfcheck),
-        FollowUp(VERBALISED, _verbalised),
-    )
-}
-
-
-def available() -> tuple[str, ...]:
+def list_follow_ups() -> tuple[str, ...]:
     """Names of the follow-ups, sorted."""
-    return tuple(sorted(_FOLLOW_UPS))
+    return tuple(sorted(FOLLOW_UPS))
 
 
 def follow_up(name: str) -> FollowUp:
@@ -135,9 +85,9 @@ def follow_up(name: str) -> FollowUp:
     Raises:
         UsageError: Unknown name.
     """
-    if name not in _FOLLOW_UPS:
-        raise UsageError(f"no follow-up named {name!r}; choose one of {', '.join(available())}")
-    return _FOLLOW_UPS[name]
+    if name not in FOLLOW_UPS:
+        raise UsageError(f"no follow-up named {name!r}; choose one of {', '.join(list_follow_ups())}")
+    return FOLLOW_UPS[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +96,9 @@ class Round:
 
     Attributes:
         name: The follow-up.
-        plan: How to ask.
-        places: For each prompt, which set it asks about.
-        prompts: What to ask.
+        plan: The plan of asking it.
+        places: For each prompt, the position of the set that it asks about.
+        prompts: The messages to send.
     """
 
     name: str
@@ -158,25 +108,25 @@ class Round:
 
 
 def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: SamplingPlan) -> list[Round]:
-    """What to ask after drawing: one round for each follow-up of the plan, over all sets that can be asked about.
+    """The questions to ask after drawing: one round for each follow-up of the plan, over all sets with an answer.
 
-    A set with a problem, a refusal or without an answer is not asked about: it is unmeasured anyway.
+    A set with a problem, a refusal or without an answer is skipped: it is unmeasured anyway.
 
     Raises:
         UsageError: The plan names an unknown follow-up.
     """
-    found = []
+    planned = []
     for name in plan.follow_ups:
-        known = follow_up(name)
-        asked = [
+        asked = follow_up(name)
+        questions = [
             (place, messages)
-            for place, (prompt, one) in enumerate(zip(prompts, drawn, strict=True))
-            if _has_answer(one)
-            for messages in known.ask(prompt, one)
+            for place, (prompt, sample_set) in enumerate(zip(prompts, drawn, strict=True))
+            if _has_answer(sample_set)
+            for messages in asked.ask(prompt, sample_set)
         ]
-        places, texts = tuple(place for place, _ in asked), tuple(messages for _, messages in asked)
-        found.append(Round(name, known.plan(plan), places, texts))
-    return found
+        places, texts = tuple(place for place, _ in questions), tuple(messages for _, messages in questions)
+        planned.append(Round(name, asked.plan(plan), places, texts))
+    return planned
 
 
 def _has_answer(drawn: SampleSet) -> bool:
@@ -195,9 +145,9 @@ def ask_follow_ups(
     """The sets with the replies to the plan's follow-ups, and their cost added.
 
     Args:
-        prompts: What the sets were drawn for.
+        prompts: The prompts that the sets were drawn for.
         drawn: The sets.
-        plan: Names the follow-ups.
+        plan: The plan, which names the follow-ups.
         ask: Draws the replies of one round; a `UsageError` says that this model cannot be asked.
 
     Raises:
@@ -221,68 +171,19 @@ def _attached(drawn: Iterable[SampleSet], asked: Round, replies: Sequence[Sample
     by_place: dict[int, list[SampleSet]] = {}
     for place, reply in zip(asked.places, replies, strict=True):
         by_place.setdefault(place, []).append(reply)
-    found = []
-    for place, one in enumerate(drawn):
+    attached = []
+    for place, sample_set in enumerate(drawn):
         own = by_place.get(place, [])
         if own:
-            cost = sum((reply.cost for reply in own), start=one.cost)
-            # Replies come side by side: the slowest counts, not the sum.
+            cost = sum((reply.cost for reply in own), start=sample_set.cost)
+            # Replies are drawn at the same time: the slowest counts, not the sum.
             cost = Cost(
                 calls=cost.calls,
                 input_tokens=cost.input_tokens,
                 output_tokens=cost.output_tokens,
-                seconds=one.cost.seconds + max(reply.cost.seconds for reply in own),
+                seconds=sample_set.cost.seconds + max(reply.cost.seconds for reply in own),
             )
-            one = one.model_copy(update={"follow_ups": {**one.follow_ups, asked.name: tuple(own)}, "cost": cost})
-        found.append(one)
-    return found
-
-
-def support_questions(drawn: SampleSet) -> list[str] | Missing:
-    """What to ask for `selfcheck_prompt`: one text for each sentence of the primary answer and each sample.
-
-    Texts of equal samples are equal; they are asked once.
-    """
-    if drawn.primary is None or not drawn.samples:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
-    parts = sentences(drawn.primary.comparable)
-    if not parts:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    found = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
-    if len(set(found)) > MAX_QUESTIONS:
-        return Missing(
-            Unmeasured.JUDGE_FAILED,
-            f"{len(parts)} sentences and {len(drawn.samples)} samples are more than {MAX_QUESTIONS} questions",
-        )
-    return found
-
-
-def support_question(question: str, sentence: str, sample: str) -> str:
-    """The question whether a sample supports a sentence. Another wording is another follow-up version."""
-    return (
-        f"Question: {question}\n\nContext (an answer to the question): {sample}\n\nSentence: {sentence}\n\n"
-        "Is the sentence supported by the context above? Answer Yes or No and nothing else."
-    )
-
-
-# A mark, closing quotes or brackets, then white space; CJK marks need none.
-_END = re.compile(r"(?:[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s)|[\u3002\uff01\uff1f]+[\u300d\u300f\uff09\"]*)\s*|\n\s*")
-_NO_END = re.compile(
-    r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|Fig|approx|ca|(?:[A-Za-z]\.)+[A-Za-z])\.$"
-)
-
-
-def sentences(text: str) -> tuple[str, ...]:
-    """The sentences of a text, in order; a text without an end mark is one sentence, an empty one none.
-
-    Rules, no model: a sentence ends at . ! ? or an ellipsis followed by white space, at a CJK full stop, and at a line
-    break. Initials ("J. Smith", "U.S.") and a few abbreviations end none. SelfCheckGPT uses spaCy instead.
-    """
-    found, start = [], 0
-    for match in _END.finditer(text):
-        if _NO_END.search(text[start : match.end()].rstrip(" \t")) and "\n" not in match[0]:
-            continue
-        found.append(text[start : match.end()])
-        start = match.end()
-    found.append(text[start:])
-    return tuple(part.strip() for part in found if part.strip())
+            replied = {**sample_set.follow_ups, asked.name: tuple(own)}
+            sample_set = sample_set.model_copy(update={"follow_ups": replied, "cost": cost})
+        attached.append(sample_set)
+    return attached

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..judges import Entailment, Judge, Similarity
 from ..judges.base import is_slow
+from ..sampling.follow_ups import FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
@@ -44,8 +45,8 @@ class Needs:
     """An entailment model, and how far each sample contradicts each sentence of the primary answer."""
     relevance: Level | None = None
     """A graded similarity, and how alike each sample is to itself without each of its pieces."""
-    follow_up: str | None = None
-    """A further question asked about what was drawn, by name; see `guardrail.sampling.follow_ups`."""
+    follow_up: FollowUp | None = None
+    """A question to the model about what was drawn; see `guardrail.sampling.follow_ups`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..judges import ExactJudge
-from ..sampling.follow_ups import sentences
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level, Piece
@@ -16,7 +15,7 @@ from .ensemble import combined
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
 from .relevance import all_pieces, relevance_of
-from .selfcheck import contradictions
+from .selfcheck import contradictions, sentences
 
 __all__ = ["measure", "measure_all", "measure_many", "measure_stream"]
 

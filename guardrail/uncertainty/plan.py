@@ -10,7 +10,7 @@ from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
-__all__ = ["plan_for"]
+__all__ = ["plan_for", "undrawn_needs"]
 
 
 def plan_for(
@@ -63,7 +63,7 @@ def plan_for(
         max_tokens=max_tokens,
         stop=tuple(stop),
         logprobs=any(estimator.needs.logprobs for estimator in estimators),
-        follow_ups=tuple(sorted({name for estimator in estimators if (name := estimator.needs.follow_up)})),
+        follow_ups=tuple(sorted({asked.name for estimator in estimators if (asked := estimator.needs.follow_up)})),
         options=tuple(options) if hungry and options is not None else None,
         seed=seed,
         bindings=bindings,
@@ -71,3 +71,22 @@ def plan_for(
         cut_off=cut_off,
         stop_token_ids=tuple(stop_token_ids),
     )
+
+
+def undrawn_needs(estimator: Estimator, plan: SamplingPlan) -> dict[str, str]:
+    """The needs of an estimator, or of an ensemble's members, that a plan does not draw.
+
+    Returns:
+        For each field of `Needs` that the plan leaves without data, the missing data in words; empty if it draws all.
+    """
+    undrawn = {}
+    for needs in (each.needs for each in expanded([estimator])):
+        if needs.samples and plan.n < 2:
+            undrawn["samples"] = "samples"
+        if needs.logprobs and not plan.logprobs:
+            undrawn["logprobs"] = "log-probabilities"
+        if needs.options and plan.options is None:
+            undrawn["options"] = "options"
+        if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
+            undrawn["follow_up"] = f"the follow-up {needs.follow_up.name}"
+    return undrawn

@@ -18,6 +18,7 @@ from ..judges import (
     make_judge,
     make_similarity,
 )
+from ..sampling.follow_ups import register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
 from . import entropy, graph, likelihood, relevance, selfcheck
@@ -35,6 +36,9 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 """Every estimator by name, with its default similarity and without a judge. A new one is one line in ``ESTIMATORS`` of
 its family's file; a new family is one name here."""
+for _estimator in ESTIMATORS.values():
+    if _estimator.needs.follow_up is not None:
+        register(_estimator.needs.follow_up)  # a plan names it, and `guardrail.sampling` must know it by that name
 
 
 def list_estimators() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Whether the answer is supported: by the samples, sentence by sentence (SelfCheckGPT), or by the model when asked.
+"""Support of the answer: by the samples, sentence by sentence (SelfCheckGPT), or by the model when asked about it.
 
 Source of SelfCheckGPT: Manakul, Liusie & Gales, EMNLP 2023. It scores sentences; here an answer scores the mean over
 its sentences, as in their passage-level scores.
@@ -13,25 +13,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from numpy.typing import NDArray
 
 from ..judges import normalise
 from ..judges import words as words_of
-from ..sampling.follow_ups import P_TRUE, SELFCHECK_PROMPT, TRUE_LABEL, VERBALISED, sentences, support_questions
+from ..sampling.follow_ups import FollowUp
 from ..types import Missing, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .clustering import Steps
 
 __all__ = [
     "ESTIMATORS",
+    "MAX_QUESTIONS",
     "contradictions",
     "p_true",
     "selfcheck_ngram",
     "selfcheck_nli",
     "selfcheck_prompt",
+    "sentences",
     "stated_confidence",
+    "support_question",
     "verbalised",
 ]
+
+MAX_QUESTIONS = 200
+"""Most questions of `selfcheck_prompt` for one answer; a longer answer is unmeasured."""
+TRUE_LABEL = "A"
+"""The option of `p_true` that stands for "true"."""
 
 _YES_OR_NO = re.compile(r"[\s\"'*(]*(yes|no)\b[\s\"'*)]*(?:$|[.,;:!\n\u2013\u2014])", re.IGNORECASE)
 _NUMBER = re.compile(
@@ -39,6 +48,27 @@ _NUMBER = re.compile(
     r"(?P<number>\d{1,3}(?:\.\d+)?|\.\d+)\s*(?P<scale>%|percent|/\s*100)?\s*\.?",
     re.IGNORECASE,
 )
+# A mark, closing quotes or brackets, then white space; CJK marks need none.
+_END = re.compile(r"(?:[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s)|[\u3002\uff01\uff1f]+[\u300d\u300f\uff09\"]*)\s*|\n\s*")
+_NO_END = re.compile(
+    r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|Fig|approx|ca|(?:[A-Za-z]\.)+[A-Za-z])\.$"
+)
+
+
+def sentences(text: str) -> tuple[str, ...]:
+    """The sentences of a text, in order; a text without an end mark is one sentence, an empty one none.
+
+    Rules, no model: a sentence ends at . ! ? or an ellipsis followed by white space, at a CJK full stop, and at a line
+    break. Initials ("J. Smith", "U.S.") and a few abbreviations end none. SelfCheckGPT uses spaCy instead.
+    """
+    parts, start = [], 0
+    for match in _END.finditer(text):
+        if _NO_END.search(text[start : match.end()].rstrip(" \t")) and "\n" not in match[0]:
+            continue
+        parts.append(text[start : match.end()])
+        start = match.end()
+    parts.append(text[start:])
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
@@ -90,6 +120,42 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
     return math.fsum(math.log(total / count) for count in rarest if count is not None) / len(rarest)
 
 
+def support_questions(drawn: SampleSet) -> list[str] | Missing:
+    """The questions of `selfcheck_prompt`: one text for each sentence of the primary answer and each sample.
+
+    Equal samples give equal texts, which are asked once.
+    """
+    if drawn.primary is None or not drawn.samples:
+        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
+    parts = sentences(drawn.primary.comparable)
+    if not parts:
+        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
+    texts = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
+    if len(set(texts)) > MAX_QUESTIONS:
+        return Missing(
+            Unmeasured.JUDGE_FAILED,
+            f"{len(parts)} sentences and {len(drawn.samples)} samples are more than {MAX_QUESTIONS} questions",
+        )
+    return texts
+
+
+def support_question(question: str, sentence: str, sample: str) -> str:
+    """The question whether a sample supports a sentence. Another wording is another follow-up version."""
+    return (
+        f"Question: {question}\n\nContext (an answer to the question): {sample}\n\nSentence: {sentence}\n\n"
+        "Is the sentence supported by the context above? Answer Yes or No and nothing else."
+    )
+
+
+def ask_selfcheck(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
+    """One question for each sentence and each distinct sample."""
+    asked = support_questions(drawn)
+    return [] if isinstance(asked, Missing) else [[HumanMessage(text)] for text in dict.fromkeys(asked)]
+
+
+SELFCHECK_PROMPT = FollowUp("selfcheck_prompt", ask_selfcheck)
+
+
 def selfcheck_prompt(evidence: Evidence) -> float | Missing:
     """Share of (sentence, sample) pairs for which the model says that the sample does not support the sentence.
 
@@ -103,14 +169,14 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
     asked = support_questions(drawn)
     if isinstance(asked, Missing):
         return asked
-    replies = {reply.question: reply for reply in drawn.follow_ups.get(SELFCHECK_PROMPT, ())}
+    replies = {reply.question: reply for reply in drawn.follow_ups.get(SELFCHECK_PROMPT.name, ())}
     against: dict[str, int] = {}
     for text in dict.fromkeys(asked):
         reply = replies.get(text)
         if reply is None:
             return Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
         if reply.problem is not None or reply.primary is None:
-            return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT}: {reply.problem_detail}")
+            return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT.name}: {reply.problem_detail}")
         said = _YES_OR_NO.match(reply.primary.text)
         if said is None:
             length = len(reply.primary.text)
@@ -126,7 +192,30 @@ def _words(text: str) -> list[str]:
     return words_of(text) or [word for word in [normalise(text)] if word]
 
 
-# -- What the model says about its answer when asked -------------------------------------------------------------------
+# -- Answers of the model to a question about its answer ---------------------------------------------------------------
+
+
+def _before(prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages before the question, which is the last human message."""
+    last = max((i for i, message in enumerate(prompt) if isinstance(message, HumanMessage)), default=len(prompt) - 1)
+    return list(prompt[:last])
+
+
+def ask_p_true(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
+    """The prompt, with the last human message replaced by the question, the samples as ideas and the answer."""
+    assert drawn.primary is not None
+    lines = [f"Question: {drawn.question}"]
+    if drawn.samples:
+        lines += ["Here are some brainstormed ideas:", *(sample.comparable for sample in drawn.samples)]
+    lines += [
+        f"Possible answer: {drawn.primary.comparable}",
+        "Is the possible answer:\n(A) True\n(B) False",
+        "Reply with the letter only. The possible answer is:",
+    ]
+    return [[*_before(prompt), HumanMessage("\n".join(lines))]]
+
+
+P_TRUE = FollowUp("p_true", ask_p_true, options=(TRUE_LABEL, "B"))
 
 
 def p_true(evidence: Evidence) -> float | Missing:
@@ -137,12 +226,25 @@ def p_true(evidence: Evidence) -> float | Missing:
     Source: Kadavath et al. 2022. Differences: no few-shot examples, so its level is not calibrated and only its order
     counts; both options are read and renormalised. (A widely copied line takes 1 - ln p for the probability of False.)
     """
-    reply = _reply(evidence.drawn, P_TRUE)
+    reply = P_TRUE.reply(evidence.drawn)
     if isinstance(reply, Missing):
         return reply
     if reply.options is None or TRUE_LABEL not in reply.options.labels:
-        return Missing(Unmeasured.NO_OPTIONS, f"{P_TRUE}: the options were not read")
+        return Missing(Unmeasured.NO_OPTIONS, f"{P_TRUE.name}: the options were not read")
     return 1 - reply.options.probabilities[reply.options.labels.index(TRUE_LABEL)]
+
+
+def ask_verbalised(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
+    """The prompt, the answer as the model's turn, and a question about it."""
+    assert drawn.primary is not None
+    asked = HumanMessage(
+        "How likely is it that your answer above is correct? Reply with a number from 0 (certainly wrong) to 100 "
+        "(certainly correct) and nothing else."
+    )
+    return [[*prompt, AIMessage(drawn.primary.comparable), asked]]
+
+
+VERBALISED = FollowUp("verbalised", ask_verbalised)
 
 
 def verbalised(evidence: Evidence) -> float | Missing:
@@ -152,11 +254,11 @@ def verbalised(evidence: Evidence) -> float | Missing:
     ("0.85"). Any other reply is unmeasured, and so is a bare "1", which can mean either.
     Source: Tian et al., EMNLP 2023 (second of two turns). Difference: a percentage is asked for, not a probability.
     """
-    reply = _reply(evidence.drawn, VERBALISED)
+    reply = VERBALISED.reply(evidence.drawn)
     if isinstance(reply, Missing):
         return reply
     if reply.primary is None:
-        return Missing(Unmeasured.UNREADABLE, f"{VERBALISED}: there is no reply")
+        return Missing(Unmeasured.UNREADABLE, f"{VERBALISED.name}: there is no reply")
     stated = stated_confidence(reply.primary.text)
     if stated is None:
         return Missing(
@@ -177,16 +279,6 @@ def stated_confidence(text: str) -> float | None:
     if number > 100 or (number == 1 and not scaled):
         return None
     return number / 100
-
-
-def _reply(drawn: SampleSet, name: str) -> SampleSet | Missing:
-    """The one reply to a follow-up."""
-    replies = drawn.follow_ups.get(name, ())
-    if len(replies) != 1:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, f"{name} was not asked, or has {len(replies)} replies")
-    if replies[0].problem is not None:
-        return Missing(replies[0].problem, f"{name}: {replies[0].problem_detail}")
-    return replies[0]
 
 
 _SAMPLES = Needs(samples=True)

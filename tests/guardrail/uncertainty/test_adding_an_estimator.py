@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
@@ -14,12 +16,14 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import supported
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
+from guardrail.doctor import examine
 from guardrail.errors import UsageError
 from guardrail.guard.early_stopping import range_of
 from guardrail.judges import ExactJudge
+from guardrail.sampling.follow_ups import FOLLOW_UPS, FollowUp
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure
+from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure, undrawn_needs
 from guardrail.uncertainty.early_bounds import by_partition, has_useful_bounds
 from guardrail.uncertainty.registry import ESTIMATORS
 
@@ -37,15 +41,40 @@ def gini(evidence: Evidence) -> float | Missing:
 ENTRY = Estimator("gini", 1, "probability", Needs(samples=True, judge=True), gini, bounds=by_partition)
 
 
+def ask_doubt(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
+    """The conversation with the answer, and one question about it."""
+    assert drawn.primary is not None  # only sets with an answer are asked about
+    return [[*prompt, AIMessage(drawn.primary.comparable), HumanMessage("Are you sure? Reply with yes or no only.")]]
+
+
+DOUBT = FollowUp("doubt", ask_doubt)
+
+
+def doubt(evidence: Evidence) -> float | Missing:
+    """1 unless the model stands by its answer when asked. Probability, 0 or 1."""
+    reply = DOUBT.reply(evidence.drawn)
+    if isinstance(reply, Missing):
+        return reply
+    if reply.primary is None:
+        return Missing(Unmeasured.UNREADABLE, "the model gave no reply")
+    return float(reply.primary.text.strip().casefold() != "yes")
+
+
+ASKING = Estimator("doubt", 1, "probability", Needs(follow_up=DOUBT), doubt)
+
+
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one line in the registry, for one test."""
+    """The one line in the registry, for one test; at import the registry registers the question as well."""
     monkeypatch.setitem(ESTIMATORS, ENTRY.name, ENTRY)
+    monkeypatch.setitem(ESTIMATORS, ASKING.name, ASKING)
+    monkeypatch.setitem(FOLLOW_UPS, DOUBT.name, DOUBT)
 
 
 # -- What follows from it ----------------------------------------------------------------------------------------------
 
 CONTRIBUTING = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SURE = "Are you sure? Reply with yes or no only."
 MODEL = ScriptedChat(script={"spread?": ["x", "a", "b", "c", "d"], "equal?": ["x", "same"]})
 
 
@@ -55,12 +84,15 @@ def drawn(*texts: str) -> SampleSet:
 
 def test_the_page_shows_this_estimator() -> None:
     assert inspect.getsource(gini) in CONTRIBUTING
-    entry = next(line for line in Path(__file__).read_text(encoding="utf-8").splitlines() if line.startswith("ENTRY"))
-    assert entry.removeprefix("ENTRY = ") in CONTRIBUTING
+    assert inspect.getsource(ask_doubt) in CONTRIBUTING
+    assert inspect.getsource(doubt) in CONTRIBUTING
+    for line in Path(__file__).read_text(encoding="utf-8").splitlines():
+        if line.startswith(("ENTRY = ", "ASKING = ", "DOUBT = ")):
+            assert line.removeprefix("ENTRY = ").removeprefix("ASKING = ") in CONTRIBUTING
 
 
 def test_it_is_unknown_before() -> None:
-    assert "gini" not in list_estimators()
+    assert not {"gini", "doubt"} & set(list_estimators())
     with pytest.raises(UsageError, match="no estimator named 'gini'"):
         make_estimator("gini")
 
@@ -110,3 +142,24 @@ def test_its_bounds_stop_early() -> None:
         full = Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess(question)
         assert (early.accepted, early.reason) == (full.accepted, full.reason)
         assert (early.cost.saved >= saved, full.cost.saved) == (True, 0)
+
+
+@pytest.mark.usefixtures("added")
+def test_one_with_a_question_of_its_own_is_asked_measured_and_checked(tmp_path: Path) -> None:
+    estimator = make_estimator("doubt")
+    plan = plan_for([estimator, make_estimator("gini")], n=2)
+    assert plan.follow_ups == ("doubt",)
+    for reply, accepted in (("Yes", True), ("no", False)):
+        model = ScriptedChat(script={"q": ["Rome"], SURE: [reply]})
+        artifact = make_artifact(model, threshold=0.5, estimator="doubt")
+        assert (artifact.plan.n, artifact.plan.follow_ups) == (0, ("doubt",))
+        verdict = Guardrail(model=model, artifact=artifact).assess("q")
+        assert (verdict.accepted, verdict.uncertainty.value) == (accepted, float(not accepted))
+        assert verdict.cost.calls == 2
+    assert undrawn_needs(estimator, plan) == {}
+    bare = SamplingPlan(n=2)
+    assert undrawn_needs(estimator, bare) == {"follow_up": "the follow-up doubt"}
+    assert "doubt" not in {each.name for each in supported(bare)}
+    path = artifact.model_copy(update={"plan": bare}).save(tmp_path / "artifact.json")
+    finding = next(each for each in examine(str(path)) if each.check == "plan for the estimator")
+    assert (finding.status, finding.detail) == ("fail", "doubt needs the follow-up doubt, which the plan does not draw")

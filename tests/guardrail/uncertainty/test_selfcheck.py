@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.judges import EntailmentScores, Item, JudgeSpec
-from guardrail.sampling.follow_ups import MAX_QUESTIONS, SELFCHECK_PROMPT, sentences, support_question
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import make_estimator, measure
+from guardrail.uncertainty.selfcheck import MAX_QUESTIONS, sentences, support_question
 
 
 def answers(primary: str, *texts: str) -> SampleSet:
@@ -139,7 +139,7 @@ def asked(primary: str, said: dict[tuple[str, str], str], *texts: str) -> Sample
         SampleSet(question=support_question("q", sentence, text), primary=Sample(text=word))
         for (sentence, text), word in said.items()
     )
-    return drawn.model_copy(update={"follow_ups": {SELFCHECK_PROMPT: replies}})
+    return drawn.model_copy(update={"follow_ups": {"selfcheck_prompt": replies}})
 
 
 def test_prompt_by_hand_counts_equal_samples_as_often_as_they_occur() -> None:
@@ -174,7 +174,7 @@ def test_a_reply_that_failed_is_unmeasured_with_its_reason() -> None:
         problem=Unmeasured.MODEL_FAILED,
         problem_detail="TimeoutError: slow",
     )
-    found = score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {SELFCHECK_PROMPT: (failed,)}}))
+    found = score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {"selfcheck_prompt": (failed,)}}))
     assert (found.reason, found.detail) == (Unmeasured.MODEL_FAILED, "selfcheck_prompt: TimeoutError: slow")
 
 
@@ -190,4 +190,4 @@ def test_tool_calls_are_put_as_text() -> None:
     drawn = SampleSet(question="q", primary=call, samples=(call, call))
     canonical = '[{"arguments":{"x":1},"name":"f"}]'
     reply = SampleSet(question=support_question("q", canonical, canonical), primary=Sample(text="Yes"))
-    assert score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {SELFCHECK_PROMPT: (reply,)}})).value == 0
+    assert score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {"selfcheck_prompt": (reply,)}})).value == 0
