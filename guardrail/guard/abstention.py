@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from langchain_core.runnables.config import run_in_executor
 from ..bindings import binding_settings
 from ..errors import AbstainedError, UnmeasuredError, UsageError
 from ..sampling.effects import Effect, Steps, arun, run
-from ..sampling.limits import ain_flight, in_flight
+from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import Verdict, next_step
 from .base import GuardedChatModel, is_result
@@ -50,39 +50,39 @@ Only this mark tells it from an answer: the text may differ each time it is word
 
 @runtime_checkable
 class FullHandler(Protocol):
-    """A handler that wants the conversation, too. It must be callable as well, as every handler."""
+    """A handler that takes the whole abstention. It must also be callable, like every handler."""
 
     def on_abstention(self, abstention: Abstention) -> Any:
-        """As a handler: a text, an AIMessage, or None."""
+        """Return a text, an AIMessage, or None, as a handler does."""
 
     async def aon_abstention(self, abstention: Abstention) -> Any:
-        """The same for async callers."""
+        """`on_abstention` for async callers."""
 
 
 Handler = Callable[[Verdict], Any] | Callable[[Verdict, Sequence[BaseMessage]], Any]
 """A hook: takes the verdict, or the verdict and the messages if it has two required positional parameters. Returns (or
 awaits) a text, an AIMessage, or None for the abstention message."""
 Form = Literal["text", "calls", "format"]
-"""What the caller can read: any text; only a tool call; only a text of the calibrated format."""
+"""The answers that the caller can read: any text; only a tool call; only a text of the calibrated format."""
 Wording = str | Callable[[Verdict], str]
 """Text of an abstention: a template (see `worded`), or a function of the verdict."""
 OnAbstain = Literal["message", "raise"] | Runnable[Any, Any] | Handler | FullHandler
-"""What `Guardrail(on_abstain=...)` takes."""
+"""Values of `Guardrail(on_abstain=...)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """One abstention that is to be acted on.
+    """One abstention, and the way to answer the caller instead.
 
     Attributes:
-        verdict: Why.
-        messages: What the guard received; a Runnable gets the same.
+        verdict: The verdict that abstains.
+        messages: The messages that the guard received; a Runnable gets the same.
         path: "message", "raise", a Runnable, or a handler.
         wording: Text of the abstention message.
         callbacks: For a Runnable.
         bound: Tools and answer format of the call; a chat model that takes over gets them, too.
-        form: What the caller can read: "text"; "calls" where only a tool call is an answer; "format" where the answer's
-            text will be parsed. An abstention text would be taken for an answer by the last two, so it is raised.
+        form: The answers that the caller can read: "text"; "calls" if only a tool call is an answer; "format" if the
+            answer's text will be parsed. The last two would take an abstention text for an answer, so it is raised.
     """
 
     verdict: Verdict
@@ -97,20 +97,20 @@ class Abstention:
         """The abstention as an exception."""
         return AbstainedError.of(self.verdict, worded(self.wording, self.verdict))
 
-    def answer(self, given: Any) -> AIMessage:
-        """What a Runnable or a handler returned, as a message; None is "no help".
+    def answer(self, reply: Any) -> AIMessage:
+        """The reply of a Runnable or a handler as a message; for None, the abstention message.
 
         Raises:
-            AbstainedError: No help, and a text would be taken for an answer (or the path is "raise").
-            UsageError: Something other than an answer.
+            AbstainedError: The reply is None, and a text would be taken for an answer (or the path is "raise").
+            UsageError: The reply is not an answer.
         """
-        if given is None:
+        if reply is None:
             if self.path == "raise" or self.form != "text":
                 raise self.error()
             return AIMessage(content=worded(self.wording, self.verdict), response_metadata={ABSTAINED: True})
-        message = AIMessage(content=given) if isinstance(given, str) else given
+        message = AIMessage(content=reply) if isinstance(reply, str) else reply
         if not isinstance(message, AIMessage):
-            raise UsageError(f"on_abstain returned {type(given).__name__}; return a string, an AIMessage, or None.")
+            raise UsageError(f"on_abstain returned {type(reply).__name__}; return a string, an AIMessage, or None.")
         if self.form == "calls" and not message.tool_calls:
             raise UsageError(
                 "on_abstain returned a text, but the caller can only read a tool call. Return an AIMessage with "
@@ -127,17 +127,16 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
         UsageError: An async handler in a sync call, or a handler that returned something else than a text, an
             AIMessage or None.
     """
-    path, verdict, given = abstention.path, abstention.verdict, None
+    path, verdict, reply = abstention.path, abstention.verdict, None
     with _as_result(verdict):
         if isinstance(path, Runnable):
-            asked = (_takes_over(path, abstention), list(abstention.messages), _config(abstention))
-            given = yield Effect(partial(_invoke, *asked), partial(_ainvoke, *asked))
+            reply = yield from _invoke(_takes_over(path, abstention), abstention)
         elif isinstance(path, FullHandler):
-            given = yield Effect(partial(path.on_abstention, abstention), partial(path.aon_abstention, abstention))
+            reply = yield Effect(partial(path.on_abstention, abstention), partial(path.aon_abstention, abstention))
         elif callable(path):
-            what = (path, (verdict, abstention.messages) if _takes_messages(path) else (verdict,))
-            given = yield Effect(partial(_ask, *what), partial(_aask, *what))
-        return abstention.answer(given)
+            call = (path, (verdict, abstention.messages) if _takes_messages(path) else (verdict,))
+            reply = yield Effect(partial(_call, *call), partial(_acall, *call))
+        return abstention.answer(reply)
 
 
 def fall_back(abstention: Abstention) -> AIMessage:
@@ -150,14 +149,12 @@ async def afall_back(abstention: Abstention) -> AIMessage:
     return await arun(take_path(abstention))
 
 
-def _invoke(path: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig) -> Any:
-    with nullcontext() if _counts_itself(path) else in_flight():
-        return path.invoke(messages, config)
-
-
-async def _ainvoke(path: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig) -> Any:
-    async with nullcontext() if _counts_itself(path) else ain_flight():
-        return await path.ainvoke(messages, config)
+def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:
+    messages, config = list(abstention.messages), _config(abstention)
+    with ExitStack() as slots:
+        if not _counts_itself(path):
+            yield take_slot(slots)
+        return (yield Effect(partial(path.invoke, messages, config), partial(path.ainvoke, messages, config)))
 
 
 def _counts_itself(path: Runnable[Any, Any]) -> bool:
@@ -166,36 +163,36 @@ def _counts_itself(path: Runnable[Any, Any]) -> bool:
 
 
 def _takes_messages(handler: Callable[..., Any]) -> bool:
-    """Whether it needs a second argument; a parameter with a default may mean anything, so it does not count."""
+    """Whether a handler needs a second argument. A parameter with a default does not count: it may mean anything."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.default is one.empty for one in parameters) == 2
+    return sum(each.kind in positional and each.default is each.empty for each in parameters) == 2
 
 
-def _ask(handler: Callable[..., Any], what: tuple[Any, ...]) -> Any:
-    given = handler(*what)
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()
+def _call(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    reply = handler(*arguments)
+    if inspect.isawaitable(reply):
+        if inspect.iscoroutine(reply):
+            reply.close()  # a coroutine that is never awaited would warn when it is collected
         raise UsageError("on_abstain is async, but the call was sync. Use ainvoke, or a sync handler.")
-    return given
+    return reply
 
 
-async def _aask(handler: Callable[..., Any], what: tuple[Any, ...]) -> Any:
-    """A sync handler runs in a thread, so that a person may take their time."""
+async def _acall(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a handler; a sync one runs in a thread, because it may wait for a person."""
     if inspect.iscoroutinefunction(handler):
-        given = handler(*what)
+        reply = handler(*arguments)
     else:
-        given = await run_in_executor(None, handler, *what)
-    return await given if inspect.isawaitable(given) else given
+        reply = await run_in_executor(None, handler, *arguments)
+    return await reply if inspect.isawaitable(reply) else reply
 
 
 @contextmanager
 def _as_result(verdict: Verdict) -> Iterator[None]:
-    """Let no measured abstention look unmeasured because the guard that took over was: a retry would draw it again."""
+    """Report a measured abstention as measured even if the fallback was not: a retry would draw it again."""
     try:
         yield
     except UnmeasuredError as error:
@@ -232,7 +229,7 @@ def worded(wording: Wording, verdict: Verdict) -> str:
         "next": next_step(verdict),
     }
     # One pass, so that braces inside a value are not filled in turn.
-    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), wording)
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), wording)
 
 
 def _takes_over(path: Runnable[Any, Any], abstention: Abstention) -> Runnable[Any, Any]:

@@ -20,14 +20,14 @@ from ..plain_json import sha256_hex
 from ..prompting import role_of
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
-from ..sampling.effects import Effect, Steps, computation, run
+from ..sampling.effects import Steps, computation, run
 from ..sampling.limits import new_lock
 from ..sampling.sampler import Sampler
 from ..types import Cost, Sample, SampleSet
 from ..verdict import Reason, Verdict
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
-from .endpoint_trust import EndpointProblem, EndpointTrust
+from .endpoint_trust import EndpointTrust
 from .observers import Observers
 
 __all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "strictest"]
@@ -181,7 +181,7 @@ class Assessor:
         if known is not None:
             return known
         with streaming_disabled(), self.observers.around("guard"):
-            problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
+            problem = yield from self.trust.check_steps()
             plan = self.sampler.plan
             if problem.reason is not None:  # the primary answer alone, for a person to see
                 plan = plan.primary_only()
@@ -219,7 +219,7 @@ class Assessor:
             question: As in `assess_steps`.
         """
         with streaming_disabled(), self.observers.around("observe"):
-            problem: EndpointProblem = yield Effect(self.trust.check, self.trust.acheck)
+            problem = yield from self.trust.check_steps()
             plan = self.sampler.plan if problem.reason is None else self.sampler.plan.primary_only()
             sampler = replace(self.sampler, plan=plan, question=question)
             drawn = yield from sampler.draw_behind_steps(messages, served)

@@ -1,10 +1,10 @@
-"""Whether a guard's endpoint may be believed: probed at first use, watched afterwards, probed again now and then.
+"""Trust in a guard's endpoint: a probe at first use, a watch afterwards, and another probe now and then.
 
 The watch is a heuristic with a documented error rate: it counts how often all samples of a question agree. If in the
 last `WINDOW` questions this happened so often that, at the calibration's own rate, the chance of it is below
-`SURPRISE`, the endpoint is probed again. So it is when the later samples of `REPEATS` questions in a row say word by
-word what the first ones said. Only a probe can condemn an endpoint; the watch merely asks for one, and says so in the
-log. An endpoint that a probe refused is probed again every `UNFIT_FOR` seconds.
+`SURPRISE`, the endpoint is probed again. The same holds if the later samples of `REPEATS` questions in a row repeat the
+first ones word by word. Only a probe can condemn an endpoint; the watch asks for one and logs the reason. An endpoint
+that a probe refused is probed again every `UNFIT_FOR` seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from ..artifact import CalibrationArtifact
+from ..sampling.effects import Steps, run
 from ..sampling.limits import new_lock
 from ..sampling.probe import ProbeReport
-from ..sampling.prober import aprobe, needs_probe, probe
+from ..sampling.prober import needs_probe, probe_steps
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Needs
 from ..verdict import Verdict, next_step
@@ -41,7 +42,7 @@ two equally likely answers does so in at most three of four questions: once in .
 UNFIT_FOR = 60.0
 """Seconds after which an endpoint that a probe refused is probed again."""
 MOST_LOGGED = 20
-"""Causes of a wrong configuration that are remembered as logged."""
+"""Causes of a wrong configuration that count as logged already."""
 PROBE_AGAIN_AFTER = 1000
 """Questions after which an endpoint is probed again without a cause: 5 calls among thousands."""
 
@@ -50,12 +51,12 @@ log = logging.getLogger("guardrail")
 
 @dataclass(frozen=True, slots=True)
 class EndpointProblem:
-    """What a guard knows of its endpoint before it asks a question.
+    """The state of a guard's endpoint before a question is asked.
 
     Attributes:
-        reason: Why nothing it samples can be measured, or None.
+        reason: The reason why no sample of it can be measured, or None.
         detail: The same in words.
-        cost: What finding out has cost just now.
+        cost: The cost of the probe made just now.
     """
 
     reason: Unmeasured | None = None
@@ -92,35 +93,29 @@ class EndpointTrust:
         self._logged: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EndpointTrust:
-        # What was learned is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
+        # The counts are about this model object, and a lock cannot be copied: a copy starts afresh with its own.
         return EndpointTrust(
             copy.deepcopy(self._model, memo), self._plan, rate=self._rate, enabled=self._enabled, clock=self._clock
         )
 
     def check(self) -> EndpointProblem:
-        """Probe if it is time to; what is known otherwise costs nothing."""
-        if not self._enabled:
-            return EndpointProblem()
-        due, found = self._due(), None
-        try:
-            found = probe(self._model, self._plan, again=due)
-        finally:
-            self._note(found, due)
-        return self._problem(*found)
+        """Probe if it is time to; a report that is known already costs nothing."""
+        return run(self.check_steps())
 
-    async def acheck(self) -> EndpointProblem:
-        """`check` on the event loop."""
+    def check_steps(self) -> Steps[EndpointProblem]:
+        """`check` as steps of a larger computation."""
         if not self._enabled:
             return EndpointProblem()
-        due, found = self._due(), None
+        due, report, cost = self._due(), None, Cost()
         try:
-            found = await aprobe(self._model, self._plan, again=due)
-        finally:
-            self._note(found, due)
-        return self._problem(*found)
+            report, cost = yield from probe_steps(self._model, self._plan, again=due)
+        finally:  # also when cancelled: the probe that was due must be made by the next caller
+            self._note(report, due)
+        problem = None if report is None else report.problem(self._plan)
+        return EndpointProblem(cost=cost) if problem is None else EndpointProblem(*problem, cost)
 
     def record(self, verdict: Verdict, problem: EndpointProblem) -> Verdict:
-        """Count what a verdict shows, and add the cost of the probe that came before it.
+        """Count the agreement that a verdict shows, and add the cost of the probe that came before it.
 
         An endpoint that answers no call is an error in the log, once for each cause.
         """
@@ -152,7 +147,7 @@ class EndpointTrust:
         return verdict.model_copy(update={"cost": verdict.cost + problem.cost})
 
     def _log_configuration(self, verdict: Verdict) -> None:
-        """Log what an operator has to correct: the user reads no more than the text of an abstention."""
+        """Log a fault that an operator has to correct: the user reads only the text of an abstention."""
         if verdict.uncertainty.reason is not Unmeasured.MISCONFIGURED:
             if verdict.uncertainty.measured:
                 self._logged.clear()  # corrected: the next time is news again
@@ -177,9 +172,8 @@ class EndpointTrust:
                 self._since = self._repeated = 0
             return due
 
-    def _note(self, found: tuple[ProbeReport | None, Cost] | None, due: bool) -> None:
+    def _note(self, report: ProbeReport | None, due: bool) -> None:
         """Have a probe that failed, or was cancelled, made again; and one that refuses the endpoint after a while."""
-        report = None if found is None else found[0]
         with self._lock:
             if report is None or report.failed:
                 self._again = self._again or due
@@ -187,10 +181,6 @@ class EndpointTrust:
                 self._unfit_until = None
             elif self._unfit_until is None or due:
                 self._unfit_until = self._clock() + UNFIT_FOR
-
-    def _problem(self, report: ProbeReport | None, cost: Cost) -> EndpointProblem:
-        found = None if report is None else report.problem(self._plan)
-        return EndpointProblem(cost=cost) if found is None else EndpointProblem(*found, cost)
 
 
 def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: bool) -> float | None:
@@ -211,9 +201,9 @@ def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: 
 
 
 def later_repeats(samples: Sequence[str], first: int = FIRST_WAVE) -> bool | None:
-    """Whether the samples after the first wave repeat it: item by item, or all of them one of its texts.
+    """Whether the later samples repeat the first wave, either in the same order or as one of its texts throughout.
 
-    None where that tells nothing: there are fewer than two later ones, or the first ones agree.
+    None if that shows nothing: fewer than two samples came later, or all samples of the first wave agree.
     """
     early, late = samples[:first], samples[first:]
     if len(late) < 2 or len(set(early)) < 2:

@@ -30,7 +30,7 @@ class BatchReply:
     Attributes:
         status: HTTP status; 0 if the request was never answered.
         content: The reply's body as JSON.
-        error: Why there is no reply, or "".
+        error: The reason why the reply is missing, or "".
     """
 
     status: int
@@ -45,15 +45,15 @@ class BatchReply:
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """How far a submitted batch is.
+    """The progress of a submitted batch.
 
     Attributes:
         status: The service's word.
-        done: Whether it will not change any more.
+        done: Whether it is final.
         answered: Requests that have an answer or an error.
         total: All its requests.
-        files: Ids of the files with replies, once there are some.
-        error: Why the service did not run it, or "".
+        files: Ids of the files with replies, as soon as they exist.
+        error: The reason why the service did not run it, or "".
     """
 
     status: str
@@ -95,7 +95,7 @@ class BatchSampler(Protocol):
         ...
 
     def batch_state(self, batch: str) -> BatchState:
-        """How far a batch is."""
+        """The progress of a batch."""
         ...
 
     def batch_file(self, file: str) -> bytes:
@@ -132,7 +132,7 @@ def batch_sample_sets(
     plan: SamplingPlan,
     replies: Sequence[Mapping[str, BatchReply]],
 ) -> list[SampleSet]:
-    """The sample set of each prompt out of the replies to its requests, by the names of `batch_requests`."""
+    """The sample set of each prompt from the replies to its requests, by the names of `batch_requests`."""
     common = _common(model, model.batch_sample_sets, prompts, plan)
     return [only_readable(drawn) for drawn in model.batch_sample_sets(prompts, plan, replies=replies, **common)]
 

@@ -3,7 +3,7 @@
 A chat-model run is a leaf for LangChain (its run manager has no ``get_child``), so the child manager is made by hand.
 Streaming handlers (``stream``, ``astream_events``, a graph's message stream) are left out: they would show samples
 before, or in spite of, the verdict. No other handler receives a token either: many models stream within ``_generate``
-whatever ``disable_streaming`` says, and report each token to the handlers of the caller, the model and the process.
+regardless of ``disable_streaming``, and report each token to the handlers of the caller, the model and the process.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "stream
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
 GRAPH_STREAM = "__pregel_stream"
-"""Where a LangGraph run's configuration keeps its stream, into which graphs that are run inside write as well."""
+"""Key of the stream in a LangGraph run's configuration; graphs that run inside write into it as well."""
 GRAPH_RUNTIME = "__pregel_runtime"
-"""Where it keeps the object that has the writer of its custom stream."""
+"""Key of the object that has the writer of its custom stream."""
 
 
 def child_callbacks(
@@ -54,31 +54,31 @@ def child_callbacks(
 
 
 def drop_streaming_handlers(callbacks: Callbacks) -> Callbacks:
-    """The same callbacks without the handlers that stream; the very object where there are none."""
+    """The callbacks without the handlers that stream; the same object if no handler streams."""
     if not callbacks:
         return callbacks
     if isinstance(callbacks, list):
-        return [one for one in callbacks if not _streams(one)] if any(map(_streams, callbacks)) else callbacks
+        return (
+            [handler for handler in callbacks if not _streams(handler)] if any(map(_streams, callbacks)) else callbacks
+        )
     if not any(map(_streams, (*callbacks.handlers, *callbacks.inheritable_handlers))):
         return callbacks
     quiet = callbacks.copy()
-    quiet.handlers = [one for one in quiet.handlers if not _streams(one)]
-    quiet.inheritable_handlers = [one for one in quiet.inheritable_handlers if not _streams(one)]
+    quiet.handlers = [handler for handler in quiet.handlers if not _streams(handler)]
+    quiet.inheritable_handlers = [handler for handler in quiet.inheritable_handlers if not _streams(handler)]
     quiet.add_tags([NO_STREAM])
     return quiet
 
 
 @contextmanager
 def streaming_disabled() -> Iterator[None]:
-    """Hide calls made inside from the caller's streams and token handlers: those of a judge or an observer, too."""
+    """Hide calls made inside, also those of judges and observers, from the caller's streams and token handlers."""
     ambient = var_child_runnable_config.get()
     if ambient is None:
         yield
         return
     callbacks, own = drop_streaming_handlers(ambient.get("callbacks")), ambient.get("configurable") or {}
-    quiet: Any = (
-        [_silent(one) for one in callbacks] if isinstance(callbacks, list) else callbacks and _silenced(callbacks)
-    )
+    quiet: Any = callbacks and _silenced(callbacks)
     configurable = {name: value for name, value in own.items() if name != GRAPH_STREAM}
     if hasattr(own.get(GRAPH_RUNTIME), "override"):
         configurable[GRAPH_RUNTIME] = own[GRAPH_RUNTIME].override(stream_writer=lambda _: None)
@@ -92,7 +92,7 @@ def streaming_disabled() -> Iterator[None]:
 
 
 def _streams(handler: BaseCallbackHandler) -> bool:
-    """Whether a handler feeds a stream: those of LangChain and LangGraph, and only those, can tap outputs."""
+    """Whether a handler feeds a stream: only the streaming handlers of LangChain and LangGraph can tap outputs."""
     return hasattr(handler, "tap_output_iter") or hasattr(handler, "tap_output_aiter")
 
 
@@ -118,15 +118,15 @@ def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
 def _silenced(manager: Any) -> Any:
     """A copy of handlers, or of a callback or run manager, that takes no tokens."""
     if isinstance(manager, list):
-        return [_silent(one) for one in manager]
+        return [_silent(handler) for handler in manager]
     quiet = copy.copy(manager)
-    quiet.handlers = [_silent(one) for one in manager.handlers]
-    quiet.inheritable_handlers = [_silent(one) for one in manager.inheritable_handlers]
+    quiet.handlers = [_silent(handler) for handler in manager.handlers]
+    quiet.inheritable_handlers = [_silent(handler) for handler in manager.inheritable_handlers]
     return quiet
 
 
 def _silent(handler: BaseCallbackHandler) -> Any:
-    """The handler without tokens; the very object where it takes none anyway."""
+    """The handler without tokens; the same object if it takes none anyway."""
     ignores = all(
         getattr(getattr(handler, event, None), "__func__", None)
         in (None, getattr(BaseCallbackHandler, event, None), getattr(AsyncCallbackHandler, event, None))
@@ -138,7 +138,7 @@ def _silent(handler: BaseCallbackHandler) -> Any:
 class _Silent:
     """A handler that takes every event except those of `_TELLING`.
 
-    It is of the handler's class and equal to it: LangChain looks for tracers by class, and adds no handler twice.
+    It has the handler's class and equals it: LangChain looks for tracers by class, and adds no handler twice.
     """
 
     def __init__(self, handler: BaseCallbackHandler) -> None:
@@ -173,7 +173,7 @@ def note_verdict(
     """
     if run_manager is None:
         return
-    found = {
+    fields = {
         "guardrail_accepted": verdict.accepted,
         "guardrail_reason": verdict.reason.value,
         "guardrail_estimator": verdict.uncertainty.estimator,
@@ -185,8 +185,8 @@ def note_verdict(
         "guardrail_turns": verdict.turns,
         "guardrail_stage": getattr(verdict, "stage", None),  # of a cascade
     }
-    known = {name: value for name, value in found.items() if value is not None}
+    metadata = {name: value for name, value in fields.items() if value is not None}
     for handler in run_manager.handlers:
         run = getattr(handler, "run_map", {}).get(str(run_manager.run_id))
         if run is not None:
-            run.add_metadata(known)
+            run.add_metadata(metadata)

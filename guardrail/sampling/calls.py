@@ -1,4 +1,4 @@
-"""Calls to any chat model, side by side: in threads, or on an event loop."""
+"""Concurrent calls to any chat model, in threads or on an event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.callbacks import Callbacks
@@ -22,15 +23,16 @@ from langchain_core.runnables.config import ensure_config
 from ..call_settings import carried
 from ..types import Sample
 from .callbacks import drop_streaming_handlers, without_tokens
-from .limits import adopt_limits, ain_flight, current_limits, in_flight, limits_for_threads
+from .effects import Effect, Steps, arun, run
+from .limits import adopt_limits, current_limits, limits_for_threads, take_slot
 from .replies import read_reply
 
 __all__ = [
     "SAMPLE_INDEX",
     "Call",
     "Reply",
-    "amake_calls",
     "as_sample",
+    "at_once",
     "in_sample",
     "make_calls",
     "quiet_copy",
@@ -53,9 +55,9 @@ class Call:
 
     Attributes:
         messages: The prompt.
-        params: How the answer is drawn, in the plan's words.
+        params: Settings of the answer, by the plan's names.
         index: Number of the sample; -1 for a primary answer.
-        name: What a primary answer is for, in traces.
+        name: Purpose of a primary answer, for traces.
     """
 
     messages: list[BaseMessage]
@@ -64,7 +66,7 @@ class Call:
     name: str = "primary"
 
     def settings(self, ambient: RunnableConfig) -> dict[str, Any]:
-        """Arguments of `BaseChatModel.generate` that say how the run is traced."""
+        """Arguments of `BaseChatModel.generate` for tracing."""
         return {
             "run_name": f"guardrail_{self.name}" if self.index < 0 else f"guardrail_sample_{self.index}",
             "callbacks": ambient.get("callbacks"),
@@ -75,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: a sample or an error, with what it used."""
+    """The result of one call: a sample or an error, with the tokens and the time that it took."""
 
     sample: Sample | None
     error: Exception | None
@@ -86,43 +88,47 @@ class Reply:
 
 def make_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
-) -> list[Reply]:
-    """Make calls in threads; a call that fails is reported in its reply, never raised.
+) -> Steps[list[Reply]]:
+    """Make calls at the same time; a call that fails is reported in its reply, never raised.
 
     Raises:
-        UsageError: The model does not take a setting (`guardrail.bindings.carried`).
+        UsageError: The model does not take a setting (`guardrail.call_settings.carried`).
     """
     ready, ambient = _with_settings(model, calls), _ambient(callbacks)
 
-    def make(place: int) -> Reply:
+    def make(place: int) -> Steps[Reply]:
         call, (quiet, params) = calls[place], ready[place]
-        with in_flight(), as_sample():
+        settings = {**call.settings(ambient), **params}
+        with ExitStack() as slots:
+            yield take_slot(slots)
+            slots.enter_context(as_sample())
             started = time.perf_counter()
             try:
-                return _reply(quiet.generate([call.messages], **call.settings(ambient), **params), started)
+                result: LLMResult = yield Effect(
+                    partial(quiet.generate, [call.messages], **settings),
+                    partial(quiet.agenerate, [call.messages], **settings),
+                )
+                return _reply(result, started)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
                 return _error(error, started)
 
-    return side_by_side(make, range(len(calls)), _at_once(max_concurrency))
+    replies: list[Reply] = yield at_once(make, range(len(calls)), _most_at_once(max_concurrency))
+    return replies
 
 
-async def amake_calls(
-    model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
-) -> list[Reply]:
-    """`make_calls` on the event loop."""
-    ready, ambient = _with_settings(model, calls), _ambient(callbacks)
-    slots = asyncio.Semaphore(_at_once(max_concurrency))
+def at_once(steps: Callable[[Item], Steps[Made]], items: Sequence[Item], most: int) -> Effect:
+    """The results of ``steps`` for each item, in order, at most ``most`` at once, in threads or in tasks."""
 
-    async def make(call: Call, quiet: BaseChatModel, params: dict[str, Any]) -> Reply:
-        async with slots, ain_flight():
-            _in_sample.set(True)  # in this task alone
-            started = time.perf_counter()
-            try:
-                return _reply(await quiet.agenerate([call.messages], **call.settings(ambient), **params), started)
-            except Exception as error:
-                return _error(error, started)
+    async def gathered() -> list[Made]:
+        workers = asyncio.Semaphore(most)
 
-    return await asyncio.gather(*(make(call, *one) for call, one in zip(calls, ready, strict=True)))
+        async def work(item: Item) -> Made:
+            async with workers:
+                return await arun(steps(item))
+
+        return await asyncio.gather(*map(work, items))
+
+    return Effect(lambda: side_by_side(lambda item: run(steps(item)), items, most), gathered)
 
 
 _in_sample: ContextVar[bool] = ContextVar("guardrail_in_sample", default=False)
@@ -130,7 +136,7 @@ _in_sample: ContextVar[bool] = ContextVar("guardrail_in_sample", default=False)
 
 @contextmanager
 def as_sample() -> Iterator[None]:
-    """Mark what runs inside as a call that draws, see `in_sample`."""
+    """Mark the code inside as a call that draws, see `in_sample`."""
     token = _in_sample.set(True)
     try:
         yield
@@ -139,26 +145,26 @@ def as_sample() -> Iterator[None]:
 
 
 def in_sample() -> bool:
-    """Whether the code runs inside a call that draws: a guard in there is a model whose answers have to vary."""
+    """Whether the code runs inside a call that draws: the answers of a guard in there must vary, as samples do."""
     return _in_sample.get()
 
 
-def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: int) -> list[Made]:
-    """``run`` of each item, at most ``workers`` at once, each in a copy of the caller's context.
+def side_by_side(work: Callable[[Item], Made], items: Sequence[Item], workers: int) -> list[Made]:
+    """``work`` of each item, at most ``workers`` at once, each in a copy of the caller's context.
 
     The threads belong to this call alone: guards within guards cannot wait for each other's threads, and a forked
     process has none to lose.
 
     Args:
-        run: An `Exception` should be a result; anything it raises ends the whole.
-        items: What to run it on.
-        workers: Most at once.
+        work: The function; it should return an `Exception` as a result, because raising one ends the whole.
+        items: Its arguments, one for each call.
+        workers: Most calls at once.
 
     Returns:
         The results, in the order of the items.
     """
     if workers == 1 or len(items) < 2:
-        return [run(item) for item in items]
+        return [work(item) for item in items]
     limits = limits_for_threads()
     pool = ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="guardrail")
     try:
@@ -167,12 +173,12 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
             context = copy_context()
             context.run(adopt_limits, limits)
             try:
-                futures.append(pool.submit(context.run, run, item))
+                futures.append(pool.submit(context.run, work, item))
             except RuntimeError:  # the interpreter ends and starts no thread any more: this one makes the call
                 futures.append(Future())
-                futures[-1].set_result(context.run(run, item))
+                futures[-1].set_result(context.run(work, item))
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:  # what one of them raised, before waiting for any other
+        for future in done:  # raises the error of a failed one before waiting for any other
             future.result()
         return [future.result() for future in futures]
     finally:  # after Ctrl-C nothing further begins; calls under way go on, and nothing waits for them
@@ -182,14 +188,15 @@ def side_by_side(run: Callable[[Item], Made], items: Sequence[Item], workers: in
 QUIET = "guardrail_quiet"
 """Class attribute of models that draw through this package themselves: nothing inside them is copied."""
 LEVELS, MOST_INSIDE = 2, 64
-"""How deep models are looked for in lists and dicts, and in how long ones: what holds models is short and flat."""
+"""Depth and length of the lists and dicts that are searched for models: those that hold models are short and flat."""
 
 
 def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) -> BaseChatModel:
     """A copy that neither reads a response cache (samples would be equal) nor streams (samples would leak).
 
-    So are the models inside it: those in its fields and private attributes, also within lists, dicts and Runnables. One
-    that only a function holds is not reached; the probe finds its cache (`guardrail.sampling.probe.later_call`).
+    The models inside it are copied likewise: those in its fields and private attributes, also within lists, dicts and
+    Runnables. A model that only a function refers to is not reached; the probe finds its cache
+    (`guardrail.sampling.probe.later_call`).
 
     Args:
         model: The chat model; it is not changed.
@@ -199,23 +206,23 @@ def quiet_copy(model: BaseChatModel, fields: Mapping[str, Any] | None = None) ->
     return copied
 
 
-def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
-    """The value, or a copy of it if a model inside it has to be quiet."""
-    if id(value) in seen:
-        return seen[id(value)]
+def _quiet(value: Any, copies_by_id: dict[int, Any], levels: int = LEVELS) -> Any:
+    """The value, or a copy of it if there is a model inside it."""
+    if id(value) in copies_by_id:
+        return copies_by_id[id(value)]
     if type(value) in (list, tuple, dict) and levels and len(value) <= MOST_INSIDE:
-        held = list(value.values() if type(value) is dict else value)
-        made = [_quiet(one, seen, levels - 1) for one in held]
-        if all(a is b for a, b in zip(made, held, strict=True)):
+        items = list(value.values() if type(value) is dict else value)
+        copies = [_quiet(item, copies_by_id, levels - 1) for item in items]
+        if all(copy is item for copy, item in zip(copies, items, strict=True)):
             return value
-        return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
+        return dict(zip(value, copies, strict=True)) if type(value) is dict else type(value)(copies)
     if not isinstance(value, BaseLanguageModel | RunnableSerializable) or getattr(type(value), QUIET, False):
         return value
-    seen[id(value)] = value  # a model that holds itself
+    copies_by_id[id(value)] = value  # before its fields are searched: one of them may refer back to it
     fields = {name: getattr(value, name, None) for name in type(value).model_fields}
-    changed = {name: made for name, one in fields.items() if (made := _quiet(one, seen)) is not one}
+    changed = {name: copy for name, inner in fields.items() if (copy := _quiet(inner, copies_by_id)) is not inner}
     hidden = value.__pydantic_private__ or {}
-    private = {name: made for name, one in hidden.items() if (made := _quiet(one, seen)) is not one}
+    private = {name: copy for name, inner in hidden.items() if (copy := _quiet(inner, copies_by_id)) is not inner}
     if isinstance(value, BaseLanguageModel):
         changed["cache"] = False
     if isinstance(value, BaseChatModel):
@@ -227,12 +234,12 @@ def _quiet(value: Any, seen: dict[int, Any], levels: int = LEVELS) -> Any:
         if isinstance(copied, BaseChatModel):
             for name in ("_generate", "_agenerate"):  # of the class: a copy of a copy must not call the first one
                 object.__setattr__(copied, name, without_tokens(getattr(type(copied), name).__get__(copied)))
-        seen[id(value)] = copied
-    return seen[id(value)]
+        copies_by_id[id(value)] = copied
+    return copies_by_id[id(value)]
 
 
 def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[BaseChatModel, dict[str, Any]]:
-    """A quiet copy with those settings that the model's class takes as fields, and the others as keywords of a call.
+    """A quiet copy with the settings that the model's class takes as fields, and the others as keywords of a call.
 
     Raises:
         UsageError: The model does not take one of them.
@@ -243,34 +250,34 @@ def with_settings(model: BaseChatModel, settings: Mapping[str, Any]) -> tuple[Ba
 
 def _with_settings(model: BaseChatModel, calls: Sequence[Call]) -> list[tuple[BaseChatModel, dict[str, Any]]]:
     """`with_settings` of each call; calls with equal fields share a copy, and so the client that it may make."""
-    found: list[tuple[BaseChatModel, dict[str, Any]]] = []
+    ready: list[tuple[BaseChatModel, dict[str, Any]]] = []
     copies: list[tuple[dict[str, Any], BaseChatModel]] = []
-    for one in calls:
-        fields, call = carried(model, one.params)
-        quiet = next((copy for known, copy in copies if known == fields), None)
+    for call in calls:
+        fields, keywords = carried(model, call.params)
+        quiet = next((copy for own, copy in copies if own == fields), None)
         if quiet is None:
             quiet = quiet_copy(model, fields)
             copies.append((fields, quiet))
-        found.append((quiet, call))
-    return found
+        ready.append((quiet, keywords))
+    return ready
 
 
-def _at_once(wanted: int | None) -> int:
-    """Calls in flight at once: as many as wanted, within the tightest limit of the context."""
+def _most_at_once(requested: int | None) -> int:
+    """Calls in flight at once: as many as requested, within the tightest limit of the context."""
     limits = current_limits()
     if not limits:
-        return wanted or DEFAULT_CONCURRENCY
-    return min(wanted or limits[0].n, limits[0].n)
+        return requested or DEFAULT_CONCURRENCY
+    return min(requested or limits[0].n, limits[0].n)
 
 
 def _ambient(callbacks: Callbacks) -> RunnableConfig:
-    """The caller's run configuration, as `invoke` would find it: `generate` is the same without its detours.
+    """The caller's run configuration, as `invoke` would find it; `generate`, which is called directly, does not look.
 
-    Handlers that stream are always left out here: they would show samples that have not been judged.
+    Handlers that stream are always dropped here: they would show samples that have not been judged.
     """
-    found = ensure_config(None if callbacks is None else RunnableConfig(callbacks=callbacks))
-    found["callbacks"] = drop_streaming_handlers(found.get("callbacks"))
-    return found
+    config = ensure_config(None if callbacks is None else RunnableConfig(callbacks=callbacks))
+    config["callbacks"] = drop_streaming_handlers(config.get("callbacks"))
+    return config
 
 
 def _reply(result: LLMResult, started: float) -> Reply:

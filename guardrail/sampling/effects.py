@@ -1,4 +1,4 @@
-"""Code written once for threads and for event loops: generators that yield what takes time, and the two drivers.
+"""Code written once for threads and for event loops: generators that yield slow effects, and the two drivers.
 
 A generator yields an `Effect` wherever it would have to wait, and is sent the result. `run` carries the effects out
 in the calling thread, `arun` awaits them. An effect that raises raises inside the generator.
@@ -22,8 +22,8 @@ class Effect:
     """Something that takes time.
 
     Attributes:
-        run: Does it in the calling thread.
-        arun: Does it without blocking the event loop.
+        run: Carries it out in the calling thread.
+        arun: Carries it out without blocking the event loop.
     """
 
     run: Callable[[], Any]
@@ -46,32 +46,32 @@ def computation(compute: Callable[[], Any], *, slow: bool) -> Effect:
 def run(steps: Steps[Result]) -> Result:
     """The result of some steps, whose effects are carried out in this thread."""
     resume: Callable[[Any], Effect] = steps.send
-    given: Any = None
+    outcome: Any = None
     with closing(steps):  # Ctrl-C may arrive right here, between two effects
         while True:
             try:
-                effect = resume(given)
+                effect = resume(outcome)
             except StopIteration as done:
                 result: Result = done.value
                 return result
             try:
-                resume, given = steps.send, effect.run()
+                resume, outcome = steps.send, effect.run()
             except BaseException as error:
-                resume, given = steps.throw, error
+                resume, outcome = steps.throw, error
 
 
 async def arun(steps: Steps[Result]) -> Result:
     """`run` without blocking the event loop."""
     resume: Callable[[Any], Effect] = steps.send
-    given: Any = None
+    outcome: Any = None
     with closing(steps):  # as above
         while True:
             try:
-                effect = resume(given)
+                effect = resume(outcome)
             except StopIteration as done:
                 result: Result = done.value
                 return result
             try:
-                resume, given = steps.send, await effect.arun()
+                resume, outcome = steps.send, await effect.arun()
             except BaseException as error:
-                resume, given = steps.throw, error
+                resume, outcome = steps.throw, error

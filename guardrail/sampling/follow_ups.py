@@ -35,7 +35,7 @@ class FollowUp:
     Attributes:
         name: The name in `SamplingPlan.follow_ups`. Another wording needs another name (``p_true@2``), so that replies
             to the old one in a record file are never taken for replies to the new one.
-        ask: Messages to send, for a prompt and the set drawn for it; empty if there is nothing to ask about.
+        ask: Messages to send, for a prompt and the set drawn for it; empty if the set gives no question.
         options: Labels whose likelihood is read, or None for a short greedy reply.
     """
 
@@ -51,7 +51,7 @@ class FollowUp:
         return SamplingPlan(**own)
 
     def reply(self, drawn: SampleSet) -> SampleSet | Missing:
-        """The reply in a drawn set, for a follow-up that asks one question; the reason if there is none to read."""
+        """The reply in a drawn set, for a follow-up that asks one question; otherwise the reason why it is missing."""
         replies = drawn.follow_ups.get(self.name, ())
         if len(replies) != 1:
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"{self.name} was not asked, or has {len(replies)} replies")
@@ -64,14 +64,14 @@ FOLLOW_UPS: dict[str, FollowUp] = {}
 """Every follow-up by name. Those that estimators declare are registered with them, in `uncertainty.registry`."""
 
 
-def register(asked: FollowUp) -> None:
+def register(asking: FollowUp) -> None:
     """Add a follow-up, so that a plan can name it.
 
     Raises:
         UsageError: Another follow-up has this name.
     """
-    if FOLLOW_UPS.setdefault(asked.name, asked) != asked:
-        raise UsageError(f"there are two follow-ups named {asked.name!r}. Another wording needs another name.")
+    if FOLLOW_UPS.setdefault(asking.name, asking) != asking:
+        raise UsageError(f"there are two follow-ups named {asking.name!r}. Another wording needs another name.")
 
 
 def list_follow_ups() -> tuple[str, ...]:
@@ -117,15 +117,15 @@ def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: Sampli
     """
     planned = []
     for name in plan.follow_ups:
-        asked = follow_up(name)
+        asking = follow_up(name)
         questions = [
             (place, messages)
             for place, (prompt, sample_set) in enumerate(zip(prompts, drawn, strict=True))
             if _has_answer(sample_set)
-            for messages in asked.ask(prompt, sample_set)
+            for messages in asking.ask(prompt, sample_set)
         ]
         places, texts = tuple(place for place, _ in questions), tuple(messages for _, messages in questions)
-        planned.append(Round(name, asked.plan(plan), places, texts))
+        planned.append(Round(name, asking.plan(plan), places, texts))
     return planned
 
 
@@ -153,23 +153,23 @@ def ask_follow_ups(
     Raises:
         UsageError: The plan names an unknown follow-up.
     """
-    for asked in rounds(prompts, drawn, plan):
+    for one_round in rounds(prompts, drawn, plan):
         try:
-            replies = yield from ask(asked)
+            replies = yield from ask(one_round)
         except UsageError as error:
-            reason = Unmeasured.MODEL_FAILED if asked.plan.options is None else Unmeasured.NO_OPTIONS
+            reason = Unmeasured.MODEL_FAILED if one_round.plan.options is None else Unmeasured.NO_OPTIONS
             replies = [
                 SampleSet(question=question_text(messages), primary=None, problem=reason, problem_detail=str(error))
-                for messages in asked.prompts
+                for messages in one_round.prompts
             ]
-        drawn = _attached(drawn, asked, replies)
+        drawn = _attached(drawn, one_round, replies)
     return drawn
 
 
-def _attached(drawn: Iterable[SampleSet], asked: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:
+def _attached(drawn: Iterable[SampleSet], one_round: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:
     """The sets with the replies to one follow-up, and their cost added."""
     by_place: dict[int, list[SampleSet]] = {}
-    for place, reply in zip(asked.places, replies, strict=True):
+    for place, reply in zip(one_round.places, replies, strict=True):
         by_place.setdefault(place, []).append(reply)
     attached = []
     for place, sample_set in enumerate(drawn):
@@ -183,7 +183,7 @@ def _attached(drawn: Iterable[SampleSet], asked: Round, replies: Sequence[Sample
                 output_tokens=cost.output_tokens,
                 seconds=sample_set.cost.seconds + max(reply.cost.seconds for reply in own),
             )
-            replied = {**sample_set.follow_ups, asked.name: tuple(own)}
+            replied = {**sample_set.follow_ups, one_round.name: tuple(own)}
             sample_set = sample_set.model_copy(update={"follow_ups": replied, "cost": cost})
         attached.append(sample_set)
     return attached

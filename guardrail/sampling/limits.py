@@ -1,11 +1,11 @@
-"""How many model calls may be in flight at once: `max_concurrency` of a run's configuration, shared by all it starts.
+"""Limits on model calls in flight: `max_concurrency` of a run's configuration, shared by all calls that it starts.
 
-The outermost guarded call or batch whose configuration has a `max_concurrency` makes a `Limit`; what it starts finds
-the limit through a context variable, in threads and in tasks. Every model call of a guard, its probe, its judges and
-its fallback takes a slot. A call that is itself a guard keeps its slot and makes its own calls inside it, one after
-the other: guards within guards stay within the limit and cannot block each other.
+The outermost guarded call or batch whose configuration has a `max_concurrency` makes a `Limit`; the calls that it
+starts find the limit through a context variable, in threads and in tasks. Every model call of a guard, its probe, its
+judges and its fallback takes a slot. A call that is itself a guard keeps its slot and makes its own calls inside it,
+one after the other: guards within guards stay within the limit and cannot block each other.
 
-Not counted: native samplers, which draw all samples in one go.
+Native samplers are not counted, because they draw all samples in one call.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from ..errors import UsageError
+from .effects import Effect, Steps, arun, run
 
 __all__ = [
     "Limit",
@@ -36,6 +37,7 @@ __all__ = [
     "limit_of",
     "limits_for_threads",
     "new_lock",
+    "take_slot",
 ]
 
 
@@ -43,7 +45,7 @@ _with_locks: WeakSet[Any] = WeakSet()
 
 
 def new_lock(owner: Any) -> threading.Lock:
-    """A lock for ``owner._lock``. A forked process gets a new one: a thread that held the old one is not there."""
+    """A lock for ``owner._lock``. A forked process gets a new one, because the thread that held the old one is gone."""
     _with_locks.add(owner)
     return threading.Lock()
 
@@ -72,23 +74,20 @@ class Limit:
 
     def acquire(self) -> None:
         """Wait for a slot; blocks the thread."""
-        turn = self._turn()
-        if turn is None:
-            return
-        try:
-            turn.result()
-        except BaseException:  # interrupted while waiting
-            self._withdraw(turn)
-            raise
+        run(self.acquire_steps())
 
     async def aacquire(self) -> None:
         """Wait for a slot without blocking the event loop."""
+        await arun(self.acquire_steps())
+
+    def acquire_steps(self) -> Steps[None]:
+        """`acquire` as steps of a larger computation."""
         turn = self._turn()
         if turn is None:
             return
         try:
-            await asyncio.wrap_future(turn)
-        except BaseException:  # cancelled while waiting
+            yield Effect(turn.result, lambda: asyncio.wrap_future(turn))
+        except BaseException:  # interrupted or cancelled while waiting: the slot must go to the next caller
             self._withdraw(turn)
             raise
 
@@ -105,7 +104,7 @@ class Limit:
         turn.set_result(None)
 
     def _turn(self) -> Future[None] | None:
-        """None if a slot was free and is now taken; otherwise a future that resolves when one is handed over."""
+        """Take a free slot and return None; otherwise return a future that resolves when a slot is handed over."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -162,14 +161,14 @@ def limits_for_threads() -> tuple[Limit, ...]:
     On a running event loop a blocking call would keep those tasks from finishing whose slots it waits for, so it counts
     only its own calls.
     """
-    found = _limits.get()
-    if not found:
+    limits = _limits.get()
+    if not limits:
         return ()
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return found
-    return (Limit(found[0].n),)
+        return limits
+    return (Limit(limits[0].n),)
 
 
 def adopt_limits(limits: tuple[Limit, ...]) -> None:
@@ -177,33 +176,34 @@ def adopt_limits(limits: tuple[Limit, ...]) -> None:
     _limits.set(limits)
 
 
+def take_slot(slots: ExitStack) -> Effect:
+    """Wait for a slot of every limit of the context, for one model call; ``slots`` gives them back when it closes."""
+    return Effect(
+        lambda: run(_take_slots(limits_for_threads(), slots)), lambda: arun(_take_slots(_limits.get(), slots))
+    )
+
+
+def _take_slots(limits: Sequence[Limit], slots: ExitStack) -> Steps[None]:
+    for limit in limits:
+        yield from limit.acquire_steps()
+        slots.callback(limit.release)
+    if limits:
+        slots.enter_context(_under((Limit(1),)))  # a guard inside this call makes its calls one after the other
+
+
 @contextmanager
 def in_flight() -> Iterator[None]:
     """One model call of a thread, in a slot of every limit of the context."""
-    limits = limits_for_threads()
-    if not limits:
-        yield
-        return
-    with ExitStack() as held:
-        for limit in limits:
-            limit.acquire()
-            held.callback(limit.release)
-        held.enter_context(_under((Limit(1),)))  # for a guard inside this call
+    with ExitStack() as slots:
+        take_slot(slots).run()
         yield
 
 
 @asynccontextmanager
 async def ain_flight() -> AsyncIterator[None]:
     """One model call of a task, in a slot of every limit of the context."""
-    limits = _limits.get()
-    if not limits:
-        yield
-        return
-    with ExitStack() as held:
-        for limit in limits:
-            await limit.aacquire()
-            held.callback(limit.release)
-        held.enter_context(_under((Limit(1),)))  # for a guard inside this call
+    with ExitStack() as slots:
+        await take_slot(slots).arun()
         yield
 
 

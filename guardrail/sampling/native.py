@@ -1,4 +1,4 @@
-"""What the chat models that sample natively share: what they tell LangChain of themselves, and refuse alike."""
+"""Chat models that sample natively: their base class, the arguments that all of them refuse, and request seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NativeChat(BaseChatModel):
     """Names, settings and token counts in LangChain's form."""
 
     PROVIDER: ClassVar[str]
-    """Who serves the model, in identities and traces."""
+    """Provider of the model, in identities and traces."""
     SETTINGS: ClassVar[tuple[str, ...]]
     """Names of the fields that tell two models apart in traces and caches."""
 
@@ -85,7 +85,7 @@ def check_seeds(prompts: Sequence[Any], seeds: Sequence[Any]) -> None:
     """Refuse prompts without seeds, and seeds without prompts.
 
     Raises:
-        UsageError: There are not as many of one as of the other.
+        UsageError: The numbers of prompts and of seeds differ.
     """
     if len(prompts) != len(seeds):
         raise UsageError(f"each request needs a seed: {len(prompts)} prompts but {len(seeds)} seeds")
@@ -93,11 +93,11 @@ def check_seeds(prompts: Sequence[Any], seeds: Sequence[Any]) -> None:
 
 @runtime_checkable
 class NativeSampler(Protocol):
-    """A chat model that draws whole sample sets itself. ``integrations.transformers_chat`` is one.
+    """A chat model that draws whole sample sets itself, such as ``integrations.transformers_chat``.
 
-    One whose two methods also take the keyword ``primary`` is asked with ``primary=False`` where more samples are drawn
-    for a set that has its primary answer (``early_stopping="on"``): it then leaves that answer out and saves its cost.
-    Only one with a field ``stop_token_ids`` is asked for plans that have some.
+    If its two methods also take the keyword ``primary``, they get ``primary=False`` when more samples are drawn for a
+    set that has its primary answer (``early_stopping="on"``): the model then omits that answer and saves its cost. A
+    plan with stop token ids needs a model with a field ``stop_token_ids``.
     """
 
     def draw_samples(
@@ -107,13 +107,13 @@ class NativeSampler(Protocol):
 
         Args:
             prompts: One message list for each request.
-            plan: What to draw. ``plan.n == 0`` draws the primary answer alone; with ``plan.options`` the option
+            plan: The plan. ``plan.n == 0`` draws the primary answer alone; with ``plan.options`` the option
                 log-likelihoods are read and, when n is 0, the primary answer is the likeliest option.
             seeds: One seed for each request; None for fresh randomness. The result of a request depends on its own
                 seed and messages, not on what else is in the batch (up to floating-point rounding).
 
         Returns:
-            One `SampleSet` for each prompt, in order. What could not be drawn is reported in ``problem``.
+            One `SampleSet` for each prompt, in order. A failure to draw is reported in ``problem``.
 
         Raises:
             PromptTooLongError: A prompt plus ``plan.max_tokens`` does not fit the context window.
@@ -123,12 +123,13 @@ class NativeSampler(Protocol):
     async def adraw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
     ) -> list[SampleSet]:
-        """The same without blocking the event loop."""
+        """`draw_samples` without blocking the event loop."""
         ...
 
 
 def is_native(model: object) -> TypeIs[NativeSampler]:
-    """Whether a chat model draws whole sample sets itself; ``isinstance`` says the same, ten times slower."""
+    """Whether a chat model draws whole sample sets itself."""
+    # `isinstance` with the protocol gives the same result, ten times slower.
     return hasattr(model, "draw_samples") and hasattr(model, "adraw_samples")
 
 

@@ -1,8 +1,8 @@
-"""Probe before trust: a few calls that show what an endpoint really does with n, temperature, seed and logprobs.
+"""Probe before trust: a few calls that show whether an endpoint honours n, temperature, seed and logprobs.
 
 A server that ignores the temperature, or answers from a cache, makes every question look certain. So an endpoint is
-asked once, before its samples are believed, a question whose answers must vary. This file is pure: what is asked
-(`probe_calls`, `later_call`) and what follows from the replies (`conclude`). `guardrail.sampling.prober` asks.
+asked once, before its samples are believed, a question whose answers must vary. This file is pure: it makes the
+questions (`probe_calls`, `later_call`) and the report on the replies (`conclude`). `guardrail.sampling.prober` asks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PROMPT = (
 """A question with very many equally good answers: honest samples at temperature 1 do not repeat word by word."""
 MAX_TOKENS = 24
 CERTAIN = -1e-4
-"""Log-probability above which a token tells nothing about the temperature: it is certain at any."""
+"""Log-probability above which a token tells nothing about the temperature: it is certain at any temperature."""
 TOLERANCE = 0.05
 """Difference in nats between two reports of one token's log-probability that counts as rounding."""
 ONE_CALL = Cost(calls=1)
 
 Basis = Literal["raw", "scaled", "unknown"]
-"""Which distribution log-probabilities are of: the model's own, or the one after temperature. "unknown" where the
+"""The distribution that log-probabilities describe: the model's own, or that after temperature. "unknown" if the
 replies do not tell."""
 
 
@@ -50,7 +50,7 @@ class ProbeCall:
     """One call of the probe.
 
     Attributes:
-        name: What it is for.
+        name: Its purpose.
         temperature: 1 for samples, 0 for a greedy answer.
         n: Answers asked for at once.
         seed: Seed to send.
@@ -70,7 +70,7 @@ class ProbeCall:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """What came back for one call.
+    """The reply to one call.
 
     Attributes:
         texts: One text an answer.
@@ -79,11 +79,11 @@ class ProbeReply:
         with_bytes: Whether its tokens came with their bytes.
         first: Alternatives of its first token, token to log-probability.
         token: Its first token.
-        argmax: Whether each of its tokens is the likeliest one listed; None where none are listed.
-        fingerprint: What the server calls its own configuration.
-        cost: What it cost.
-        error: Why there is no answer, or empty.
-        rejected: Whether the server refused the request as such (4xx), rather than failed.
+        argmax: Whether each of its tokens is the likeliest listed; None if no alternatives are listed.
+        fingerprint: The server's name for its configuration.
+        cost: The cost of the call.
+        error: The reason why the answer is missing, or empty.
+        rejected: Whether the server refused the request itself (4xx), rather than failed.
     """
 
     texts: tuple[str, ...] = ()
@@ -108,12 +108,12 @@ class Probeable(Protocol):
         ...
 
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
-        """The same on the event loop."""
+        """`answer_probe` on the event loop."""
         ...
 
 
 class ProbeReport(Frozen):
-    """What a probe showed. True and False are observed; None means that the replies do not tell."""
+    """The findings of a probe. True and False are observed; None means that the replies do not tell."""
 
     failed: str = ""
     """Why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
@@ -122,7 +122,7 @@ class ProbeReport(Frozen):
     samples: int = 0
     """Answers at temperature 1 that were compared."""
     distinct: int = 0
-    """Different ones among them."""
+    """Different answers among them."""
     cached: bool | None = None
     """Whether calls after the others were answered with one of their answers, as a cache does. None: not tried."""
     n: bool | None = None
@@ -136,11 +136,11 @@ class ProbeReport(Frozen):
     token_bytes: bool | None = None
     """Whether tokens came with their bytes."""
     basis: Basis | None = None
-    """Which distribution log-probabilities are of. None where they were not asked for."""
+    """The distribution that log-probabilities describe. None if they were not asked for."""
     fingerprint: str | None = None
-    """What the server calls its configuration (``system_fingerprint``)."""
+    """The server's name for its configuration (``system_fingerprint``)."""
     cost: Cost = Cost()
-    """What the probe cost."""
+    """The cost of the probe."""
 
     @property
     def degenerate(self) -> bool:
@@ -148,7 +148,7 @@ class ProbeReport(Frozen):
         return not self.failed and self.samples >= 2 and self.distinct == 1
 
     def problem(self, plan: SamplingPlan) -> tuple[Unmeasured, str] | None:
-        """Why a plan cannot be measured on this endpoint, or None when it can."""
+        """The reason why a plan cannot be measured on this endpoint, or None if it can."""
         if self.failed:
             return Unmeasured.MODEL_FAILED, f"the endpoint could not be probed: {self.failed}"
         if self.silent_at is not None:
@@ -189,8 +189,8 @@ class ProbeReport(Frozen):
         if self.silent_at is not None:
             return [f"no answer within {self.silent_at} tokens, all spent on thought"]
 
-        def word(found: bool | None) -> str:
-            return {True: "yes", False: "NO", None: "not known"}[found]
+        def word(observed: bool | None) -> str:
+            return {True: "yes", False: "NO", None: "not known"}[observed]
 
         lines = [
             f"samples that differ: {self.distinct} of {self.samples}",
@@ -226,34 +226,34 @@ def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
 
 
 def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
-    """A call to make once the others were answered: a cache that passes on equal requests until then has one by now.
+    """A call to make after the others were answered, when a cache that lets simultaneous requests pass has an entry.
 
-    It is the same request as the samples before it, for one answer, with a seed that none of them had.
+    It is the same request as that of the samples before it, for one answer, with a seed that none of them had.
 
     Args:
         calls: The calls before it.
-        number: 0, or 1 for the one that confirms it.
+        number: 0, or 1 for the call that confirms it.
     """
     return replace(calls[1], name="later", seed=max(call.seed for call in calls) + 1 + number)
 
 
 def repeats(replies: Sequence[ProbeReply], later: ProbeReply) -> bool:
-    """Whether a later call was answered like one of the samples before it, so that another one has to confirm it."""
+    """Whether a later call repeats the answer of a sample before it, so that another call must confirm it."""
     return bool(later.texts) and any(later.texts[0] in reply.texts for reply in replies[:3])
 
 
 def wants_alone(call: ProbeCall, reply: ProbeReply) -> bool:
-    """Whether a call for several answers is to be made again for one, because n was refused or not honoured.
+    """Whether to repeat a call for several answers with n = 1, because the server refused or ignored n.
 
-    Samples of such a server are drawn one by one, so this is how it must be seen that they differ. A cache that tells
-    requests apart by n but not by seed would go unnoticed otherwise.
+    Samples of such a server are drawn one by one, so the probe must see that answers to such calls differ. Otherwise a
+    cache that tells requests apart by n but not by seed would go unnoticed.
     """
     useless = not (reply.error or reply.unfinished or _honours_n(reply, call.n))
     return call.n > 1 and (reply.rejected or useless)
 
 
 def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan: SamplingPlan) -> list[ProbeCall]:
-    """The calls again with the plan's longest answer, where a model thought until it had no token left; else none."""
+    """The calls with the plan's longest answer, if a model spent all its tokens on thought; otherwise none."""
     if not any(reply.unfinished for reply in replies) or plan.max_tokens <= calls[0].max_tokens:
         return []
     return [replace(call, max_tokens=plan.max_tokens) for call in calls]
@@ -262,18 +262,18 @@ def longer_calls(calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], plan
 def conclude(
     calls: Sequence[ProbeCall], replies: Sequence[ProbeReply], later: Sequence[ProbeReply] = (), *, seeded: bool = True
 ) -> ProbeReport:
-    """What follows from the replies.
+    """The report that follows from the replies.
 
     Samples count as independent where their seeds differ, or where seeds turn out to be ignored. Equal samples are
     degenerate; the chance that honest ones are equal on this question is negligible. A model that cannot follow the
     question may still repeat itself honestly; it is then refused, which errs on the safe side (see ``probe="off"``).
 
     Args:
-        calls: What `probe_calls` gave.
+        calls: The calls of `probe_calls`.
         replies: One reply a call. A server that does not honour n is asked for one answer instead (`wants_alone`), so
             that it gives one here.
-        later: Replies to `later_call`: one, and another that confirms it where the first `repeats` a sample. A model
-            that honestly says something twice seldom says it three times, a cache always does.
+        later: Replies to `later_call`: one, and a second that confirms it if the first `repeats` a sample. An honest
+            model that gives an answer twice seldom gives it three times; a cache always does.
         seeded: Whether seeds were sent.
     """
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())

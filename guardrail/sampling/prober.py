@@ -1,4 +1,4 @@
-"""Makes the calls of a probe and remembers what they showed, beside the model and never on it."""
+"""Make the calls of a probe and remember its report, in a table and never on the model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 
 from ..call_settings import carried
 from ..errors import UsageError, describe_error
 from ..types import Cost, Sample, SamplingPlan, Unmeasured
-from .calls import as_sample, side_by_side, with_settings
+from .calls import as_sample, at_once, with_settings
 from .effects import Effect, Steps, arun, run
-from .limits import ain_flight, in_flight
+from .limits import take_slot
 from .native import is_native
 from .probe import (
     Probeable,
@@ -55,20 +57,20 @@ __all__ = [
 TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
 LARGEST_SEED = 2**31 - 1
-"""What servers that keep seeds in 32 bits take."""
+"""The largest seed of servers that store seeds in 32 bits."""
 SEEDS_OF_A_PROBE = 4
-"""Most that a probe adds to its first seed."""
+"""The largest number that a probe adds to its first seed."""
 TIE = 1e-3
 """Two log-probabilities this close are a tie."""
 
 
 class _Known:
-    """What is known of one model, and who is asking right now.
+    """The reports on one model, and the probes that are under way.
 
     Reports go by whether log-probabilities were asked for; ``refused_n`` is the fewest answers at once it refused.
 
-    Threads wait for threads and tasks for tasks of the same loop only, so that a sync call inside a running loop
-    cannot wait for a task that it keeps from running.
+    Probes under way go by event loop (None for threads) as well. Threads wait for threads and tasks for tasks of the
+    same loop only, so that a sync call inside a running loop cannot wait for a task that it keeps from running.
     """
 
     def __init__(self) -> None:
@@ -76,8 +78,7 @@ class _Known:
         self.refused_n: int | None = None
         self.refuses_seeds = False
         self.lock = threading.Lock()
-        self.threads: dict[bool, Future[ProbeReport | None]] = {}
-        self.tasks: dict[tuple[int, bool], asyncio.Future[ProbeReport | None]] = {}
+        self.asking: dict[tuple[int | None, bool], Future[ProbeReport | None]] = {}
 
 
 _known: dict[int, tuple[weakref.ref[BaseChatModel], _Known]] = {}
@@ -88,28 +89,27 @@ def _of(model: BaseChatModel) -> _Known:
     """The entry of a model, made at its first use and dropped with it. Chat models are not hashable, hence the id."""
     key = id(model)
     with _table:
-        found = _known.get(key)
-        if found is not None and found[0]() is model:
-            return found[1]
+        entry = _known.get(key)
+        if entry is not None and entry[0]() is model:
+            return entry[1]
         fresh = _Known()
-        _known[key] = (weakref.ref(model, lambda gone: _forget(key, gone)), fresh)
+        _known[key] = (weakref.ref(model, lambda dead: _forget(key, dead)), fresh)
         return fresh
 
 
-def _forget(key: int, gone: weakref.ref[BaseChatModel]) -> None:
-    found = _known.get(key)  # no lock: this runs wherever garbage is collected
-    if found is not None and found[0] is gone:
+def _forget(key: int, dead: weakref.ref[BaseChatModel]) -> None:
+    entry = _known.get(key)  # no lock: this runs wherever garbage is collected
+    if entry is not None and entry[0] is dead:
         _known.pop(key, None)
 
 
 def _after_fork() -> None:
-    """Forget, in a forked process, who is asking and who holds a lock: those threads are not there."""
+    """Forget, in a forked process, the probes under way and the locks held: their threads do not exist there."""
     global _table
     _table = threading.Lock()
-    for _, known in list(_known.values()):
-        known.lock = threading.Lock()
-        known.threads.clear()
-        known.tasks.clear()
+    for _, entry in list(_known.values()):
+        entry.lock = threading.Lock()
+        entry.asking.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -124,12 +124,12 @@ def needs_probe(model: BaseChatModel) -> bool:
 
 
 def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> ProbeReport | None:
-    """What a probe of this very object has shown, without asking; None when it was not probed."""
+    """The report of an earlier probe of this very object; None if it was not probed. Asks nothing."""
     with _table:
-        found = _known.get(id(model))
-    if found is None or found[0]() is not model:
+        entry = _known.get(id(model))
+    if entry is None or entry[0]() is not model:
         return None
-    reports = found[1].reports
+    reports = entry[1].reports
     if logprobs is None:
         return reports.get(True) or reports.get(False)
     return reports.get(True) or (None if logprobs else reports.get(False))
@@ -138,18 +138,18 @@ def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> Probe
 def refuses_n(model: BaseChatModel, n: int) -> bool:
     """Whether a model's server has refused so many answers at once, or fewer."""
     with _table:
-        found = _known.get(id(model))
-    if found is None or found[0]() is not model:
+        entry = _known.get(id(model))
+    if entry is None or entry[0]() is not model:
         return False
-    refused = found[1].refused_n
+    refused = entry[1].refused_n
     return refused is not None and n >= refused
 
 
 def note_refused_n(model: BaseChatModel, n: int) -> None:
-    """Remember that a model's server refused so many answers at once, and gave one."""
-    known = _of(model)
-    with known.lock:
-        known.refused_n = n if known.refused_n is None else min(n, known.refused_n)
+    """Remember that a model's server refused so many answers at once, and gave a single one."""
+    entry = _of(model)
+    with entry.lock:
+        entry.refused_n = n if entry.refused_n is None else min(n, entry.refused_n)
 
 
 def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> tuple[ProbeReport | None, Cost]:
@@ -161,76 +161,64 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
         again: Forget what is known and ask again.
 
     Returns:
-        The report (None for models that need none) and what was spent on it now.
+        The report (None for models that need none) and the cost of a probe made now.
     """
-    if not needs_probe(model) or not wants_probe(plan):
-        return None, Cost()
-    if not again and (found := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
-        return found, Cost()
-    # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last slot.
-    with in_flight():
-        return _probe(model, plan, again=again)
-
-
-def _probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[ProbeReport | None, Cost]:
-    known = _of(model)
-    while True:
-        with known.lock:
-            found = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
-            asking = known.threads.get(plan.logprobs)
-            if found is None and asking is None:
-                done = known.threads[plan.logprobs] = Future()
-        if found is not None:
-            return found, Cost()
-        if asking is None:
-            break
-        if (report := _settled(asking.result(), plan)) is not None:
-            return report, Cost()
-    made = None
-    try:
-        made = run(_asked(model, plan))
-        _remember(known, plan.logprobs, made)
-        return made, made.cost
-    finally:
-        known.threads.pop(plan.logprobs, None)  # a process forked meanwhile has none
-        done.set_result(made)
+    return run(probe_steps(model, plan, again=again))
 
 
 async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> tuple[ProbeReport | None, Cost]:
     """`probe` on the event loop. Calls that arrive meanwhile share its result and pay nothing."""
+    return await arun(probe_steps(model, plan, again=again))
+
+
+def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Steps[tuple[ProbeReport | None, Cost]]:
+    """`probe` as steps of a larger computation."""
     if not needs_probe(model) or not wants_probe(plan):
         return None, Cost()
-    if not again and (found := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
-        return found, Cost()
-    async with ain_flight():  # as in `probe`
-        return await _aprobe(model, plan, again=again)
+    if not again and (report := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
+        return report, Cost()
+    with ExitStack() as slots:
+        # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last
+        # slot.
+        yield take_slot(slots)
+        entry, key = _of(model), ((yield _LOOP), plan.logprobs)
+        while True:
+            with entry.lock:
+                report = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
+                asking = entry.asking.get(key)
+                if report is None and asking is None:
+                    answer = entry.asking[key] = Future()
+            if report is not None:
+                return report, Cost()
+            if asking is None:
+                break
+            if (report := _settled((yield _result_of(asking)), plan)) is not None:
+                return report, Cost()
+        report = None
+        try:
+            report = yield from _asked(model, plan)
+            _remember(entry, plan.logprobs, report)
+            return report, report.cost
+        finally:  # also when cancelled: callers that wait then find no report and ask themselves
+            entry.asking.pop(key, None)  # a process forked meanwhile has none
+            answer.set_result(report)
 
 
-async def _aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> tuple[ProbeReport | None, Cost]:
-    known, key = _of(model), (id(asyncio.get_running_loop()), plan.logprobs)
-    while True:
-        found = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
-        if found is not None:
-            return found, Cost()
-        asking = known.tasks.get(key)
-        if asking is None:
-            break
-        if (report := _settled(await asyncio.shield(asking), plan)) is not None:
-            return report, Cost()
-    done: asyncio.Future[ProbeReport | None] = asyncio.get_running_loop().create_future()
-    known.tasks[key] = done
-    made = None
-    try:
-        made = await arun(_asked(model, plan))
-        _remember(known, plan.logprobs, made)
-        return made, made.cost
-    finally:  # also when cancelled: callers that wait then find nothing and ask themselves
-        known.tasks.pop(key, None)
-        done.set_result(made)
+async def _loop() -> int:
+    return id(asyncio.get_running_loop())
+
+
+_LOOP = Effect(lambda: None, _loop)
+"""The id of the event loop that carries the steps out; None for a thread."""
+
+
+def _result_of(asking: Future[ProbeReport | None]) -> Effect:
+    # A caller that is cancelled while it waits must not cancel the probe of all others.
+    return Effect(asking.result, lambda: asyncio.shield(asyncio.wrap_future(asking)))
 
 
 def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
-    """The calls of one probe, and what follows from them."""
+    """The calls of one probe, and the report that follows from them."""
     calls: Sequence[ProbeCall] = _calls(plan)
     before = Cost()
     replies: list[ProbeReply] = yield _together(model, calls)
@@ -238,7 +226,10 @@ def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
         before = sum((reply.cost for reply in replies), start=before)
         calls, replies = longer, (yield _together(model, longer))
     later: list[ProbeReply] = []
-    if not any(one.error or one.unfinished for one in replies) and len({one.texts for one in replies[:3]}) > 1:
+    if (
+        not any(reply.error or reply.unfinished for reply in replies)
+        and len({reply.texts for reply in replies[:3]}) > 1
+    ):
         later = yield _together(model, [later_call(calls)])
         if repeats(replies, later[0]):
             later += yield _together(model, [later_call(calls, 1)])
@@ -251,10 +242,7 @@ def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
 
 
 def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
-    async def gathered() -> list[ProbeReply]:
-        return await asyncio.gather(*(_aask(model, call) for call in calls))
-
-    return Effect(lambda: side_by_side(partial(_ask, model), calls, len(calls)), gathered)
+    return at_once(partial(_ask, model), calls, len(calls))
 
 
 def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
@@ -267,30 +255,32 @@ def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
 
 
 def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | None:
-    """A report that holds for a plan: one of a model that said nothing holds for answers as short only."""
+    """The report, unless the model gave no text within fewer tokens than the plan allows: it may answer given more."""
     if report is not None and report.silent_at is not None and report.silent_at < plan.max_tokens:
         return None
     return report
 
 
-def _remember(known: _Known, logprobs: bool, report: ProbeReport) -> None:
+def _remember(entry: _Known, logprobs: bool, report: ProbeReport) -> None:
     if not report.failed:
-        known.reports[logprobs] = report
+        entry.reports[logprobs] = report
 
 
-def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
+def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
     try:
         if isinstance(model, Probeable):
-            reply = model.answer_probe(call)
-            return _both(reply, model.answer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        asked, params = [HumanMessage(call.prompt)], _params(model, call)
-        with in_flight(), as_sample():
+            reply: ProbeReply = yield _answer(model, call)
+            return _both(reply, (yield _answer(model, replace(call, n=1)))) if wants_alone(call, reply) else reply
+        params = _params(model, call)
+        with ExitStack() as slots:
+            yield take_slot(slots)
+            slots.enter_context(as_sample())
             try:
-                message = _made(model, params).invoke(asked, {"callbacks": []})
+                message: AIMessage = yield _invocation(model, call, params)
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
-                message = _made(model, params).invoke(asked, {"callbacks": []})
+                message = yield _invocation(model, call, params)
         return _reply(message, call)
     except UsageError:
         raise
@@ -298,35 +288,19 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
         return ProbeReply(error=describe_error(error, asking=True))
 
 
-async def _aask(model: BaseChatModel, call: ProbeCall) -> ProbeReply:
-    try:
-        if isinstance(model, Probeable):
-            reply = await model.aanswer_probe(call)
-            return _both(reply, await model.aanswer_probe(replace(call, n=1))) if wants_alone(call, reply) else reply
-        asked, params = [HumanMessage(call.prompt)], _params(model, call)
-        async with ain_flight():
-            with as_sample():
-                try:
-                    message = await _made(model, params).ainvoke(asked, {"callbacks": []})
-                except Exception as error:
-                    if not _refuses_seed(model, params, error):
-                        raise
-                    message = await _made(model, params).ainvoke(asked, {"callbacks": []})
-        return _reply(message, call)
-    except UsageError:
-        raise
-    except Exception as error:
-        return ProbeReply(error=describe_error(error, asking=True))
+def _answer(model: Probeable, call: ProbeCall) -> Effect:
+    return Effect(partial(model.answer_probe, call), partial(model.aanswer_probe, call))
+
+
+def _invocation(model: BaseChatModel, call: ProbeCall, params: Mapping[str, Any]) -> Effect:
+    quiet, settings = with_settings(model, params)
+    bound, prompt, config = quiet.bind(**settings), [HumanMessage(call.prompt)], RunnableConfig(callbacks=[])
+    return Effect(partial(bound.invoke, prompt, config), partial(bound.ainvoke, prompt, config))
 
 
 def _both(together: ProbeReply, alone: ProbeReply) -> ProbeReply:
-    """The one answer to a call without n, with the cost of the call with n that was of no use."""
+    """The single answer to a call without n, with the added cost of the useless call with n."""
     return replace(alone, texts=alone.texts[:1], cost=together.cost + alone.cost)
-
-
-def _made(model: BaseChatModel, params: Mapping[str, Any]) -> Any:
-    asked, settings = with_settings(model, params)
-    return asked.bind(**settings)
 
 
 def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
@@ -339,18 +313,18 @@ def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
 
 
 def takes_seeds(model: BaseChatModel) -> bool:
-    """Whether each call of a LangChain model can be sent a seed (`guardrail.bindings.carried`); not if refused once."""
-    found = carried(model, {"seed": 0})
-    return bool(found.fields or found.call) and not _of(model).refuses_seeds
+    """Whether a LangChain model takes a seed (`guardrail.call_settings.carried`) and its server has not refused one."""
+    settings = carried(model, {"seed": 0})
+    return bool(settings.fields or settings.call) and not _of(model).refuses_seeds
 
 
 def seeded(model: BaseChatModel) -> bool:
-    """Whether samples of a model are sent seeds: it takes them, and its server did so in a probe."""
+    """Whether samples of a model are sent seeds: it takes them, and so did its server in a probe."""
     return takes_seeds(model) and known_report(model) is not None
 
 
 def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception) -> bool:
-    """Whether the server refused a call as such that had a seed; the seed is then taken out, also of later calls."""
+    """Whether the server rejected a call with a seed; if so, the seed is removed from this call and all later ones."""
     if "seed" not in params or cause_of(error) is not Unmeasured.REJECTED:
         return False
     del params["seed"]
@@ -376,14 +350,14 @@ def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:
 
 
 def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, fingerprint: Any, cost: Cost) -> ProbeReply:
-    """What a probe reads in answers. A part of another form than expected counts as missing.
+    """The reply of one call, read from its answers. A part in an unexpected form counts as missing.
 
     Args:
-        call: What was asked.
+        call: The call.
         samples: The answers.
-        logprobs: Log-probabilities of the first, as the server gave them.
-        fingerprint: What the server calls its configuration.
-        cost: What the call cost.
+        logprobs: Log-probabilities of the first answer, in the server's form.
+        fingerprint: The server's name for its configuration.
+        cost: The cost of the call.
     """
     items = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
@@ -404,14 +378,14 @@ def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, finge
 
 
 def _unfinished(sample: Sample) -> bool:
-    """Whether the longest answer was spent before the answer began, as models do that think first."""
+    """Whether a model that thinks first spent all its tokens before the answer began."""
     return not (sample.text or sample.tool_calls) and str(sample.finish_reason).lower() in ("length", "max_tokens")
 
 
 def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], bool | None]:
-    """Alternatives of the first token, and whether every token taken is the likeliest listed at its place.
+    """Alternatives of the first token, and whether every chosen token is the likeliest listed at its place.
 
-    The second is None when a place lists no alternative. A near tie counts as likeliest.
+    The second is None if a place lists no alternative. A near tie counts as likeliest.
     """
     first: tuple[tuple[str, float], ...] = ()
     argmax: bool | None = True if items else None

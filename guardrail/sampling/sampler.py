@@ -22,7 +22,7 @@ from ..bindings import binding_settings, native_settings
 from ..errors import UsageError, describe_error
 from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
-from .calls import Call, Reply, amake_calls, make_calls
+from .calls import Call, Reply, make_calls
 from .effects import Effect, Steps, arun, run
 from .follow_ups import Round, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
@@ -82,7 +82,7 @@ class Sampler:
         """`draw` as steps of a larger computation."""
         drawn = yield from self._answers(prompts)
         if self.question is not None:
-            drawn = [one.model_copy(update={"question": self.question}) for one in drawn]
+            drawn = [sample_set.model_copy(update={"question": self.question}) for sample_set in drawn]
         return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
 
     def draw_behind_steps(self, messages: Sequence[BaseMessage], primary: Sample) -> Steps[SampleSet]:
@@ -92,11 +92,11 @@ class Sampler:
             (drawn,) = yield from replace(self, first=0)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
-        (found,) = yield from ask_follow_ups([messages], [whole], self.plan, self._follow_up)
-        return found
+        (complete,) = yield from ask_follow_ups([messages], [whole], self.plan, self._follow_up)
+        return complete
 
-    def _follow_up(self, asked: Round) -> Steps[list[SampleSet]]:
-        return replace(self, plan=asked.plan, name=asked.name)._answers(asked.prompts)
+    def _follow_up(self, one_round: Round) -> Steps[list[SampleSet]]:
+        return replace(self, plan=one_round.plan, name=one_round.name)._answers(one_round.prompts)
 
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
@@ -114,10 +114,7 @@ class Sampler:
                 "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
             )
         calls = self._calls(prompts)
-        replies: list[Reply] = yield Effect(
-            lambda: make_calls(self.model, calls, self.callbacks, self.max_concurrency),
-            lambda: amake_calls(self.model, calls, self.callbacks, self.max_concurrency),
-        )
+        replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency)
         each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
         return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
 
@@ -129,17 +126,17 @@ class Sampler:
             return lambda: draw(prompts, plan, seeds=seeds, **self._native_settings(draw))
 
         try:
-            given: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
-            return [only_readable(drawn) for drawn in given]
+            sets: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
+            return [only_readable(drawn) for drawn in sets]
         except UsageError:
             raise
         except Exception as error:
             if len(prompts) == 1:
                 return [_failed(prompts[0], error)]
-        found = []  # one bad prompt must not fail the others: it is found by drawing one at a time
+        each_alone = []  # one bad prompt must not fail the others: it is found by drawing one at a time
         for messages in prompts:
-            found += yield from self._natively(model, [messages])
-        return found
+            each_alone += yield from self._natively(model, [messages])
+        return each_alone
 
     def _native_settings(self, draw: Callable[..., Any]) -> dict[str, Any]:
         """Keywords of a native sampler's method beside prompts, plan and seeds."""
@@ -173,8 +170,8 @@ class Sampler:
         """
         if not seeded(self.model):
             return lambda index: {}
-        known = request_seed(self.plan, messages)
-        seed = secrets.randbits(63) if known is None else known
+        fixed = request_seed(self.plan, messages)
+        seed = secrets.randbits(63) if fixed is None else fixed
         return lambda index: {"seed": call_seed(seed, 1 + index)}
 
 

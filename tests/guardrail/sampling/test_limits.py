@@ -339,7 +339,7 @@ def test_a_probe_that_waits_for_a_slot_keeps_nobody_waiting_who_holds_it() -> No
 
 def _probing(model: BaseChatModel) -> bool:
     """Whether a probe of this model was announced to other threads."""
-    return bool(prober._of(model).threads)
+    return bool(prober._of(model).asking)
 
 
 class Judging(Busy):

@@ -34,6 +34,7 @@ from guardrail.guard.endpoint_trust import (
     surprising,
 )
 from guardrail.sampling import prober as _probe
+from guardrail.sampling.effects import arun
 from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
 from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
 from guardrail.testing import ScriptedChat, make_artifact
@@ -560,7 +561,7 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
     trust, now = trusting(model)
 
     def check() -> EndpointProblem:
-        return asyncio.run(trust.acheck()) if asynchronous else trust.check()
+        return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
 
     assert check().reason is Unmeasured.DEGENERATE_SAMPLES
     made = len(model._seen)
@@ -586,7 +587,7 @@ def test_a_second_probe_that_fails_is_made_again(asynchronous: bool) -> None:
     trust, _ = trusting(model)
 
     def check() -> EndpointProblem:
-        return asyncio.run(trust.acheck()) if asynchronous else trust.check()
+        return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
 
     assert check().reason is None
     trust._again = True  # as after an alarm
@@ -603,7 +604,7 @@ def test_a_second_probe_that_was_cancelled_is_made_again() -> None:
     assert trust.check().reason is None
 
     async def cancelled() -> None:
-        task = asyncio.create_task(trust.acheck())
+        task = asyncio.create_task(arun(trust.check_steps()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
