@@ -206,7 +206,7 @@ def worded(wording: Wording, verdict: Verdict) -> str:
 
     Args:
         wording: A function of the verdict, or a text with any of {reason}, {detail}, {uncertainty}, {threshold},
-            {alpha}, {estimator}, {calls} and {next}; other braces stay as they are.
+            {alpha}, {estimator}, {calls} and {next}; other braces stay unchanged.
         verdict: The abstention.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Probe, draw, decide, observe: how a prompt gets its verdict, for every wrapper of a model.
+"""Probe, draw, decide, observe: the steps from a prompt to its verdict, for every wrapper of a model.
 
 Written once as steps without I/O (`guardrail.sampling.effects`); `Guardrail`, `Cascade`, the model of a guarded agent
 and the guards of agent frameworks take these steps, in threads or on an event loop.
@@ -43,10 +43,10 @@ _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.S
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What the gates say about one prompt's candidate.
+    """The verdicts of the gates on one prompt's candidate.
 
     Attributes:
-        drawn: What was drawn.
+        drawn: The sample set.
         verdict: The verdict that counts: the first that holds the candidate back, otherwise the first; None if no gate
             judges the candidate, which may then pass.
         by_name: The verdict of each gate that judges the candidate, by its name.
@@ -58,16 +58,16 @@ class Assessment:
 
     @property
     def accepted(self) -> bool:
-        """Whether every gate that judges the candidate accepts it, or none does judge it."""
+        """Whether every gate that judges the candidate accepts it; True if none judges it."""
         return self.verdict is None or self.verdict.accepted
 
     @property
     def is_result(self) -> bool:
         """Whether any gate's verdict is an abstention that nothing draws again, see `Verdict.is_result`.
 
-        An infeasible gate is left out: it accepts nothing, so another draw selects nothing.
+        An infeasible gate does not count: it accepts nothing, so another draw selects nothing.
         """
-        return any(one.is_result and one.reason is not Reason.INFEASIBLE for one in self.by_name.values())
+        return any(verdict.is_result and verdict.reason is not Reason.INFEASIBLE for verdict in self.by_name.values())
 
 
 class Abstentions:
@@ -75,14 +75,14 @@ class Abstentions:
 
     Retries, middleware and hooks that take an abstention for a failure ask again. If that drew again, they would go on
     until a wrong answer happens to look certain, and the error rate among answers would be what the retries make of it.
-    So every abstention that depends on the question (`Assessment.is_result`) is kept for a while, by a digest of the
-    prompt, the plan with its tools and answer format, and the artifacts; of the rest only the verdict is kept, in
-    memory. Acceptances, failures of the transport and what an alarm held back are not remembered.
+    So every abstention that depends on the question (`Assessment.is_result`) stays in memory for a while, under a
+    digest of the prompt, the plan with its tools and answer format, and the artifacts. Of the samples nothing is kept
+    but their verdict. Acceptances, failures of the transport and answers that an alarm held back are not remembered.
 
     Shared by threads, tasks and the guards that it is given to. A deep copy remembers nothing.
 
     Args:
-        seconds: How long, from the draw on; 0 remembers nothing.
+        seconds: Lifetime from the draw on; 0 remembers nothing.
         most: Abstentions that are remembered at once; the oldest make room.
         clock: Seconds that only grow.
     """
@@ -98,11 +98,11 @@ class Abstentions:
         return Abstentions(self.seconds, most=self._most, clock=self._clock)
 
     def get(self, key: str) -> Assessment | None:
-        """What was noted under a key; its cost is 0, as nothing was drawn for it now."""
+        """The assessment stored under a key, or None; its cost is 0, because nothing is drawn for it now."""
         with self._lock:
             self._expire()
-            found = self._known.get(key)
-        return None if found is None else found[1]
+            entry = self._known.get(key)
+        return None if entry is None else entry[1]
 
     def note(self, key: str, assessment: Assessment) -> None:
         """Remember an assessment if it is a result; the first one under a key stays."""
@@ -112,7 +112,7 @@ class Abstentions:
             assessment,
             drawn=SampleSet(question=assessment.drawn.question, primary=assessment.drawn.primary),
             verdict=_again(assessment.verdict),
-            by_name={name: _again(one) for name, one in assessment.by_name.items()},
+            by_name={name: _again(verdict) for name, verdict in assessment.by_name.items()},
         )
         with self._lock:
             self._expire()
@@ -165,7 +165,7 @@ class Assessor:
         question: str | None = None,
         turns: str | None = None,
     ) -> Steps[Assessment]:
-        """The verdict on one prompt: probe, draw, decide, observe; or the one that `Abstentions` remembers.
+        """The verdict on one prompt: probe, draw, decide, observe; or the abstention that `Abstentions` remembers.
 
         Observers see a remembered abstention once, when it is new.
 
@@ -177,41 +177,41 @@ class Assessor:
         """
         memory = None if in_sample() else self.abstentions
         key = "" if memory is None else self._key(messages)
-        known = None if memory is None else memory.get(key)
-        if known is not None:
-            return known
+        remembered = None if memory is None else memory.get(key)
+        if remembered is not None:
+            return remembered
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
             plan = self.sampler.plan
             if problem.reason is not None:  # the primary answer alone, for a person to see
                 plan = plan.primary_only()
-            found = yield from draw_until_decided(
+            waves = yield from draw_until_decided(
                 replace(self.sampler, plan=plan, callbacks=callbacks, question=question),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
                 primary_first=self.primary_first,
             )
-            drawn = self.usable(problem.apply_to(found.drawn))
-            by_name = yield from self._decide(found if drawn is found.drawn else Drawn(drawn))
+            drawn = self.usable(problem.apply_to(waves.drawn))
+            by_name = yield from self._decide(waves if drawn is waves.drawn else Drawn(drawn))
             if not by_name:
                 return Assessment(drawn)
             verdict = self.trust.record(strictest(by_name.values()), problem)
             if turns is not None:
                 why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
                 verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
-            seen = yield from self.observers.apply_steps(verdict, messages)
-            made = Assessment(drawn, seen, by_name)
+            final = yield from self.observers.apply_steps(verdict, messages)
+            assessment = Assessment(drawn, final, by_name)
             if memory is not None and problem.reason is None:
-                memory.note(key, made)
-            return made
+                memory.note(key, assessment)
+            return assessment
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
     ) -> Steps[Assessment]:
         """The verdict on an answer that was served already: only its samples are drawn, all of them.
 
-        Nothing is remembered: each answer that was served is an answer of its own.
+        Nothing is remembered: each answer that was served needs its own verdict.
 
         Args:
             messages: The prompt.
@@ -226,8 +226,8 @@ class Assessor:
             drawn = self.usable(problem.apply_to(drawn))
             by_name = yield from self._decide(Drawn(drawn))
             verdict = self.trust.record(strictest(by_name.values()), problem)
-            seen = yield from self.observers.apply_steps(verdict, messages)
-            return Assessment(drawn, seen, by_name)
+            final = yield from self.observers.apply_steps(verdict, messages)
+            return Assessment(drawn, final, by_name)
 
     def served_verdict(self, messages: Sequence[BaseMessage], served: Sample, question: str) -> Verdict:
         """The verdict of `observe_steps`, drawn in this thread; at least one gate must judge the answer."""
@@ -236,34 +236,34 @@ class Assessor:
         return verdict
 
     def _key(self, messages: Sequence[BaseMessage]) -> str:
-        """Digest of all that makes a prompt the same; ids and response metadata of messages do not count."""
-        asked = [
+        """Digest of everything that makes two prompts equal; ids and response metadata of messages do not count."""
+        prompt = [
             [role_of(message), _content(message), *(getattr(message, part, None) for part in _PARTS)]
             for message in messages
         ]
-        what = (self.step, sorted(_by_digest(self.gates(None))), self.sampler.plan, asked)
-        return sha256_hex(repr(what).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
+        identity = (self.step, sorted(_by_digest(self.gates(None))), self.sampler.plan, prompt)
+        return sha256_hex(repr(identity).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
 
-    def _decide(self, found: Drawn) -> Steps[dict[str, Verdict]]:
+    def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
-        concerned = self.gates(found.drawn.primary)
-        known: dict[str, Verdict] = {}
+        concerned = self.gates(waves.drawn.primary)
+        by_digest: dict[str, Verdict] = {}
         for digest, gate in _by_digest(concerned).items():
-            settled = found.settled.get(digest)
+            settled = waves.settled.get(digest)
             verdict: Verdict = yield computation(
-                partial(decide, found.drawn, gate.artifact, gate.estimator, settled=settled),
-                slow=settled is None and gate.estimator.takes_time(found.drawn),
+                partial(decide, waves.drawn, gate.artifact, gate.estimator, settled=settled),
+                slow=settled is None and gate.estimator.takes_time(waves.drawn),
             )
-            known[digest] = gate.signed(verdict)
-        return {name: known[gate.artifact.digest] for name, gate in concerned.items()}
+            by_digest[digest] = gate.signed(verdict)
+        return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
 
 
 def _content(message: BaseMessage) -> Any:
-    """What a message says, without the ids of its blocks: LangChain's constructors make new ones each time."""
+    """The content of a message, without the ids of its blocks: LangChain's constructors make new ones each time."""
     blocks: Any = message.content
     if isinstance(blocks, str):
         return blocks
-    return [{k: v for k, v in one.items() if k != "id"} if isinstance(one, dict) else one for one in blocks]
+    return [{k: v for k, v in block.items() if k != "id"} if isinstance(block, dict) else block for block in blocks]
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
@@ -271,9 +271,9 @@ def strictest(verdicts: Iterable[Verdict]) -> Verdict:
 
     "Infeasible" and "unmeasured" come before "above the threshold", so that a person learns of a fault.
     """
-    given = list(verdicts)
-    held = [verdict for verdict in given if not verdict.accepted]
-    return min(held, key=lambda verdict: _ORDER.index(verdict.reason)) if held else given[0]
+    candidates = list(verdicts)
+    abstentions = [verdict for verdict in candidates if not verdict.accepted]
+    return min(abstentions, key=lambda verdict: _ORDER.index(verdict.reason)) if abstentions else candidates[0]
 
 
 def _by_digest(gates: Mapping[str, Gate]) -> dict[str, Gate]:

@@ -1,4 +1,4 @@
-"""What chat models that guard have in common: settings are checked, calls are bounded, a stream is one chunk."""
+"""Base of the chat models that guard: settings are checked, calls are bounded, a stream is one chunk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ class SteppedChatModel(BaseChatModel):
 
     @abstractmethod
     def _answer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
         """The steps to the result of one call.
 
@@ -48,7 +52,7 @@ class SteppedChatModel(BaseChatModel):
             messages: The prompt.
             stop: Stop strings of the call.
             run_manager: Callbacks of the call's run.
-            given: Other arguments of the call.
+            arguments: Other arguments of the call.
         """
 
     def _generate(
@@ -101,13 +105,13 @@ class GuardedChatModel(SteppedChatModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_settings(cls, given: Any) -> Any:
+    def _known_settings(cls, settings: Any) -> Any:
         """Refuse unknown settings: a misspelt one would silently keep its default."""
-        if isinstance(given, Mapping):
-            for name in given:
+        if isinstance(settings, Mapping):
+            for name in settings:
                 if name not in cls.model_fields and name != _STREAMING:
                     raise UsageError(f"{cls.__name__} has no setting {name!r}; {cls._way_out(str(name))}")
-        return given
+        return settings
 
     @classmethod
     def _way_out(cls, name: str) -> str:
@@ -135,11 +139,12 @@ class GuardedChatModel(SteppedChatModel):
 
         Args:
             *own: This guard's artifacts.
-            path: What follows an abstention, if it is not ``on_abstain``.
-            place: Where that was given.
+            path: The path after an abstention, if it is not ``on_abstain``.
+            place: The argument that gave it.
 
         Raises:
-            UsageError: It has a guard of one of these artifacts, or of one fitted on the same scores (``artifact.at``).
+            UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores
+                (``artifact.at``).
         """
         for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
             if path is not _ABSENT and self._memory() and self._memory() == guard._memory():
@@ -152,9 +157,9 @@ class GuardedChatModel(SteppedChatModel):
                 )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what LangChain sets (``callbacks``, ``tags``, ...); refuse the guard's settings.
+        """Set a field of LangChain's (``callbacks``, ``tags``, ...); refuse the guard's settings.
 
-        They were checked together when the guard was made, and what it does was made of them.
+        The settings were checked together when the guard was made, and its parts were built from them.
 
         Raises:
             UsageError: One of the guard's settings.
@@ -173,7 +178,7 @@ class GuardedChatModel(SteppedChatModel):
         return type(self)(**{**self._given(), **self._memory(), **update})
 
     def _given(self) -> dict[str, Any]:
-        """The fields that were given."""
+        """The fields that the caller set."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def _memory(self) -> dict[str, Any]:
@@ -181,17 +186,17 @@ class GuardedChatModel(SteppedChatModel):
         return {}
 
     def configurable_fields(self, **kwargs: Any) -> Any:
-        """As for any Runnable; the guards that are made of it share one memory of abstentions."""
+        """`Runnable.configurable_fields`; the guards made by it share one memory of abstentions."""
         return super(GuardedChatModel, type(self)(**{**self._given(), **self._memory()})).configurable_fields(**kwargs)
 
     def with_fallbacks(self, fallbacks: Sequence[Any], **settings: Any) -> Any:
-        """As for any Runnable; a guard of the same model and calibration is refused.
+        """`Runnable.with_fallbacks`; a guard of the same model and calibration is refused.
 
         Raises:
             UsageError: A fallback leads to such a guard, which would draw the same question again.
         """
-        for one in fallbacks:
-            self._refuse_itself(*self._artifacts(), path=one, place="with_fallbacks")
+        for fallback in fallbacks:
+            self._refuse_itself(*self._artifacts(), path=fallback, place="with_fallbacks")
         return super().with_fallbacks(fallbacks, **settings)
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
@@ -228,24 +233,24 @@ class GuardedChatModel(SteppedChatModel):
     def batch_as_completed(
         self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
     ) -> Iterator[tuple[int, Any]]:
-        """`batch`, each result with its number as soon as it is there."""
-        found = super().batch_as_completed(inputs, config, **kwargs)
-        with bounded(limit_of(config)):  # all begin here, and take the limit with them
-            one = next(found, None)
-        while one is not None:
-            yield one
-            one = next(found, None)
+        """`batch`, each result with its number as soon as it arrives."""
+        results = super().batch_as_completed(inputs, config, **kwargs)
+        with bounded(limit_of(config)):  # the first result starts all calls, and they inherit the limit
+            result = next(results, None)
+        while result is not None:
+            yield result
+            result = next(results, None)
 
     async def abatch_as_completed(
         self, inputs: Sequence[LanguageModelInput], config: Any = None, **kwargs: Any
     ) -> AsyncIterator[tuple[int, Any]]:
         """`batch_as_completed` without blocking the event loop."""
-        found = super().abatch_as_completed(inputs, config, **kwargs)
+        results = super().abatch_as_completed(inputs, config, **kwargs)
         with bounded(limit_of(config)):  # as above
-            one = await anext(found, None)
-        while one is not None:
-            yield one
-            one = await anext(found, None)
+            result = await anext(results, None)
+        while result is not None:
+            yield result
+            result = await anext(results, None)
 
     def with_retry(
         self,
@@ -255,21 +260,22 @@ class GuardedChatModel(SteppedChatModel):
         exponential_jitter_params: ExponentialJitterParams | None = None,
         stop_after_attempt: int = 3,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A guard that is asked again where the transport failed (`UnmeasuredError`).
+        """A guard that is asked again if the transport failed (`UnmeasuredError`).
 
-        It is asked again after an alarm, too, and, under "message" and "raise", after errors other than abstentions.
+        It is also asked again after an alarm and, under "message" and "raise", after errors other than abstentions.
 
         Any other abstention is never retried, even if `AbstainedError` is named here: a question is measured once, and
         drawing again until the gate accepts would void the artifact's promise. Empty, refused, unreadable and unjudged
-        answers are results, too. Neither are errors of a Runnable or handler as ``on_abstain`` retried, which may come
-        after one; a Runnable can have its own ``with_retry``. With ``on_abstain="message"`` an abstention raises
-        nothing that could be retried.
+        answers are results, too. Errors of a Runnable or handler as ``on_abstain`` are not retried either, because they
+        may come after an abstention; a Runnable can have its own ``with_retry``. With ``on_abstain="message"`` an
+        abstention raises nothing that could be retried.
 
-        A retry around a chain that holds the guard is LangChain's: it gets an abstention again without another draw
-        (``remember``), where it asks within that time.
+        A retry around a chain that holds the guard is LangChain's: if it asks within the time of ``remember``, it gets
+        the abstention again without another draw.
 
         Args:
-            retry_if_exception_type: As LangChain's: types, or a function of the error. It can only narrow the above.
+            retry_if_exception_type: Types, or a function of the error, as in LangChain. It can only narrow the rule
+                above.
             wait_exponential_jitter: As LangChain's.
             exponential_jitter_params: As LangChain's.
             stop_after_attempt: As LangChain's.
@@ -326,28 +332,28 @@ class GuardedChatModel(SteppedChatModel):
 
 
 def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
-    """The guards that an abstention path leads to, as far as it can be seen: not within functions."""
+    """The guards that an abstention path leads to, except those that only a function refers to."""
     if isinstance(path, GuardedChatModel):
         yield path
         yield from _guards_in(getattr(path, "on_abstain", None))
     elif isinstance(path, Runnable):
-        found = [getattr(path, name, None) for name in ("bound", "runnable", "default", "mapper")]
+        inner = [getattr(path, name, None) for name in ("bound", "runnable", "default", "mapper")]
         lists = [getattr(path, name, ()) for name in ("steps", "fallbacks")]
         tables = [vars(path).get(name) or {} for name in ("steps__", "alternatives", "runnables")]
-        for one in (*found, *chain(*lists), *chain(*(table.values() for table in tables))):
-            yield from _guards_in(one)
-        for _, one in getattr(path, "branches", ()):
-            yield from _guards_in(one)
+        for held_path in (*inner, *chain(*lists), *chain(*(table.values() for table in tables))):
+            yield from _guards_in(held_path)
+        for _, held_path in getattr(path, "branches", ()):
+            yield from _guards_in(held_path)
 
 
-# -- What may be tried again around a guard: failures of the transport. Every other abstention is a result -------------
-# Drawing again after an abstention ends when a wrong answer happens to look certain; the error rate among
-# answers is then what the retries make of it, not the calibrated one. The same holds for empty, refused, unreadable and
-# unjudged answers, which come with certain questions. `guardrail.guard.assess.Abstentions` holds retries off that this
-# file cannot see.
+# -- Retries around a guard: only failures of the transport may be retried, every other abstention is a result
+# ----------- Drawing again after an abstention ends when a wrong answer happens to look certain; the retries then
+# determine the error rate among answers, not the calibration. The same holds for empty, refused, unreadable and
+# unjudged answers, which come with certain questions. Retries that this file cannot see get the abstention again from
+# `guardrail.guard.assess.Abstentions`.
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-"""Types of exceptions, or a function that says yes."""
+"""Types of exceptions, or a function that returns True for those to retry."""
 
 
 def is_result(verdict: Verdict) -> bool:
@@ -359,8 +365,8 @@ def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
     """Whether a guard that raised this may be asked again.
 
     Args:
-        error: What it raised.
-        on_abstain: The guard's. Of a Runnable or a handler any error may come after a measured abstention.
+        error: The error that it raised.
+        on_abstain: The guard's setting. Any error of a Runnable or a handler may come after a measured abstention.
     """
     if not isinstance(on_abstain, str):
         return False
@@ -368,10 +374,10 @@ def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
 
 
 class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]
-    """A guard that is asked again where that is allowed, each question of a batch by itself.
+    """A guard that is asked again if the error allows it, each question of a batch by itself.
 
-    LangChain's own batch asks every question that failed again if the first of them may be, and may give one question's
-    answer to another (langchain-core 1.7 and 1.8).
+    LangChain's own batch repeats every failed question if the first of them may be repeated, and may give one question
+    the answer to another (langchain-core 1.7 and 1.8).
     """
 
     def batch(
@@ -399,14 +405,14 @@ class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-re
             return await Runnable.abatch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
 
     def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """The guard with these settings instead: two retries around each other would ask again all the same."""
+        """The guard with these settings instead: two nested retries would multiply their attempts."""
         return self.bound.with_retry(**settings)
 
     @classmethod
     def of(
         cls, guard: Runnable[LanguageModelInput, AIMessage], on_abstain: Any, wanted: Retriable, **settings: Any
     ) -> Retry:
-        """A guard that retries what is wanted and allowed."""
+        """A guard that retries the errors that the caller names and the promise allows."""
 
         def retried(error: BaseException) -> bool:
             asked_for = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)

@@ -33,12 +33,12 @@ from .structured import TRANSPORT
 __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 
 GOES_ON = frozenset({Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
-"""Why a stage may be unmeasured and the next one still be asked: its model has no answer to this very question, as it
-had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
+"""Reasons of an unmeasured stage after which the next one is asked: its model has no answer to this very question, as
+it had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
 
 
 class CascadeVerdict(Verdict):
-    """What a cascade decided: the verdict of the last stage that was asked, with the cost and promise of the system."""
+    """The verdict of the last stage that was asked, with the cost and the promise of the whole cascade."""
 
     stage: int
     """Number of that stage, from 1. It gave the answer if the verdict accepts."""
@@ -51,7 +51,7 @@ class CascadeVerdict(Verdict):
         return any(stage.is_result for stage in self.stages)
 
     def to_metadata(self) -> dict[str, Any]:
-        """Plain JSON; what stages held back is left out, as in `Verdict.to_metadata`."""
+        """Plain JSON without the answers that stages held back, as in `Verdict.to_metadata`."""
         whole = {name: getattr(self, name) for name in Verdict.model_fields}
         return {
             **Verdict(**whole).to_metadata(),
@@ -136,7 +136,7 @@ class Cascade(GuardedChatModel):
     def _by_name(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             return value
-        return [resolve_model(one) if isinstance(one, str) else one for one in value]
+        return [resolve_model(model) if isinstance(model, str) else model for model in value]
 
     @field_validator("artifact", mode="before")
     @classmethod
@@ -187,18 +187,18 @@ class Cascade(GuardedChatModel):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def _verdict(
-        self, messages: Sequence[BaseMessage], callbacks: Callbacks, given: Mapping[str, Any] | None = None
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
     ) -> Steps[CascadeVerdict]:
         verdicts: list[tuple[int, Verdict]] = []
         with self._observers.around("guard"):
             for number, guard in self._asked:
-                verdict = yield from guard._verdict(messages, callbacks, given)
+                verdict = yield from guard._verdict(messages, callbacks, arguments)
                 verdicts.append((number, verdict))
                 if not _goes_on(verdict):
                     break
-            seen = yield from self._observers.apply_steps(self._of_system(verdicts), messages)
-        assert isinstance(seen, CascadeVerdict), "observers change fields, not the kind"
-        return seen
+            final = yield from self._observers.apply_steps(self._of_system(verdicts), messages)
+        assert isinstance(final, CascadeVerdict), "observers change fields, not the kind"
+        return final
 
     def _of_system(self, verdicts: Sequence[tuple[int, Verdict]]) -> CascadeVerdict:
         number, last = verdicts[-1]
@@ -227,16 +227,24 @@ class Cascade(GuardedChatModel):
 
     def _memory(self) -> dict[str, Any]:
         own = self.stage_settings or [{} for _ in self._guards]
-        return {"stage_settings": [{**one, **guard._memory()} for one, guard in zip(own, self._guards, strict=True)]}
+        return {
+            "stage_settings": [
+                {**settings, **guard._memory()} for settings, guard in zip(own, self._guards, strict=True)
+            ]
+        }
 
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _answer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
-        self._refuse_overrides(stop, given)
+        self._refuse_overrides(stop, arguments)
         callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks, given)
+        verdict = yield from self._verdict(messages, callbacks, arguments)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             message = accepted_answer(verdict, self._named(verdict))
@@ -250,11 +258,11 @@ class Cascade(GuardedChatModel):
         return self.artifact.stages[verdict.stage - 1].model.model
 
     def _refuse_overrides(self, stop: Sequence[str] | None, kwargs: Mapping[str, Any]) -> None:
-        given = sorted(kwargs.keys() - TRANSPORT) + (["stop"] if stop is not None else [])
-        if given:
+        overrides = sorted(kwargs.keys() - TRANSPORT) + (["stop"] if stop is not None else [])
+        if overrides:
             raise ArtifactMismatchError(
-                f"call arguments {given} would change how answers are drawn; the artifact fixes that. Leave them out, "
-                "or calibrate with the settings you want."
+                f"call arguments {overrides} would change how answers are drawn; the artifact fixes that. "
+                "Leave them out, or calibrate with the settings you want."
             )
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:

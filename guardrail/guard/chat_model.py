@@ -186,36 +186,36 @@ class Guardrail(GuardedChatModel):
         # One endpoint: it is probed once, and its samples are watched over all segments.
         parts = {name: artifact.in_segment(name) for name in artifact.segments.outcomes}
         others = artifact.in_segment(None)
-        found = [agreement_rate(one, estimator.needs, stops_early=True) for one in (others, *parts.values())]
-        rate = max((one for one in found if one is not None), default=None)
+        rates = [agreement_rate(part, estimator.needs, stops_early=True) for part in (others, *parts.values())]
+        rate = max((each for each in rates if each is not None), default=None)
         trust = EndpointTrust(self.model, artifact.plan, rate=rate, enabled=self.probe == "auto")
 
-        def made(part: CalibrationArtifact, name: str) -> Assessor:
+        def assessor_of(part: CalibrationArtifact, name: str) -> Assessor:
             gate = Gate(part, estimator, segment=name, whole=artifact.digest)
             return self._made(gate, observers, memory, trust if part.threshold is not None else None)
 
-        self._assessor = made(others, ALL_OTHERS)
-        self._by_segment = {name: made(part, name) for name, part in parts.items()}
+        self._assessor = assessor_of(others, ALL_OTHERS)
+        self._by_segment = {name: assessor_of(part, name) for name, part in parts.items()}
         return self
 
     def _made(
         self, gate: Gate, observers: Observers, memory: Abstentions, trust: EndpointTrust | None = None
     ) -> Assessor:
-        """What assesses prompts by one threshold."""
+        """The assessor of prompts by one threshold."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
             self.switch.check(artifact.threshold)
-        # Where nothing can be accepted anyway, the primary answer alone is drawn, for a person to see.
+        # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
-        wanted = artifact.threshold is not None and (
+        stops_early = artifact.threshold is not None and (
             self.early_stopping == "on"
             or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
         )
-        if wanted and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
+        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
-        early = wanted and can_stop_early(plan, estimator)
+        early = stops_early and can_stop_early(plan, estimator)
         gate = replace(gate, early="all" if early else "none")
-        rate = agreement_rate(artifact, estimator.needs, stops_early=wanted)
+        rate = agreement_rate(artifact, estimator.needs, stops_early=stops_early)
         return Assessor(
             sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
@@ -250,22 +250,22 @@ class Guardrail(GuardedChatModel):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
-        """The turns of a prompt that are to be marked, as there were none such at calibration; None if there were.
+        """The turns of a prompt, if no calibration prompt had them and the verdict must say so; otherwise None.
 
         Raises:
-            ArtifactMismatchError: There were none such, and ``turns`` is "refuse".
+            ArtifactMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
         """
-        found = self.artifact.unknown_turns(messages)
-        if found is not None and self.turns == "refuse":
+        unknown = self.artifact.unknown_turns(messages)
+        if unknown is not None and self.turns == "refuse":
             raise ArtifactMismatchError(
                 f"this artifact was calibrated on prompts with the turns {self.artifact.turns or (ONE_QUESTION,)}, "
-                f"received {found[:200]!r}. Ask one question at a time, calibrate on conversations "
+                f"received {unknown[:200]!r}. Ask one question at a time, calibrate on conversations "
                 '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
             )
-        return found
+        return unknown
 
     def _verdict(
-        self, messages: Sequence[BaseMessage], callbacks: Callbacks, given: Mapping[str, Any] | None = None
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
     ) -> Steps[Verdict]:
         artifact = self.artifact
         if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
@@ -274,7 +274,7 @@ class Guardrail(GuardedChatModel):
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
         assessor = self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
-        transport = {name: value for name, value in (given or {}).items() if name in TRANSPORT}
+        transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}
         if transport:
             assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
         assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
@@ -287,13 +287,17 @@ class Guardrail(GuardedChatModel):
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _answer(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
         if self.mode == "observe":
-            return (yield from self._pass_through(messages, stop, run_manager, given))
-        form = form_of(self.artifact.plan, stop, given)
+            return (yield from self._pass_through(messages, stop, run_manager, arguments))
+        form = form_of(self.artifact.plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
-        verdict = yield from self._verdict(messages, callbacks, given)
+        verdict = yield from self._verdict(messages, callbacks, arguments)
         note_verdict(run_manager, verdict)
         if verdict.accepted:
             message = accepted_answer(verdict, self.artifact.model.model)
@@ -307,7 +311,7 @@ class Guardrail(GuardedChatModel):
 
     @property
     def observed(self) -> Observed:
-        """Under "observe": what became of the answers so far."""
+        """Under "observe": counts of the answers so far."""
         return self._queue.observed
 
     def drain(self, seconds: float) -> bool:
@@ -335,11 +339,11 @@ class Guardrail(GuardedChatModel):
         )
 
     def _served_assessor(self, messages: Sequence[BaseMessage]) -> Assessor:
-        """What measures a served answer.
+        """The assessor of a served answer.
 
         Raises:
             ArtifactMismatchError: The prompt is not like those of calibration.
-            UsageError: Nothing names its segment.
+            UsageError: Its segment is not named.
         """
         artifact = self.artifact
         artifact.prompt.check(messages, artifact.plan.options)
@@ -348,34 +352,38 @@ class Guardrail(GuardedChatModel):
         return self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
 
     def _pass_through(
-        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
         """The model's own answer, unchanged."""
         config = RunnableConfig(callbacks=child_callbacks(run_manager))
         ends = None if stop is None else list(stop)
-        call = partial(self.model.invoke, list(messages), config, stop=ends, **given)
-        acall = partial(self.model.ainvoke, list(messages), config, stop=ends, **given)
+        call = partial(self.model.invoke, list(messages), config, stop=ends, **arguments)
+        acall = partial(self.model.ainvoke, list(messages), config, stop=ends, **arguments)
         message: AIMessage = yield Effect(call, acall)
-        self._observe(messages, stop, given, message, key=str(getattr(run_manager, "run_id", None) or uuid4()))
+        self._observe(messages, stop, arguments, message, key=str(getattr(run_manager, "run_id", None) or uuid4()))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _observe(
         self,
         messages: Sequence[BaseMessage],
         stop: Sequence[str] | None,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         message: AIMessage | None,
         *,
         key: str,
     ) -> None:
-        """Have an answer measured in the background, if it is chosen and is what the plan would have drawn.
+        """Have an answer measured in the background, if it is chosen and was drawn as the plan draws.
 
-        None is the answer of a stream that failed or that the caller left.
+        The message is None if its stream failed or the caller left it.
         """
 
         def prepared(answer: Sample) -> Callable[[], Verdict] | None:
             assessor = self._served_assessor(messages)
-            if message is None or unlike_calls(self.model, self.artifact.plan, stop, given, message):
+            if message is None or unlike_calls(self.model, self.artifact.plan, stop, arguments, message):
                 return None
             return partial(assessor.served_verdict, messages, answer, self.artifact.prompt.question_of(messages))
 
@@ -427,16 +435,20 @@ class Guardrail(GuardedChatModel):
             self._observe_stream(input, stop, kwargs, whole if ended else None)
 
     def _observe_stream(
-        self, input: LanguageModelInput, stop: list[str] | None, given: Mapping[str, Any], whole: AIMessageChunk | None
+        self,
+        input: LanguageModelInput,
+        stop: list[str] | None,
+        arguments: Mapping[str, Any],
+        whole: AIMessageChunk | None,
     ) -> None:
         message = None if whole is None else message_chunk_to_message(whole)
         assert message is None or isinstance(message, AIMessage)
-        self._observe(self._convert_input(input).to_messages(), stop, given, message, key=str(uuid4()))
+        self._observe(self._convert_input(input).to_messages(), stop, arguments, message, key=str(uuid4()))
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 
     def bind(self, **kwargs: Any) -> Any:
-        """Bind what was bound at calibration, or settings of transport; anything else is refused here.
+        """Bind the tools and the format of calibration, or settings of transport; anything else is refused here.
 
         Raises:
             ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
@@ -454,17 +466,17 @@ class Guardrail(GuardedChatModel):
         response_format: Any = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """The guard for callers that bind tools: exactly those it was calibrated with, in any order.
+        """The guard for callers that bind tools: exactly the tools of its calibration, in any order.
 
-        An abstention makes no tool call. Where the caller forces a call, a text is not an answer, so it raises
+        An abstention makes no tool call. If the caller forces a call, a text is not an answer, so it raises
         `AbstainedError` unless ``on_abstain`` gives a call.
 
         Args:
             tools: Functions, classes, LangChain tools or schemas.
-            tool_choice: As at calibration, or None.
-            strict: As at calibration.
-            response_format: As at calibration, or None.
-            **kwargs: Nothing that changes how answers are drawn.
+            tool_choice: The choice of calibration, or None.
+            strict: The value of calibration.
+            response_format: The format of calibration, or None.
+            **kwargs: Settings that do not change how answers are drawn.
 
         Raises:
             ArtifactMismatchError: The artifact was calibrated without these tools; the message names the way out.
@@ -475,8 +487,10 @@ class Guardrail(GuardedChatModel):
             own: Any = self.model.bind_tools(tools, **{k: v for k, v in named.items() if v is not None}, **kwargs)
             passed: Runnable[LanguageModelInput, AIMessage] = self.bind(**own.kwargs)
             return passed
-        asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
-        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
+        bindings = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
+        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(
+            **bindings.model_dump(exclude_defaults=True), **kwargs
+        )
         return bound
 
     def with_structured_output(
@@ -496,9 +510,9 @@ class Guardrail(GuardedChatModel):
         Args:
             schema: Pydantic class, TypedDict, JSON schema or OpenAI tool.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error".
-            method: "function_calling", "json_schema" or "json_mode". Default: what the artifact was calibrated with.
-            strict: As at calibration.
-            **kwargs: Nothing that changes how answers are drawn.
+            method: "function_calling", "json_schema" or "json_mode". Default: the method of calibration.
+            strict: The value of calibration.
+            **kwargs: Settings that do not change how answers are drawn.
 
         Raises:
             ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
@@ -509,12 +523,12 @@ class Guardrail(GuardedChatModel):
                 'Guardrail(mode="observe") does not support with_structured_output: its form differs between models. '
                 "Bind the tools or the response_format (bind_tools), or observe through the gateway."
             )
-        known = self.artifact.plan.bindings
-        method = method or method_of(known)
-        asked = wanted_bindings(schema, method, known, strict)
+        calibrated = self.artifact.plan.bindings
+        method = method or method_of(calibrated)
+        bindings = wanted_bindings(schema, method, calibrated, strict)
         form: Form = "calls" if method == "function_calling" else "format"
         bound = self.bind(
-            **asked.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
+            **bindings.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
         )
         return structured(bound, parser_of(schema, method), include_raw=include_raw)
 

@@ -1,4 +1,4 @@
-"""Whether a served answer is one that the plan would have drawn, so that a verdict on the plan's answer is about it."""
+"""Comparison of a served answer with the plan: a verdict is about it only if the plan draws in the same way."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
     stored: dict[str, Any] = {"digest": own.digest}
     stored |= {"path": str(path)} if path is not None else {"content": own.content}
     identity = own.model.model_dump(mode="json")
-    found = {"format": FORMAT, "model": identity, "artifact": stored, "settings": settings, "needs": sorted(needs)}
-    plain: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
+    config = {"format": FORMAT, "model": identity, "artifact": stored, "settings": settings, "needs": sorted(needs)}
+    plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))
     return plain
 
 
@@ -74,12 +74,12 @@ def from_config(cls: type[Guard], config: Mapping[str, Any], model: Any, given: 
 
     Raises:
         UsageError: Not such a dict, or an object it needs was not given.
-        ArtifactError: The artifact is not the one that was written down, or does not fit the model.
+        ArtifactError: The artifact differs from the stored one, or does not fit the model.
     """
-    known = config.get("format")
-    if not isinstance(known, str) or not known.startswith(FORMAT.rstrip("0123456789")):
-        raise UsageError(f"config has the format {known!r}; this library reads {FORMAT!r} (to_config()).")
-    check_version(known, FORMAT, "config", "write it again with this version's to_config()")
+    version = config.get("format")
+    if not isinstance(version, str) or not version.startswith(FORMAT.rstrip("0123456789")):
+        raise UsageError(f"config has the format {version!r}; this library reads {FORMAT!r} (to_config()).")
+    check_version(version, FORMAT, "config", "write it again with this version's to_config()")
     missing = sorted(set(config.get("needs", ())) - given.keys())
     if missing:
         raise UsageError(

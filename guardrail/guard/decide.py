@@ -24,11 +24,11 @@ class Gate:
     """A calibrated threshold, and the estimator whose values are compared with it.
 
     Attributes:
-        artifact: Where the threshold comes from.
-        estimator: The artifact's estimator, made.
+        artifact: The artifact that has the threshold.
+        estimator: The artifact's estimator.
         early: Verdicts that may be given on a bound instead of the score, before all samples are drawn.
-        segment: Segment that the threshold is of, where an artifact has several; ``artifact`` is then its part.
-        whole: Digest of the whole artifact, where ``artifact`` is a part.
+        segment: Segment of the threshold, if an artifact has several; ``artifact`` is then the part for this segment.
+        whole: Digest of the whole artifact, if ``artifact`` is a part.
     """
 
     artifact: CalibrationArtifact
@@ -38,7 +38,7 @@ class Gate:
     whole: str | None = None
 
     def signed(self, verdict: Verdict) -> Verdict:
-        """The verdict of a part in the name of the whole artifact: monitors and reviews know it by that digest."""
+        """The verdict with the digest of the whole artifact, by which monitors and reviews know it."""
         if self.whole is None:
             return verdict
         detail = f"{verdict.detail} Segment: {self.segment}."
@@ -51,10 +51,10 @@ def decide(
     """Measure, compare once, and explain.
 
     Args:
-        drawn: What was drawn for the prompt, by the artifact's plan.
+        drawn: The sample set of the prompt, drawn by the artifact's plan.
         artifact: The calibrated threshold.
         estimator: The artifact's estimator.
-        settled: The uncertainty, where drawing stopped early because it was certain (see `early_stopping`).
+        settled: The uncertainty, if drawing stopped early because the verdict was certain (see `early_stopping`).
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
@@ -89,8 +89,8 @@ def decide(
 def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
     """The part of a set that an adaptive plan measures, and the plan that part was drawn by.
 
-    The first ``plan.unanimous_at`` samples if they all mean the same, otherwise everything. "The same" is what the
-    estimator's judge says, or equal normalised strings for an estimator without one. Applied to recorded sets at
+    The first ``plan.unanimous_at`` samples if they all mean the same, otherwise everything. The estimator's judge
+    decides what is the same; without a judge, equal normalised strings are. Applied to recorded sets at
     calibration and to drawn ones at run time, so both measure the same thing.
     """
     k = plan.unanimous_at
@@ -103,22 +103,22 @@ def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) 
 
 
 def unanimous(part: SampleSet, estimator: Estimator) -> bool:
-    """Whether all samples mean the same; False where that is not known (all n are drawn then)."""
+    """Whether all samples mean the same; False if that is not known, and then all n are drawn."""
     answers = [sample.comparable for sample in part.samples]
     if part.problem is not None or not all(answers):
         return False
     try:
-        found = cluster(part.question, answers, estimator.judge or ExactJudge(), estimator.clustering)
-    except Exception:  # a judge may be the user's code; measuring will say what is wrong with it
+        clusters = cluster(part.question, answers, estimator.judge or ExactJudge(), estimator.clustering)
+    except Exception:  # a judge may be the user's code; the measurement reports its error
         return False
-    return found is not None and len(found.sizes) == 1
+    return clusters is not None and len(clusters.sizes) == 1
 
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:
     """The uncertainty, and the clusters its formula read: the judge is asked once."""
-    seen: list[Evidence] = []
-    uncertainty = measure(drawn, estimator, plan, seen=seen)
-    return uncertainty, seen[0].clusters if seen and estimator.judge is not None else None
+    evidence: list[Evidence] = []
+    uncertainty = measure(drawn, estimator, plan, seen=evidence)
+    return uncertainty, evidence[0].clusters if evidence and estimator.judge is not None else None
 
 
 def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
@@ -130,10 +130,10 @@ def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
     for text, label in zip(texts, clusters.assignment, strict=False):
         groups[label].append(text)
     n = len(clusters.assignment)
-    found = [
+    meanings = [
         Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in groups
     ]
-    return tuple(sorted(found, key=lambda meaning: -meaning.size))
+    return tuple(sorted(meanings, key=lambda meaning: -meaning.size))
 
 
 def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
@@ -185,7 +185,7 @@ def _early(settled: Uncertainty | None) -> str:
 
 
 def _sign(needs: Needs) -> str:
-    """What a high uncertainty looks like, by what the estimator reads."""
+    """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
     if needs.follow_up is not None:
         return "Asked about its own answer, the model did not stand by it clearly enough"
     if needs.samples and needs.logprobs and not needs.judge:

@@ -52,12 +52,12 @@ Gates = Callable[[Sample | None], Sequence[Gate]]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What was drawn, and the uncertainties that were known before all samples were there.
+    """A drawn set, and the uncertainties that were settled before all samples were drawn.
 
     Attributes:
-        drawn: The samples that were drawn; ``cost.saved`` counts those that were not.
+        drawn: The samples; ``cost.saved`` counts those that were not drawn.
         settled: By the digest of each gate's artifact, a bound on the same side of the threshold as the score (or the
-            reason why there is no score). Empty when the set is measured as usual.
+            reason for a missing score). Empty if the set is measured as usual.
     """
 
     drawn: SampleSet
@@ -65,7 +65,7 @@ class Drawn:
 
 
 def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[int, ...]:
-    """Numbers of samples after which to look, ending with n: (3, 6, 10) for n = 10."""
+    """Numbers of samples after which the verdict is checked, ending with n: (3, 6, 10) for n = 10."""
     ends = list(range(first, n, step))
     if ends and n - ends[-1] < 2:
         ends.pop()
@@ -73,17 +73,17 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
 
 
 def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator, data: DataFingerprint) -> bool:
-    """Whether drawing in waves is covered and saves enough calls to be worth it: what ``early_stopping="auto"`` means.
+    """Whether the promise covers drawing in waves and it saves enough calls: the meaning of ``early_stopping="auto"``.
 
-    Not where calibration left out questions that a guard would accept early (`DataFingerprint.covers_early_stopping`),
-    nor for models that draw all samples in one go and judges about which nothing is known (`has_useful_bounds`).
+    False if calibration left out questions that a guard would accept early (`DataFingerprint.covers_early_stopping`),
+    for models that draw all samples in one call, and for judges without known bounds (`has_useful_bounds`).
     """
     useful = can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
     return useful and data.covers_early_stopping
 
 
 def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
-    """Whether some of the plan's samples can decide before all are there: what ``early_stopping="on"`` means."""
+    """Whether some of the plan's samples can decide before all are drawn: the meaning of ``early_stopping="on"``."""
     whole = plan.options is None and not plan.follow_ups
     return whole and estimator.bounds is not None and len(wave_ends(plan.n)) > 1
 
@@ -93,27 +93,27 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
 
     Args:
         drawn: The first m samples, m >= 2.
-        estimator: Measures them.
+        estimator: The estimator that measures them.
         n: Samples in the full set.
 
     Returns:
-        Both ends; or an unmeasured `Uncertainty`, if the full set can have no score either; or None where nothing is
-        known.
+        Both ends; or an unmeasured `Uncertainty`, if the full set cannot have a score either; or None if the estimator
+        has no bounds.
     """
-    found: list[Evidence] = []
+    evidence_read: list[Evidence] = []
 
     def keep(evidence: Evidence) -> float:
-        found.append(evidence)
+        evidence_read.append(evidence)
         return 0.0
 
     m = len(drawn.samples)
-    seen = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
-    if not seen.measured:
-        return seen
-    if not found:
+    score = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
+    if not score.measured:
+        return score
+    if not evidence_read:
         return None
     judged = [*drawn.samples, drawn.primary] if estimator.needs.primary and drawn.primary else drawn.samples
-    ends = attainable_scores(found[0], tuple(sample.comparable for sample in judged), estimator, n)
+    ends = attainable_scores(evidence_read[0], tuple(sample.comparable for sample in judged), estimator, n)
     return estimator.unmeasured(ends.reason, ends.detail) if isinstance(ends, Missing) else ends
 
 
@@ -122,9 +122,9 @@ def decide_early(drawn: SampleSet, estimator: Estimator, n: int, threshold: floa
 
     Args:
         drawn: The first m samples of n.
-        estimator: Measures them.
+        estimator: The estimator that measures them.
         n: Samples in the full set.
-        threshold: Of the gate.
+        threshold: The gate's threshold.
     """
     m = len(drawn.samples)
     if drawn.problem is not None:
@@ -152,12 +152,12 @@ def draw_until_decided(
     """Draw a plan's samples in waves and stop as soon as every verdict is certain, or an adaptive plan says so.
 
     The samples are the plan's: the same calls with the same settings, or, from a native sampler, independent draws with
-    a seed of their own for each wave, made from the request's seed.
+    one seed for each wave, derived from the request's seed.
 
     Args:
-        sampler: Draws.
+        sampler: The sampler.
         messages: The prompt.
-        gates: The gates that judge a candidate; where there are none, no further sample is drawn.
+        gates: The gates that judge a candidate; without any, no further sample is drawn.
         early: Whether a gate may stop the drawing; otherwise only an adaptive plan does.
         primary_first: Draw the primary answer alone at first. Not for plans with follow-ups.
     """
@@ -190,18 +190,18 @@ def draw_until_decided(
 def _certain(
     drawn: SampleSet, gates: Sequence[Gate], n: int, *, early: bool, adaptive: bool
 ) -> Mapping[str, Uncertainty] | None:
-    """What is known of each gate's uncertainty if no more has to be drawn, otherwise None."""
+    """The settled uncertainty of each gate, if no more samples are needed; otherwise None."""
     if adaptive and all(unanimous(drawn, gate.estimator) for gate in gates):
         return {}
     settled = {}
     for gate in gates if early else ():
         threshold = gate.artifact.threshold
-        found = None if threshold is None else decide_early(drawn, gate.estimator, n, threshold)
-        if found is None or threshold is None:
+        bound = None if threshold is None else decide_early(drawn, gate.estimator, n, threshold)
+        if bound is None or threshold is None:
             return None
-        if gate.early == "acceptances" and not (found.value is not None and accepts(found.value, threshold)):
+        if gate.early == "acceptances" and not (bound.value is not None and accepts(bound.value, threshold)):
             return None
-        settled[gate.artifact.digest] = found
+        settled[gate.artifact.digest] = bound
     return settled or None
 
 

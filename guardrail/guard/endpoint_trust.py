@@ -173,7 +173,7 @@ class EndpointTrust:
             return due
 
     def _note(self, report: ProbeReport | None, due: bool) -> None:
-        """Have a probe that failed, or was cancelled, made again; and one that refuses the endpoint after a while."""
+        """Have a failed or cancelled probe made again, and a probe that refused the endpoint repeated after a while."""
         with self._lock:
             if report is None or report.failed:
                 self._again = self._again or due
@@ -212,9 +212,9 @@ def later_repeats(samples: Sequence[str], first: int = FIRST_WAVE) -> bool | Non
     return in_order or (len(set(late)) == 1 and late[0] in early)
 
 
-def surprising(agreed: int, seen: int, rate: float | None) -> bool:
+def surprising(agreed: int, questions: int, rate: float | None) -> bool:
     """Whether a full window has more agreement than chance explains: P(Bin(seen, rate) >= agreed) < `SURPRISE`."""
-    if rate is None or seen < WINDOW or agreed <= seen * rate:
+    if rate is None or questions < WINDOW or agreed <= questions * rate:
         return False
-    tail = (math.comb(seen, k) * rate**k * (1 - rate) ** (seen - k) for k in range(agreed, seen + 1))
+    tail = (math.comb(questions, k) * rate**k * (1 - rate) ** (questions - k) for k in range(agreed, questions + 1))
     return math.fsum(tail) < SURPRISE

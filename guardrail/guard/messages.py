@@ -52,9 +52,9 @@ def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
 
 def total_usage(cost: Cost, more: UsageMetadata | None = None) -> UsageMetadata:
     """Tokens of everything that was drawn, plus those the abstention path reported."""
-    given = cost.input_tokens + (more.get("input_tokens", 0) if more else 0)
-    made = cost.output_tokens + (more.get("output_tokens", 0) if more else 0)
-    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+    read = cost.input_tokens + (more.get("input_tokens", 0) if more else 0)
+    written = cost.output_tokens + (more.get("output_tokens", 0) if more else 0)
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
 
 
 def as_chunk(message: BaseMessage) -> AIMessageChunk:

@@ -1,9 +1,9 @@
-"""What happens to a verdict before it is acted on: a switch may hold it back, and observers see it.
+"""The steps between a verdict and its effect: a switch may hold the answer back, and observers see the verdict.
 
 The switch is asked first, so observers see what the caller sees. An observer that fails holds an acceptance back: an
-answer that could not be recorded cannot be audited. Those that saw the acceptance before are then called again: the
-last verdict that an observer gets on a question is the caller's. The switch is not asked again afterwards: an alarm
-that this very verdict raises counts from the next one on.
+answer that could not be recorded cannot be audited. Observers that saw the acceptance before are then called again:
+the last verdict that an observer gets on a question is the caller's. The switch is not asked again afterwards: an
+alarm that this verdict raises counts from the next verdict on.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..verdict import Reason, Verdict
 __all__ = ["Observer", "Observers", "as_observers", "early_stopping_conflict", "hold_if_suspended"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
-"""Takes a verdict and the messages it is about; what it returns is ignored, unless it has to be awaited."""
+"""Takes a verdict and its messages; the result is ignored, unless it must be awaited."""
 
 log = logging.getLogger("guardrail")
 
 
 def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
-    """The verdict as it is, or, where the switch does not allow the acceptance, as an abstention that says why."""
+    """The verdict, or, if the switch does not allow the acceptance, an abstention with its reason."""
     if switch is None or not verdict.accepted:
         return verdict
     value = verdict.uncertainty.value
@@ -50,14 +50,14 @@ def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer,
     Raises:
         UsageError: Something that cannot be called.
     """
-    found = () if given is None else (given,) if callable(given) else tuple(given)
-    for observer in found:
+    observers = () if given is None else (given,) if callable(given) else tuple(given)
+    for observer in observers:
         if not callable(observer):
             raise UsageError(
                 f"on_verdict takes functions of (verdict, messages), got {type(observer).__name__}. For a monitor "
                 "give its method: on_verdict=monitor.watch"
             )
-    return found
+    return observers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Observers:
     """A guard's switch and observers.
 
     Attributes:
-        switch: Asked about every acceptance; None allows all.
+        switch: Decides about every acceptance; None allows all.
         functions: Called with every verdict, in order.
     """
 
@@ -75,13 +75,13 @@ class Observers:
     @property
     def needs_scores(self) -> bool:
         """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
-        return any(_needs_scores(one) for one in self.functions)
+        return any(_needs_scores(observer) for observer in self.functions)
 
     def admit(self, artifact: CalibrationArtifact) -> None:
         """Have every observer that compares scores watch this artifact.
 
         Raises:
-            UsageError: One compares with scores of another kind, so it would leave out every verdict.
+            UsageError: An observer compares with scores of another kind, so it would ignore every verdict.
         """
         for observer in filter(_needs_scores, self.functions):
             admit = getattr(getattr(observer, "__self__", observer), "admit", None)
@@ -90,7 +90,7 @@ class Observers:
 
     @contextmanager
     def around(self, mode: Literal["guard", "observe"]) -> Iterator[None]:
-        """What observers keep open while a verdict is found, such as a span: their ``around(mode)``, if any."""
+        """Keep what observers open around a measurement, such as a span: their ``around(mode)``, if they have one."""
         with ExitStack() as opened:
             for observer in self.functions:
                 around = getattr(observer, "around", None)
@@ -104,14 +104,14 @@ class Observers:
         Raises:
             UsageError: An async observer in a sync call.
         """
-        held = partial(hold_if_suspended, verdict, self.switch)
-        verdict = yield Effect(held, partial(run_in_executor, None, held))
+        decided = partial(hold_if_suspended, verdict, self.switch)
+        verdict = yield Effect(decided, partial(run_in_executor, None, decided))
         for place, observer in enumerate(self.functions):
-            seen = verdict
-            verdict = yield from _observed(observer, seen, messages)
-            if verdict.accepted != seen.accepted:
+            before = verdict
+            verdict = yield from _observed(observer, before, messages)
+            if verdict.accepted != before.accepted:
                 # Monitors that compare scores have counted this one.
-                for earlier in (one for one in self.functions[:place] if not _needs_scores(one)):
+                for earlier in (observer for observer in self.functions[:place] if not _needs_scores(observer)):
                     yield from _observed(earlier, verdict, messages)
         return verdict
 
@@ -119,27 +119,27 @@ class Observers:
 def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
     """The verdict after an observer has seen it."""
     try:
-        given = yield Effect(partial(observer, verdict, messages), partial(_aobserve, observer, verdict, messages))
+        result = yield Effect(partial(observer, verdict, messages), partial(_aobserve, observer, verdict, messages))
     except Exception as error:  # an observer is the user's code
         return hold_unobserved(verdict, error)
-    if inspect.isawaitable(given):
-        if inspect.iscoroutine(given):
-            given.close()
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
         raise UsageError("on_verdict is async, but the call was sync. Use ainvoke, or a sync function.")
     return verdict
 
 
 async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
     if inspect.iscoroutinefunction(observer):
-        given = observer(verdict, messages)
+        result = observer(verdict, messages)
     else:  # it may write to a database
-        given = await run_in_executor(None, observer, verdict, messages)
-    if inspect.isawaitable(given):
-        await given
+        result = await run_in_executor(None, observer, verdict, messages)
+    if inspect.isawaitable(result):
+        await result
 
 
 def early_stopping_conflict(observers: Observers, on_abstain: Any) -> str | None:
-    """What takes in the scores or samples that early stopping leaves out, in words; None if nothing does."""
+    """The setting that needs the scores or samples that early stopping omits, in words; None if none does."""
     if observers.needs_scores:
         return "on_verdict compares scores, but early stopping gives bounds instead of scores."
     if getattr(getattr(on_abstain, "candidates", None), "needs_samples", False):
@@ -151,7 +151,7 @@ def early_stopping_conflict(observers: Observers, on_abstain: Any) -> str | None
 
 
 def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
-    """Why the switch holds an answer of this uncertainty back, or None."""
+    """The reason why the switch holds an answer of this uncertainty back, or None."""
     in_one_look: Callable[[float], str | None] | None = getattr(switch, "objection", None)
     if in_one_look is not None:  # a switch that has to look could find something else the second time
         return in_one_look(uncertainty)
@@ -163,13 +163,13 @@ def _needs_scores(observer: Observer) -> bool:
 
 
 def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
-    what = describe_error(error)
-    log.error("guardrail: on_verdict failed with %s, so no answer is given", what)
+    described = describe_error(error)
+    log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
     if not verdict.accepted:
         return verdict
     return _held(
         verdict,
-        f"Held back although the gate accepts: the verdict could not be recorded ({what}). "
+        f"Held back although the gate accepts: the verdict could not be recorded ({described}). "
         "Answers that cannot be recorded are not given. Fix the observer (on_verdict).",
     )
 

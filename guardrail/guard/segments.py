@@ -1,4 +1,4 @@
-"""Which segment (intent, topic) a question is of, for artifacts that have a threshold for each."""
+"""The segment (intent, topic) of a question, for artifacts that have one threshold for each segment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONFIG_KEY = "guardrail_segment"
 """Key of the segment in a call's ``config["configurable"]``."""
 
 _named: ContextVar[Any] = ContextVar("guardrail_segment", default=None)
-"""What the configuration of the call around names."""
+"""The segment that the configuration of the surrounding call names."""
 
 
 @contextmanager
 def in_segment_of(config: RunnableConfig | None) -> Iterator[None]:
-    """The calls inside are of the segment that a call's configuration names.
+    """Put the calls inside into the segment that a call's configuration names.
 
-    A guard on the abstention path of another one, whose configuration names none, takes the outer one's.
+    A guard on the abstention path of another guard inherits its segment, unless its own configuration names one.
     """
     named = ensure_config(config).get("configurable", {}).get(CONFIG_KEY)
     token = _named.set(_named.get() if named is None else named)
@@ -43,9 +43,9 @@ def segment_of(
     """The segment of a prompt that the artifact has a threshold for; None for all other questions.
 
     Args:
-        artifact: With one threshold, nothing is looked at.
+        artifact: The artifact; if it has one threshold, the prompt has no segment.
         messages: The prompt.
-        function: Names the segment where the call's configuration does not.
+        function: Names the segment if the call's configuration does not.
 
     Raises:
         ArtifactMismatchError: Neither the configuration nor a function names one: a threshold fitted on other

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 FORM = "guardrail_form"
-"""Call argument by which `Guardrail.with_structured_output` says what the caller can read."""
+"""Call argument of `Guardrail.with_structured_output` for the form of answer that the caller can read."""
 
 Method = Literal["function_calling", "json_schema", "json_mode"]
 TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
@@ -48,9 +48,9 @@ METHODS: tuple[Method, ...] = ("function_calling", "json_schema", "json_mode")
 
 
 def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, Any]) -> Form:
-    """What the caller can read; refuses everything that would make run time differ from calibration.
+    """The form of answer that the caller can read. Refuses all that would make run time differ from calibration.
 
-    What says how a request travels (``user``) is not part of the plan.
+    Settings of transport (``user``) are not part of the plan.
 
     Args:
         plan: The artifact's.
@@ -65,27 +65,27 @@ def form_of(plan: SamplingPlan, stop: Sequence[str] | None, call: Mapping[str, A
             f"stop differs: calibrated with {plan.stop}, called with {tuple(stop)}. "
             "Calibrate with the stop strings you want."
         )
-    given = {name: value for name, value in call.items() if value is not None and name not in TRANSPORT}
-    if not given:
+    arguments = {name: value for name, value in call.items() if value is not None and name not in TRANSPORT}
+    if not arguments:
         return "text"
-    form = cast(Form, given.pop(FORM, "text"))
-    given.pop("ls_structured_output_format", None)
-    asked = bindings_for(
-        given.pop("tools", ()),
-        tool_choice=given.pop("tool_choice", None),
-        response_format=given.pop("response_format", None),
+    form = cast(Form, arguments.pop(FORM, "text"))
+    arguments.pop("ls_structured_output_format", None)
+    requested = bindings_for(
+        arguments.pop("tools", ()),
+        tool_choice=arguments.pop("tool_choice", None),
+        response_format=arguments.pop("response_format", None),
     )
-    if given:
+    if arguments:
         raise ArtifactMismatchError(
-            f"call arguments {sorted(given)} would change how answers are drawn; the artifact fixes that ({plan!r}). "
-            "Leave them out, or calibrate with the settings you want."
+            f"call arguments {sorted(arguments)} would change how answers are drawn; the artifact fixes that "
+            f"({plan!r}). Leave them out, or calibrate with the settings you want."
         )
-    check_bindings(plan.bindings, asked)
+    check_bindings(plan.bindings, requested)
     if form != "text":
         return form
-    if asked.response_format is not None:
+    if requested.response_format is not None:
         return "format"
-    return "calls" if asked.tool_choice is not None else "text"
+    return "calls" if requested.tool_choice is not None else "text"
 
 
 def method_of(calibrated: Bindings | None) -> Method:
@@ -95,9 +95,9 @@ def method_of(calibrated: Bindings | None) -> Method:
 
 
 def wanted_bindings(schema: Any, method: Method, calibrated: Bindings | None, strict: bool | None) -> Bindings:
-    """What a structured call needs to have been calibrated with.
+    """The bindings that a structured call must have been calibrated with.
 
-    A forced tool choice is not asked for: models that cannot be forced are calibrated without one.
+    A forced tool choice is not required: models that cannot be forced are calibrated without it.
 
     Raises:
         UsageError: An unknown method.
@@ -108,14 +108,14 @@ def wanted_bindings(schema: Any, method: Method, calibrated: Bindings | None, st
         return bindings_for(response_format={"type": "json_object"})
     if method != "json_schema":
         raise UsageError(f"method {method!r} is unknown; choose one of {', '.join(METHODS)}.")
-    known = None if calibrated is None else calibrated.response_format
+    expected = None if calibrated is None else calibrated.response_format
     described = json_format(schema)
-    # Servers want variants of a schema (strict, additionalProperties): what matters is that the artifact's was made of
-    # this schema, and the artifact's own is what is sent.
-    if known is not None and _described(known.get("json_schema", {}).get("schema")) == _described(
+    # Servers want variants of a schema (strict, additionalProperties). So the artifact's schema is compared without
+    # these keywords, and sent with them.
+    if expected is not None and _described(expected.get("json_schema", {}).get("schema")) == _described(
         described["json_schema"]["schema"]
     ):
-        return Bindings(response_format=known)
+        return Bindings(response_format=expected)
     return Bindings(response_format=described)
 
 
@@ -135,25 +135,25 @@ _PLAIN = frozenset({"const", "default", "enum", "examples", "required", "depende
 def _core(schema: Any) -> Any:
     """A schema without the ``additionalProperties: false`` that servers want beside its keywords.
 
-    Any other value of that keyword says what else an object holds, and stays.
+    Any other value of that keyword describes further values of an object, and stays.
     """
     if isinstance(schema, list):
         return [_core(value) for value in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {}
+    core = {}
     for key, value in schema.items():
         if key == "additionalProperties" and value is False:
             continue
         if key in _NAMED and isinstance(value, dict):
-            found[key] = {name: _core(inner) for name, inner in value.items()}
+            core[key] = {name: _core(inner) for name, inner in value.items()}
         else:
-            found[key] = value if key in _PLAIN else _core(value)
-    return found
+            core[key] = value if key in _PLAIN else _core(value)
+    return core
 
 
 def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
-    """What makes objects of the schema out of whole messages, by LangChain's conventions."""
+    """The parser from whole messages to objects of the schema, by LangChain's conventions."""
     is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
     parser: Runnable[Any, Any]
     if method != "function_calling":
@@ -168,7 +168,7 @@ def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
 
 
 def _whole(message: AIMessage) -> AIMessage:
-    """Refuse an answer that was cut off: its last value may be a part of one, and its calls may have been closed."""
+    """Refuse an answer that was cut off: its last value may be incomplete, and its calls may have been closed."""
     if cut_off(message):
         raise OutputParserException(
             "the answer was cut off at the longest length allowed, so the object is incomplete. Calibrate with a "
@@ -179,7 +179,7 @@ def _whole(message: AIMessage) -> AIMessage:
 
 
 def _whole_text(message: AIMessage) -> AIMessage:
-    """Refuse a text that is not whole JSON, too: LangChain's parsers would close its texts and lists."""
+    """Refuse also a text that is not whole JSON: LangChain's parsers would close its texts and lists."""
     text = _whole(message).text
     try:
         parse_json_markdown(text.strip(), parser=_loads)
@@ -211,25 +211,25 @@ def structured(
     if not include_raw:
         return asking | parser
 
-    def found(raw: AIMessage, parse: Callable[[], Any]) -> dict[str, Any]:
+    def outcome(raw: AIMessage, parse: Callable[[], Any]) -> dict[str, Any]:
         try:
             return {"raw": raw, "parsed": parse(), "parsing_error": None}
         except (OutputParserException, ValidationError) as error:
             return {"raw": raw, "parsed": None, "parsing_error": error}
 
-    def ask(asked: Any, config: RunnableConfig) -> dict[str, Any]:
+    def ask(prompt: Any, config: RunnableConfig) -> dict[str, Any]:
         try:
-            raw = asking.invoke(asked, config)
+            raw = asking.invoke(prompt, config)
         except AbstainedError as error:
             return _held_back(error)
-        return found(raw, lambda: parser.invoke(raw, config))
+        return outcome(raw, lambda: parser.invoke(raw, config))
 
-    async def aask(asked: Any, config: RunnableConfig) -> dict[str, Any]:
+    async def aask(prompt: Any, config: RunnableConfig) -> dict[str, Any]:
         try:
-            raw = await asking.ainvoke(asked, config)
+            raw = await asking.ainvoke(prompt, config)
         except AbstainedError as error:
             return _held_back(error)
-        return found(raw, lambda: parser.invoke(raw, config))
+        return outcome(raw, lambda: parser.invoke(raw, config))
 
     return RunnableLambda(ask, afunc=aask, name="guardrail_structured")
 
@@ -243,5 +243,5 @@ def _held_back(error: AbstainedError) -> dict[str, Any]:
 
 
 def tracing_of(schema: Any, method: Method) -> dict[str, Any]:
-    """What LangSmith shows about structured output."""
+    """The call argument from which LangSmith shows structured output."""
     return {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": convert_to_json_schema(schema)}}
