@@ -227,8 +227,9 @@ class Records:
             chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
-        made = fit_artifact(self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part)
-        self.artifact = made.model_copy(update={"choice": choice})
+        self.artifact = fit_artifact(
+            self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, choice=choice
+        )
         return self.artifact
 
     def report(

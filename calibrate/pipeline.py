@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, Looks
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, EstimatorChoice, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
@@ -106,6 +106,7 @@ def fit_artifact(
     look: int | None = None,
     looks: Sequence[int] = (),
     by: BySegment | None = None,
+    choice: EstimatorChoice | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -122,6 +123,7 @@ def fit_artifact(
             the certificate spend the look's part of delta.
         looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
+        choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -184,6 +186,7 @@ def fit_artifact(
         turns=_turns(kept),
         reach=reach,
         looks=looked,
+        choice=choice,
     )
     return artifact if by is None else with_segments(artifact, kept.groups, by)
 

@@ -18,6 +18,7 @@ from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream
+from guardrail.uncertainty.plan import unmet_needs
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
@@ -119,21 +120,9 @@ def supported(plan: SamplingPlan) -> list[Estimator]:
 
 
 def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
-    """What an estimator needs and a plan does not draw, in words, or None."""
-    needs = estimator.needs
-    if needs.options and plan.options is None:
-        return "option log-likelihoods: questions with options, and a model that reads them"
-    if needs.follow_up is not None and needs.follow_up not in plan.follow_ups:
-        return f"a further question to the model: collect with --estimator {estimator.name}"
-    if needs.samples and plan.n < 2:
-        return "samples: collect with an estimator that draws them"
-    if needs.logprobs and not plan.logprobs:
-        return "token log-probabilities: collect with an estimator that reads them, from a model that gives them"
-    if needs.entailment and estimator.entailment is None:
-        return "an entailment model: --entailment 'nli(model=...)'"
-    if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:
-        return "an answer in words: nothing was generated, the answer is an option"
-    return None
+    """The first of `unmet_needs`, in words; None if the plan draws all that the estimator reads."""
+    unmet = unmet_needs(estimator, plan)
+    return ": ".join(unmet[0]) if unmet else None
 
 
 def uses_models(estimators: Sequence[Estimator]) -> bool:

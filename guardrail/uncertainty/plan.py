@@ -10,7 +10,7 @@ from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
-__all__ = ["plan_for"]
+__all__ = ["plan_for", "unmet_needs"]
 
 
 def plan_for(
@@ -71,3 +71,33 @@ def plan_for(
         cut_off=cut_off,
         stop_token_ids=tuple(stop_token_ids),
     )
+
+
+def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:
+    """What an estimator reads and a plan does not draw: pairs of the need and the way out, in words."""
+    needs = estimator.needs
+    checks = (
+        (
+            needs.options and plan.options is None,
+            "option log-likelihoods",
+            "questions with options, and a model that reads them",
+        ),
+        (
+            needs.follow_up is not None and needs.follow_up not in plan.follow_ups,
+            "a further question to the model",
+            f"collect with --estimator {estimator.name}",
+        ),
+        (needs.samples and plan.n < 2, "samples", "collect with an estimator that draws them"),
+        (
+            needs.logprobs and not plan.logprobs,
+            "token log-probabilities",
+            "collect with an estimator that reads them, from a model that gives them",
+        ),
+        (needs.entailment and estimator.entailment is None, "an entailment model", "--entailment 'nli(model=...)'"),
+        (
+            plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None,
+            "an answer in words",
+            "nothing was generated, the answer is an option",
+        ),
+    )
+    return [(need, way_out) for is_unmet, need, way_out in checks if is_unmet]
