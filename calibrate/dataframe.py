@@ -19,8 +19,9 @@ from .correctness import CorrectnessRule, default_rule, label_records, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.questions import RawRow
-from .data.records import Record, RecordFile, read_records, write_records
+from .data.records import RecordFile, read_records, write_records
 from .data.split import Groups, split
+from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
@@ -111,7 +112,7 @@ class Records:
             rule = make_rule(rule, **params)
         chosen = rule or default_rule(self.file.records, self.file.header.plan.bindings)
         header = self.file.header.model_copy(update={"correctness": chosen.spec})
-        self.file = replace(self.file, header=header, records=tuple(label_records(self.file.records, chosen)))
+        self.file = replace(self.file, header=header, records=table_of(label_records(self.file.records, chosen)))
         self.artifact = None
         return self
 
@@ -122,8 +123,8 @@ class Records:
             UsageError: As `calibrate.split`.
         """
         parts = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        made = [replace(self.file, header=part_header(self.file.header, p), records=tuple(p)) for p in parts]
-        return type(self)(made[0], self.notes), type(self)(made[1], self.notes)
+        files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
+        return type(self)(files[0], self.notes), type(self)(files[1], self.notes)
 
     def compare(
         self,
@@ -226,8 +227,9 @@ class Records:
             chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
-        made = fit_artifact(self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part)
-        self.artifact = made.model_copy(update={"choice": choice})
+        self.artifact = fit_artifact(
+            self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, choice=choice
+        )
         return self.artifact
 
     def report(
@@ -270,7 +272,7 @@ class Records:
         fitted = [key for key, spec in known.items() if artifact is not None and spec == artifact.estimator]
         return fitted[0] if fitted else key_of(self.file, estimator)
 
-    def _unchosen(self) -> Sequence[Record]:
+    def _unchosen(self) -> RecordTable:
         """The records without those that the artifact's estimator was chosen on."""
         return self.file.records if self.artifact is None else without_choice(self.artifact, self.file.records)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, Looks
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, EstimatorChoice, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
@@ -18,14 +18,15 @@ from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
 from .data.collect import package_versions
-from .data.column_store import CUT, ENDED, ColumnRecords, among, coded_groups, open_records, records_fingerprint
+from .data.column_store import open_records
 from .data.labels import refuse_contradictions
-from .data.questions import fingerprint, question_digest
+from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, all_grouped, one_per_cluster, split
-from .scoring.ensemble import refuse_overlap, training_of
+from .data.table import CUT, ENDED, RecordTable, among, table_of
+from .scoring.ensemble import refuse_overlap
 from .scoring.reach import at_look, check_labelled_part, draw_digest
-from .scoring.scores import Scored, arrays, labels_of, taken
+from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
 from .thresholds import DEFAULT_DELTA, fit
@@ -105,6 +106,7 @@ def fit_artifact(
     look: int | None = None,
     looks: Sequence[int] = (),
     by: BySegment | None = None,
+    choice: EstimatorChoice | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -121,6 +123,7 @@ def fit_artifact(
             the certificate spend the look's part of delta.
         looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
+        choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -131,7 +134,7 @@ def fit_artifact(
             that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
-    used = file.records if part is None else part
+    used = file.records if part is None else table_of(part)
     looked = None
     if look is not None or looks:
         if look is None or part is not None:
@@ -153,7 +156,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
-    kept = _kept(used, scored, estimator)
+    kept = used.take(used.usable(estimator))
     spec = header.estimators.get(estimator)
     if spec is None:
         raise UsageError(
@@ -183,11 +186,9 @@ def fit_artifact(
         turns=_turns(kept),
         reach=reach,
         looks=looked,
+        choice=choice,
     )
-    if by is None:
-        return artifact
-    groups_of = kept.groups if isinstance(kept, ColumnRecords) else [record.group for record in kept]
-    return with_segments(artifact, groups_of, by)
+    return artifact if by is None else with_segments(artifact, kept.groups, by)
 
 
 def refit(
@@ -285,14 +286,14 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
     Raises:
         UsageError: No record has a label, or the estimator was chosen on some of them.
     """
-    known = labels_of(records) >= 0
-    labelled = taken(records, known)
+    table = table_of(records)
+    labelled = table.take(table.labels() >= 0)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
     refuse_choice(artifact, labelled, "test")
     refuse_fitted(artifact, labelled, "test")
-    right, accepted = labels_of(labelled) == 1, accepted_of(artifact, labelled, estimator)
+    right, accepted = labelled.labels() == 1, accepted_of(artifact, labelled, estimator)
     return GateCounts.count(
         n=len(labelled),
         n_accepted=int(np.count_nonzero(accepted)),
@@ -310,32 +311,26 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
 
 
-def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Record]:
+def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
     """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
+    table = table_of(records)
     if artifact.choice is None:
-        return records
-    used = frozenset(artifact.choice.questions)
-    if isinstance(records, ColumnRecords):
-        hashes = np.array([int(one, 16) for one in used], dtype=np.uint64)
-        return records.take(~np.isin(records.numbers("id_hash", np.uint64), hashes))
-    return tuple(record for record in records if training_of([record]).ids[0] not in used)
+        return table
+    hashes = np.array([int(digits, 16) for digits in artifact.choice.questions], dtype=np.uint64)
+    return table.take(~among(table.id_hashes(), np.sort(hashes)))
 
 
-def without(records: Sequence[Record], others: Sequence[Record]) -> Sequence[Record]:
+def without(records: Sequence[Record], others: Sequence[Record]) -> RecordTable:
     """The records whose ids are not among the others'."""
+    table = table_of(records)
     if not others:
-        return records
-    if isinstance(records, ColumnRecords) and isinstance(others, ColumnRecords):
-        known = np.sort(others.numbers("id_hash", np.uint64))
-        return records.take(~among(records.numbers("id_hash", np.uint64), known))
-    names = {record.id for record in others}
-    ids = records.ids if isinstance(records, ColumnRecords) else [record.id for record in records]
-    return taken(records, np.array([name not in names for name in ids], dtype=np.bool_))
+        return table
+    return table.take(~among(table.id_hashes(), np.sort(table_of(others).id_hashes())))
 
 
 def calibration_part(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str
-) -> tuple[Sequence[Record], Sequence[Record]]:
+) -> tuple[RecordTable, RecordTable]:
     """The records of the calibration part, and the others but those that the estimator was chosen on.
 
     Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
@@ -345,32 +340,29 @@ def calibration_part(
     Raises:
         UsageError: It does not say, and there are more.
     """
-    records = without_choice(artifact, records)
+    table = without_choice(artifact, records)
     clusters = artifact.calibration.group
     if clusters is not None:
         groups = set(clusters)
-        codes, names = coded_groups(records)
+        codes, names = table.coded("group")
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     elif artifact.data.questions is not None:
-        ours = among(question_hashes(records), hashes_of_fit(artifact))
+        ours = among(table.question_hashes(), hashes_of_fit(artifact))
     else:
-        usable = len(arrays(records, estimator).ids)
+        usable = len(arrays(table, estimator).ids)
         if usable > artifact.data.n_used:
             raise UsageError(
                 f"the artifact was fitted on {artifact.data.n_used} questions, {usable} of these records have a score "
                 "and a label, and an artifact of this older version does not say which it used. Name the part that was "
                 "kept out with --test, or fit again."
             )
-        ours = np.ones(len(records), dtype=np.bool_)
-    return taken(records, ours), taken(records, ~ours)
+        ours = np.ones(len(table), dtype=np.bool_)
+    return table.take(ours), table.take(~ours)
 
 
 def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
     """Short hashes of id and text of the records' questions, as `DataFingerprint.questions` has them, shape (n,)."""
-    if isinstance(records, ColumnRecords):
-        return records.numbers("question", np.uint64)
-    digests = b"".join(question_digest(record.to_question()) for record in records)
-    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+    return table_of(records).question_hashes()
 
 
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
@@ -395,7 +387,8 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     known = hashes_of_fit(artifact)
     if not known.size:
         return
-    shared = taken(records, among(question_hashes(records), known))
+    table = table_of(records)
+    shared = table.take(among(table.question_hashes(), known))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -419,16 +412,19 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
 
 def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> NDArray[np.bool_]:
     """Which records the artifact's gate accepts; see `is_accepted`."""
-    if not isinstance(records, ColumnRecords):
-        return np.array([is_accepted(artifact, record, estimator) for record in records], dtype=np.bool_)
-    codes, names = (
-        records.coded("group") if artifact.segments is not None else (np.zeros(len(records), np.int32), [None])
-    )
-    outcomes = [artifact.outcome_in(name) for name in names]
-    cut = np.array([one.threshold if isinstance(one, Feasible) else -np.inf for one in outcomes], dtype=np.float64)
-    # What is not measured is NaN, which is not below any threshold.
-    found: NDArray[np.bool_] = records.values(estimator) <= cut[codes]
-    return found
+    table = table_of(records)
+    # A record that was not measured has the score NaN, which is not below any threshold.
+    scores = table.scores(estimator)
+    if artifact.segments is None:
+        return scores <= _cut(artifact.outcome)
+    codes, names = table.coded("group")
+    cuts = np.array([_cut(artifact.outcome_in(name)) for name in names], dtype=np.float64)
+    accepted: NDArray[np.bool_] = scores <= cuts[codes]
+    return accepted
+
+
+def _cut(outcome: Feasible | Infeasible) -> float:
+    return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
 def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
@@ -480,42 +476,31 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
-def _kept(used: Sequence[Record], scored: Scored, estimator: str) -> Sequence[Record]:
-    """The records that the rule is fitted on."""
-    if isinstance(used, ColumnRecords):
-        return used.take(used.usable(estimator))
-    names = set(scored.ids)
-    return [record for record in used if record.id in names]
-
-
-def _fingerprint(file: RecordFile, used: Sequence[Record], kept: Sequence[Record], scored: Scored) -> DataFingerprint:
+def _fingerprint(file: RecordFile, used: RecordTable, kept: RecordTable, scored: Scored) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=records_fingerprint(kept),
+        sha256=kept.fingerprint(),
         version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
         n_cut_off=_cut_off(used),
-        questions=DataFingerprint.stored(array("Q", np.sort(question_hashes(used)).tobytes())),
+        questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
     )
 
 
-def _cut_off(used: Sequence[Record]) -> int | None:
+def _cut_off(used: RecordTable) -> int | None:
     """Answers that were cut off; None where nothing says how answers ended."""
-    if isinstance(used, ColumnRecords):
-        flags = used.flags()
-        return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
-    primaries = [record.drawn.primary for record in used if record.drawn is not None and record.drawn.primary]
-    known = any(primary.finish_reason is not None for primary in primaries)
-    return sum(record.cut_off for record in used) if known else None
+    flags = used.flags()
+    return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def _turns(kept: Sequence[Record]) -> tuple[str, ...] | None:
-    """Turns of the prompts the threshold was fitted on; None where those of one are not known."""
-    found = set(kept.coded("turns")[1]) if isinstance(kept, ColumnRecords) else {record.turns for record in kept}
-    return None if None in found or not found else tuple(sorted(turns for turns in found if turns is not None))
+def _turns(kept: RecordTable) -> tuple[str, ...] | None:
+    """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
+    names = kept.coded("turns")[1]
+    known = sorted(turns for turns in names if turns is not None)
+    return tuple(known) if known and len(known) == len(names) else None
 
 
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:

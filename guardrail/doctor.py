@@ -33,7 +33,7 @@ from .sampling.prober import needs_probe, probe
 from .sampling.sampler import draw
 from .specs import identify
 from .types import SamplingPlan, Unmeasured
-from .uncertainty import Estimator, from_spec, measure, undrawn_needs
+from .uncertainty import Estimator, from_spec, measure, unmet_needs
 from .verdict import ALL_OTHERS
 
 __all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
@@ -273,8 +273,8 @@ def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Findi
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     """Whether the plan draws what the estimator reads; `_requests` checks what the model was actually asked."""
-    if undrawn := undrawn_needs(estimator, plan):
-        detail = f"{estimator.name} needs {', '.join(undrawn.values())}, which the plan does not draw"
+    if unmet := unmet_needs(estimator, plan):
+        detail = f"{estimator.name} needs {', '.join(need for need, _ in unmet)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
     drawn = (
         f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}"

@@ -207,9 +207,9 @@ def _nq(path: Path, name: str) -> Source:
 
 def _options(path: Path, name: str) -> Source:
     file = _imported(path)
-    records = file.records
+    records: Sequence[Record] = file.records
     if any(record.correct is None for record in records):
-        records = tuple(label_records(records, make_rule("option")))
+        records = label_records(records, make_rule("option"))
     title = {"medqa": "MedQA, four options, Mistral", "mmbench": "MMBench, six options, LLaVA"}[name.split("-")[0]]
     note = "The answer is the likeliest option. Nothing was sampled, and only the options' likelihoods are on file."
     return Source(name, f"{title} {name.split('-', 1)[1]}", path, records, file.header.plan, notes=(note,))

@@ -20,8 +20,8 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 
-from ..data.column_store import among
 from ..data.records import RecordReader
+from ..data.table import among
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..pipeline import fitted_hashes, hashes_of_fit, require_same

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -163,11 +163,11 @@ def fit(
         part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
     warn_incomplete(file)
     rule = rule or ("certified" if by else "acrc")
-    choice: dict[str, Any] = {}
+    choice = None
     if key == AUTO:
         chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=tuple(part), seed=seed)
         print_choice(chosen)
-        key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
+        key, part, choice = chosen.estimator, chosen.rest, chosen.choice
     artifact = fit_artifact(
         file,
         estimator=key,
@@ -179,8 +179,8 @@ def fit(
         look=look,
         looks=parsed_looks(looks),
         by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
+        choice=choice,
     )
-    artifact = artifact.model_copy(update=choice)
     if tested is not None:
         require_same(artifact, tested, key)
         refuse_fitted(artifact, tested.records, "test")

@@ -27,9 +27,9 @@ from guardrail.files import refuse_special
 from guardrail.models import resolve_model
 from guardrail.plain_json import visible
 
-from ..data.column_store import open_each, pool
+from ..data.column_store import open_each
 from ..data.progress import bar
-from ..data.records import RecordFile, read_records, write_records
+from ..data.records import RecordFile, pooled, read_records, write_records
 
 __all__ = [
     "MODEL_HELP",
@@ -205,7 +205,7 @@ def open_files(paths: Sequence[Path]) -> list[RecordFile]:
 
 def open_pool(paths: Sequence[Path]) -> RecordFile:
     """`open_files` as one, with a warning about questions that are in two of them."""
-    file = pool(open_files(paths))
+    file = pooled(open_files(paths))
     warn_repeated(file)
     return file
 

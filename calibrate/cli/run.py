@@ -197,13 +197,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
     print_label_checks(records)
-    choice: dict[str, Any] = {}
+    choice = None
     if key == AUTO:
         chosen = choose_estimator(
             records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
         )
         print_choice(chosen)
-        key, choice = chosen.estimator, {"choice": chosen.choice}
+        key, choice = chosen.estimator, chosen.choice
         records = RecordFile(records.path, records.header, chosen.rest, records.torn)
     judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
     print_merged(None if judge is None else merged_pairs(records.records, judge))
@@ -212,8 +212,14 @@ def run(config: Path | None = None, **flags: Any) -> None:
         name = (settings.test_questions or settings.questions).name
         test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
     artifact = fit_artifact(
-        records, estimator=key, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups
-    ).model_copy(update=choice)
+        records,
+        estimator=key,
+        alpha=settings.alpha,
+        rule=settings.rule,
+        delta=settings.delta,
+        groups=groups,
+        choice=choice,
+    )
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]

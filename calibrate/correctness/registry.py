@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from guardrail.errors import UsageError
-from guardrail.judges.json_value import is_structured, read_json
+from guardrail.judges.json_value import is_structured
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.tool_call import read_calls
 from guardrail.models import resolve_model
-from guardrail.types import Bindings, Sample
+from guardrail.types import Bindings
 
-from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.records import Record
+from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
 from .chat_judge import ChatLabelJudge
@@ -149,8 +146,7 @@ def _labelled(record: Record, found: Iterator[Label]) -> Record:
 
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
 
-Kind = Literal["tool calls", "JSON objects", "texts"]
-_BETTER: dict[Kind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
+_BETTER: dict[AnswerKind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
 
 
 def structured_advice(records: Sequence[Record], rule: str, judge: str | None = None) -> list[str]:
@@ -161,13 +157,14 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         rule: Name of the rule that labelled them.
         judge: Name of the judge of the scores that will be used.
     """
-    kinds, labels = _kinds_and_labels(records)
+    table = table_of(records)
+    kinds, labels = table.kinds(), set(table.labels().tolist())
     if not kinds:
         return []
     kind, count = kinds.most_common(1)[0]
     if 2 * count < kinds.total():
         return []
-    none_right = False in labels and True not in labels
+    none_right = 0 in labels and 1 not in labels
     made = RULES.get(rule)  # None for labels that people gave
     of_words = rule_fact(made, "compares_words")
     of_texts = made is not None and not rule_fact(made, "reads_tool_calls")
@@ -186,31 +183,13 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     return advice
 
 
-def _kinds_and_labels(records: Sequence[Record]) -> tuple[Counter[Kind], set[bool | None]]:
-    """How many primary answers are of each kind, the kind of the first record first; and the labels that occur."""
-    if isinstance(records, ColumnRecords):
-        found: dict[Any, int] = records.kinds()
-        return Counter(found), {None if one < 0 else bool(one) for one in np.unique(records.labels()).tolist()}
-    answers = (record.drawn.primary for record in records if record.drawn is not None and record.drawn.primary)
-    return Counter(map(_kind, answers)), {record.correct for record in records}
-
-
-def _compares_words(kind: Kind, role: str, name: str) -> str:
+def _compares_words(kind: AnswerKind, role: str, name: str) -> str:
     return (
         f"The answers are {kind}, and {role} {name} compares words, field names included: two that differ in the one "
         "value that matters may count as the same."
     )
 
 
-def _use(kind: Kind) -> str:
+def _use(kind: AnswerKind) -> str:
     better = _BETTER[kind]
     return f"Use rule {better}: `calibrate label RECORDS --rule {better}`, or --correctness {better} of `run`."
-
-
-def _kind(answer: Sample) -> Kind:
-    if answer.tool_calls:
-        return "tool calls"
-    try:
-        return "JSON objects" if isinstance(read_json(answer.text), dict) else "texts"
-    except ValueError:
-        return "texts"

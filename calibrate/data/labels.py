@@ -17,9 +17,9 @@ from guardrail.files import check_version
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
-from .column_store import ColumnRecords
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
+from .table import RecordTable, table_of
 
 __all__ = [
     "KEYS",
@@ -150,13 +150,13 @@ def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:
     return found
 
 
-def refuse_contradictions(records: Iterable[Record]) -> None:
+def refuse_contradictions(records: Sequence[Record]) -> None:
     """Stop where `contradictions` finds a pair.
 
     Raises:
         UsageError: Naming both records of the first pair and the number of pairs.
     """
-    pair, n = _first_contradiction(records)
+    pair, n = _first_contradiction(table_of(records))
     if pair is None:
         return
     right, wrong = sorted(pair, key=lambda record: not record.correct)
@@ -170,14 +170,11 @@ def refuse_contradictions(records: Iterable[Record]) -> None:
     )
 
 
-def _first_contradiction(records: Iterable[Record]) -> tuple[tuple[Record, Record] | None, int]:
+def _first_contradiction(records: RecordTable) -> tuple[tuple[Record, Record] | None, int]:
     """The first of `contradictions`, and their number."""
-    if not isinstance(records, ColumnRecords):
-        found = contradictions(records)
-        return (found[0] if found else None), len(found)
     places, n = records.both_ways()
-    pairs = ((records[one], records[other]) for one, other in places.tolist())
-    # Columns hold short hashes, so the records themselves have the last word.
+    pairs = ((records[earlier], records[later]) for earlier, later in places.tolist())
+    # Places are found by short hashes, so the records themselves have the last word.
     return next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None), n
 
 

@@ -20,24 +20,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
+import numpy as np
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, refuse_special
 from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.prompting import PromptWrapping
-from guardrail.sampling.probe import ProbeReport
-from guardrail.sampling.replies import is_cut
-from guardrail.specs import CorrectnessSpec, ModelIdentity
-from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import EstimatorSpec
+from guardrail.specs import CorrectnessSpec
 
-from .questions import Question, fingerprint
+from .record import Record, RecordHeader
+from .table import RecordTable, among, table_of
 
 __all__ = [
     "GIVEN",
@@ -47,18 +43,15 @@ __all__ = [
     "RecordReader",
     "RecordWriter",
     "exclusive",
-    "in_two_files",
+    "line_number",
     "open_writer",
     "parse_header",
     "parse_record",
-    "pool_header",
     "pooled",
     "read_records",
     "read_spans",
     "record_line",
-    "refuse_mixture",
     "refuse_other_collection",
-    "repeated",
     "replace_lines",
     "rewrite_records",
     "stream_records",
@@ -71,129 +64,35 @@ GIVEN = "given"
 """Name in the place of a label rule where people gave the labels."""
 
 
-class RecordHeader(Frozen):
-    """First line of a record file: everything the records have in common."""
-
-    format: Literal[1] = 1
-    """Version of this layout."""
-    created: str
-    """When the file was begun, ISO 8601 in UTC. Not compared on resume."""
-    model: ModelIdentity
-    """The model that was asked."""
-    plan: SamplingPlan
-    """How answers were drawn."""
-    prompt: PromptWrapping
-    """How questions were wrapped into messages."""
-    questions_name: str
-    """Name of the question file. Not compared on resume."""
-    questions_sha256: str
-    """Fingerprint of the questions; see `calibrate.data.questions.fingerprint`."""
-    n_questions: int
-    """Questions in the file."""
-    correctness: CorrectnessSpec | None = None
-    """The rule that set ``correct``; None before `label`."""
-    estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
-    """Every estimator whose scores are stored, by the key used in ``scores``."""
-    packages: dict[str, str] = Field(default_factory=dict)
-    """Versions that made the file. Not compared on resume."""
-    reach: Reach | None = None
-    """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
-    probe: ProbeReport | None = None
-    """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
-
-
-class Record(Frozen):
-    """One calibration item."""
-
-    id: str
-    """Id of the question."""
-    question: str
-    """The question as asked, without its options."""
-    references: tuple[str, ...] = ()
-    """Accepted answers."""
-    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
-    """Answers that people rejected without saying what is right; read where there is no reference."""
-    options: dict[str, str] | None = None
-    """Option label to option text, for multiple choice."""
-    slots: dict[str, str] | None = None
-    """Texts of the prompt's slots beside the question, by name."""
-    group: str | None = None
-    """Category or cluster, as in the question file."""
-    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
-    """Tools that were offered with this question alone; None where they are the plan's."""
-    messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
-    """The conversation, without the system message, in OpenAI's form, where a running agent recorded it."""
-    turns: str | None = None
-    """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
-    drawn: SampleSet | None = None
-    """What the model answered; None for records imported with scores only."""
-    scores: dict[str, Uncertainty] = Field(default_factory=dict)
-    """Uncertainty by estimator key."""
-    correct: bool | None = None
-    """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
-    label_detail: str = ""
-    """Why ``correct`` cannot be decided, in words."""
-
-    @property
-    def answer(self) -> str | None:
-        """Text of the primary answer, or None when there is none."""
-        return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
-
-    @property
-    def shown_answer(self) -> str | None:
-        """The primary answer for people to read: its text and, as JSON, its tool calls; None when there is none."""
-        primary = self.drawn.primary if self.drawn is not None else None
-        if primary is None or not primary.tool_calls:
-            return None if primary is None else primary.text
-        return " ".join(filter(None, (primary.text, primary.judged_part.comparable)))
-
-    @property
-    def failed(self) -> bool:
-        """Whether drawing failed."""
-        return self.drawn is not None and self.drawn.problem is not None
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
-        primary = None if self.drawn is None else self.drawn.primary
-        return primary is not None and is_cut(primary.finish_reason)
-
-    @property
-    def may_be_drawn_again(self) -> bool:
-        """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
-
-        A guard never draws the others again, so calibration must not either.
-        """
-        problem = None if self.drawn is None else self.drawn.problem
-        return problem is not None and not problem.depends_on_question
-
-    @classmethod
-    def of(cls, question: Question, drawn: SampleSet, *, turns: str | None = None) -> Record:
-        """A fresh record of a question and what was drawn for it."""
-        return cls(**question.model_dump(), drawn=drawn, turns=turns)
-
-    def to_question(self) -> Question:
-        """The question this record answers."""
-        return Question(**{name: getattr(self, name) for name in Question.model_fields})
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RecordFile:
-    """A record file in memory.
+    """A record file.
 
     Attributes:
         path: Where it was read. Of several files that were pooled: their paths, as on a command line.
         header: Its first line.
-        records: One record a question, in file order; of a large file `calibrate.data.column_store.ColumnRecords`.
+        records: One record a question, in file order; any sequence of records becomes a table.
         torn: Whether a torn last line (a writer was killed) was left out.
         repeated: Of several files: pairs of ids of one question (text, options, tools and slots) in two of them.
     """
 
     path: Path
     header: RecordHeader
-    records: Sequence[Record]
-    torn: bool = False
-    repeated: tuple[tuple[str, str], ...] = ()
+    records: RecordTable
+    torn: bool
+    repeated: tuple[tuple[str, str], ...]
+
+    def __init__(
+        self,
+        path: Path,
+        header: RecordHeader,
+        records: Sequence[Record],
+        torn: bool = False,
+        repeated: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        values = {"path": path, "header": header, "records": table_of(records), "torn": torn, "repeated": repeated}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the class is frozen
 
     @property
     def typed(self) -> str:
@@ -298,23 +197,23 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
     first, *others = files
     if not others:
         return first
-    line_of: dict[str, Path] = {}
     for file in files:
-        refuse_mixture(first, file)
-        for record in file.records:
-            if record.id in line_of:
-                raise UsageError(in_two_files(record.id, line_of[record.id], file.path))
-            line_of[record.id] = file.path
-    records = tuple(chain.from_iterable(file.records for file in files))
-    asked = fingerprint(record.to_question() for record in records)
-    return RecordFile(*pool_header(files, asked), records, any(file.torn for file in files), repeated(files))
+        _refuse_mixture(first, file)
+    records = first.records.joined([file.records for file in others])
+    twice = records.repeated()
+    if twice is not None:
+        ends = np.cumsum([len(file.records) for file in files])
+        earlier, later = (files[int(np.searchsorted(ends, place, side="right"))].path for place in twice)
+        raise UsageError(_in_two_files(records[twice[1]].id, earlier, later))
+    torn = any(file.torn for file in files)
+    return RecordFile(*_pool_header(files, records.questions_sha256()), records, torn, _asked_twice(files))
 
 
-def in_two_files(name: str, one: Path, other: Path) -> str:
-    """That two files have an id in common, and what to do."""
+def _in_two_files(name: str, first: Path, other: Path) -> str:
+    """Error for an id that two files have in common, with the way out."""
     return (
-        f"record {name!r} is in two of the files, {one} and {other}. If it is the same question, leave it out of one. "
-        f"Other questions that are numbered alike need other ids: {with_other_ids(other)[1]}"
+        f"record {name!r} is in two of the files, {first} and {other}. If it is the same question, leave it out of "
+        f"one. Other questions that are numbered alike need other ids: {with_other_ids(other)[1]}"
     )
 
 
@@ -325,8 +224,8 @@ def with_other_ids(path: Path) -> tuple[Path, str]:
     return renamed, f"""sed 's/^{{"id":"/&new-/' {shlex.quote(str(path))} > {shlex.quote(str(renamed))}"""
 
 
-def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
-    """Name and header of a pool of files that pass `refuse_mixture`.
+def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
+    """Name and header of a pool of files that pass `_refuse_mixture`.
 
     Raises:
         UsageError: The files have scores, and none in common.
@@ -353,22 +252,27 @@ def pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Pat
     return Path(_named(files)), header
 
 
-def repeated(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
+def _asked_twice(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
     """Ids of the questions that are in two files under different ids; a file may repeat its own questions."""
+    hashes = [file.records.asked_hashes() for file in files]
+    distinct, times = np.unique(np.concatenate([np.unique(some) for some in hashes]), return_counts=True)
+    shared = distinct[times > 1]
     first: dict[str, str] = {}
-    found: list[tuple[str, str]] = []
-    for file in files:
-        here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in file.records}
-        found += [(first[asked], name) for asked, name in here.items() if asked in first]
+    pairs: list[tuple[str, str]] = []
+    for file, some in zip(files, hashes, strict=True):
+        # Hashes only narrow down which records are read: slots, which they leave out, tell questions apart.
+        records = file.records.take(among(some, shared))
+        here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in records}
+        pairs += [(first[asked], name) for asked, name in here.items() if asked in first]
         first = here | first
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _named(files: Sequence[RecordFile]) -> str:
     return shlex.join(str(file.path) for file in files)
 
 
-def refuse_mixture(first: RecordFile, other: RecordFile) -> None:
+def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
     """Refuse files that cannot be one.
 
     Raises:
@@ -542,12 +446,13 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[R
                         yield Record.from_stored(line)
                 except ValidationError:
                     if line.endswith(b"\n"):
-                        parse_record(path, _line_number(path, start), line)
+                        parse_record(path, line_number(path, start), line)
                         raise
                 start += len(line)
 
 
-def _line_number(path: Path, offset: int) -> int:
+def line_number(path: Path, offset: int) -> int:
+    """Number of the line that starts at a byte."""
     with path.open("rb") as stream:
         return 1 + sum(stream.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 
-from .column_store import ColumnRecords
 from .questions import Question
-from .records import Record
+from .record import Record
+from .table import RecordTable, table_of
 
 __all__ = ["Groups", "all_grouped", "one_per_cluster", "split"]
 
@@ -43,7 +41,10 @@ def split(
     """
     if not 0 < test_fraction < 1:
         raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
-    unit_of, n_units = _units(items, groups)
+    table = table_of(cast(Any, items))  # a cut reads ids and groups only, and questions have these as well
+    if groups == "cluster":
+        _need_groups(table)
+    unit_of, n_units = table.units("group" if groups == "cluster" else "id")
     n_test = round(test_fraction * n_units)
     if not 0 < n_test < n_units:
         what = "clusters" if groups == "cluster" else "questions"
@@ -51,54 +52,34 @@ def split(
     chosen = np.zeros(n_units, dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(n_units)[:n_test]] = True
     in_test = chosen[unit_of]
-    if isinstance(items, ColumnRecords):
-        return items.take(~in_test), items.take(in_test)
-    kept = [item for item, out in zip(items, in_test.tolist(), strict=True) if not out]
-    return kept, [item for item, out in zip(items, in_test.tolist(), strict=True) if out]
+    parts: list[Any] = [table.take(~in_test), table.take(in_test)]
+    kept, test = parts if table is items else map(list, parts)  # a plain sequence gives lists
+    return kept, test
 
 
-def _units(items: Sequence[Record] | Sequence[Question], groups: Groups) -> tuple[NDArray[np.int64], int]:
-    """Number of each item's cluster or id among all of them, sorted; and how many there are."""
-    if groups == "cluster":
-        _need_groups(items)
-    if isinstance(items, ColumnRecords):
-        return items.units("group" if groups == "cluster" else "id")
-    name_of = [str(item.group) if groups == "cluster" else item.id for item in items]
-    number = {name: i for i, name in enumerate(sorted(set(name_of)))}
-    return np.array([number[name] for name in name_of], dtype=np.int64), len(number)
-
-
-def one_per_cluster(records: Sequence[Record]) -> Sequence[Record]:
+def one_per_cluster(records: Sequence[Record]) -> RecordTable:
     """One record of each group, the one whose id has the smallest hash: random, yet the same in every run.
 
     Raises:
         UsageError: Some records have no group.
     """
-    _need_groups(records)
-    if isinstance(records, ColumnRecords):
-        return records.take(records.first_of_groups())
-    first: dict[str, Record] = {}
-    for record in sorted(records, key=lambda record: hashlib.sha256(record.id.encode()).hexdigest()):
-        first.setdefault(str(record.group), record)
-    kept = {record.id for record in first.values()}
-    return tuple(record for record in records if record.id in kept)
+    table = all_grouped(records)
+    return table.take(table.first_of_groups())
 
 
-def all_grouped(records: Sequence[Record]) -> Sequence[Record]:
+def all_grouped(records: Sequence[Record]) -> RecordTable:
     """The records, after checking that each has a group.
 
     Raises:
         UsageError: Some records have no group.
     """
-    _need_groups(records)
-    return records
+    table = table_of(records)
+    _need_groups(table)
+    return table
 
 
-def _need_groups(items: Sequence[Record] | Sequence[Question]) -> None:
-    bare = (
-        None in items.coded("group")[1] if isinstance(items, ColumnRecords) else any(one.group is None for one in items)
-    )
-    if bare:
+def _need_groups(table: RecordTable) -> None:
+    if None in table.coded("group")[1]:
         raise UsageError(
             "cluster by group was asked for, but some questions have no group. Give every question a group "
             "(conversation, user, document), or leave it out."

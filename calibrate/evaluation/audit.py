@@ -19,9 +19,9 @@ from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
-from ..data.column_store import ColumnRecords, among, coded_groups, records_fingerprint
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
+from ..data.table import RecordTable, among, table_of
 from ..pipeline import GateCounts, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
@@ -236,7 +236,7 @@ def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[R
         for name in (*artifact.segments.outcomes, None)
         if isinstance((own := artifact.in_segment(name)).outcome, Feasible)
     }
-    codes, names = coded_groups(records)
+    codes, names = table_of(records).coded("group")
     places = {name: place for place, name in enumerate(thresholds)}
     number = [places.get(name if name in artifact.segments.outcomes else None, -1) for name in names]
     segment = np.array(number, dtype=np.int64)[codes]
@@ -376,14 +376,12 @@ def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
         )
 
 
-def _shared(fresh: Sequence[Record], calibration: Sequence[Record]) -> tuple[int, str]:
+def _shared(fresh: RecordTable, calibration: RecordTable) -> tuple[int, str]:
     """How many of the fresh records ask what a calibration record asks, and the id of the first."""
-    if isinstance(fresh, ColumnRecords) and isinstance(calibration, ColumnRecords):
-        # Columns hold short hashes, so the records themselves have the last word.
-        asked = fresh.numbers("asked", np.uint64)
-        known = calibration.numbers("asked", np.uint64)
-        fresh = fresh.take(among(asked, np.sort(known)))
-        calibration = calibration.take(among(known, np.sort(asked)))
+    # Short hashes narrow down which records are read; the records themselves have the last word.
+    asked, known = fresh.asked_hashes(), calibration.asked_hashes()
+    fresh = fresh.take(among(asked, np.sort(known)))
+    calibration = calibration.take(among(known, np.sort(asked)))
     old = {record.to_question().asked for record in calibration}
     shared = [record.id for record in fresh if record.to_question().asked in old]
     return len(shared), shared[0] if shared else ""
@@ -470,7 +468,7 @@ def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], est
     used = taken(records, kept)
     if artifact.data.version == 1:
         return fingerprint(record.to_question() for record in used) == artifact.data.sha256
-    return records_fingerprint(used) == artifact.data.sha256
+    return used.fingerprint() == artifact.data.sha256
 
 
 def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
@@ -499,7 +497,7 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
 def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
     """Places of the scores by group; one group for all without groups, or where no group has two scores."""
     measured = taken(records, ~np.isnan(values_of(records, estimator)))
-    codes = coded_groups(measured)[0].tolist()
+    codes = measured.coded("group")[0].tolist()
     places: dict[int, list[int]] = {}
     for place, group in enumerate(codes):
         places.setdefault(group, []).append(place)

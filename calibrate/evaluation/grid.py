@@ -12,9 +12,8 @@ from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, draw_rates
 from guardrail.types import Frozen
 
-from ..data.column_store import pool
 from ..data.progress import Progress, silent
-from ..data.records import Record, RecordFile
+from ..data.records import Record, RecordFile, pooled
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
@@ -116,7 +115,7 @@ def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:
     """
     if apart:
         return [Source(_dataset(file), file.header.model.model, file, file.records) for file in files]
-    file = pool(files)
+    file = pooled(files)
     return [Source(_dataset(files[0]), file.header.model.model, file, file.records)]
 
 

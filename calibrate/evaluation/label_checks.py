@@ -25,8 +25,8 @@ from guardrail.types import Frozen
 from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
-from ..data.column_store import ColumnRecords
 from ..data.records import Record
+from ..data.table import table_of
 from ..scoring.scores import labels_of, values_of
 from ..thresholds.fit import check_items, check_open_unit
 
@@ -159,14 +159,10 @@ def lowest(
     found = np.flatnonzero(among)
     if found.size > k:
         found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
-    ids = records.take(found).ids if isinstance(records, ColumnRecords) else [records[i].id for i in found.tolist()]
-    ranked = heapq.nsmallest(k, zip(score[found].tolist(), ids, found.tolist(), strict=True))
+    table = table_of(records)
+    ranked = heapq.nsmallest(k, zip(score[found].tolist(), table.take(found).ids, found.tolist(), strict=True))
     places = [place for *_, place in ranked]
-    chosen = (
-        records.take(np.array(places, dtype=np.int64))
-        if isinstance(records, ColumnRecords)
-        else [records[place] for place in places]
-    )
+    chosen = table.take(np.array(places, dtype=np.int64))
     return [(value, record) for (value, *_), record in zip(ranked, chosen, strict=True)]
 
 
@@ -245,9 +241,9 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     """
     if rule not in _OF_WORDS:
         return None
-    if isinstance(records, ColumnRecords):
-        records = records.take(np.flatnonzero(records.labels() == 0)[:_MOST_READ])
-    wrong = [record for record in records if record.correct is False and record.answer and not record.options]
+    table = table_of(records)
+    called_wrong = table.take(np.flatnonzero(table.labels() == 0)[:_MOST_READ])
+    wrong = [record for record in called_wrong if record.answer and not record.options]
     found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
     if not found:
         return None

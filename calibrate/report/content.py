@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import normalise
 
-from ..data.column_store import coded_groups
 from ..data.records import Record
+from ..data.table import table_of
 from ..evaluation.choice import Ranked
 from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
 from ..evaluation.label_checks import Missed, Suspicious, lowest
@@ -312,7 +312,7 @@ def _by_category(
 ) -> dict[str, tuple[int, int, int, int]]:
     """Labelled questions of each category: all, wrong, accepted, wrong among the accepted."""
     label, accepted = labels_of(records), accepted_of(artifact, records, estimator)
-    codes, names = coded_groups(records)
+    codes, names = table_of(records).coded("group")
     ours = (label >= 0) & np.array([name is not None for name in names], dtype=np.bool_)[codes]
     masks = (ours, ours & (label == 0), ours & accepted, ours & accepted & (label == 0))
     counts = np.stack([np.bincount(codes[mask], minlength=len(names)) for mask in masks], axis=1).tolist()

@@ -16,10 +16,10 @@ from guardrail.files import atomic_write
 from guardrail.judges import Judge
 from guardrail.outcome import Feasible
 
-from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups
+from ..data.table import table_of
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
@@ -256,8 +256,7 @@ def _lacking(some: NDArray[np.float64], values: NDArray[np.float64]) -> int:
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
     """All estimators with scores on the calibration records; none where there is nothing to compare."""
     outcome = artifact.outcome
-    known = records.scores if isinstance(records, ColumnRecords) else {key for one in records for key in one.scores}
-    keys = sorted(known)
+    keys = sorted(table_of(records).score_keys())
     if len(keys) < 2:
         return ()
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"

@@ -22,6 +22,7 @@ from guardrail.uncertainty import Estimator
 from ..agent_steps import Step
 from ..correctness import CorrectnessRule, label_records
 from ..data.records import Record, RecordFile, write_records
+from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.scores import score_records
 from .pool import Ended, Missing, Respond, all_items, settled
@@ -177,7 +178,7 @@ def labelled_records(
     kept = [drawn[step.id].model_copy(update=known[step.id]) for step in steps if step.id in drawn]
     if not kept:
         raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
-    labelled = tuple(label_records(kept, rule))
+    labelled = table_of(label_records(kept, rule))
     header = file.header.model_copy(update={"correctness": rule.spec})
     return score_records(replace(file, header=header, records=labelled), [estimator])
 

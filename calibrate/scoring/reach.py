@@ -25,11 +25,11 @@ from guardrail.artifact import Looks, Reach
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
-from ..data.column_store import DETAIL, REFERENCES, ColumnRecords
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
+from ..data.table import DETAIL, REFERENCES, RecordTable, table_of
 from .metrics import ks_two_sample
-from .scores import taken, values_of
+from .scores import values_of
 
 __all__ = [
     "POOL_FACTOR",
@@ -190,17 +190,16 @@ def waits_for_label(record: Record, header: RecordHeader) -> bool:
 
 def waiting_of(records: Sequence[Record], header: RecordHeader) -> NDArray[np.bool_]:
     """Which records wait for a label; see `waits_for_label`."""
-    if not isinstance(records, ColumnRecords):
-        return np.array([waits_for_label(record, header) for record in records], dtype=np.bool_)
-    flags = records.flags()
-    open_ = (flags & DETAIL) == 0
+    table = table_of(records)
+    flags = table.flags()
+    undecided = (flags & DETAIL) == 0
     if header.correctness is not None and header.correctness.name != "given":
-        open_ |= (flags & REFERENCES) == 0
-    found: NDArray[np.bool_] = (records.labels() < 0) & open_
-    return found
+        undecided |= (flags & REFERENCES) == 0
+    waiting: NDArray[np.bool_] = (table.labels() < 0) & undecided
+    return waiting
 
 
-def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, Sequence[Record]]:
+def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, RecordTable]:
     """The declared look, and the records it reads: the first of the draw, all of them labelled.
 
     Args:
@@ -230,7 +229,7 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             f"there is no look {look} of looks at {_listed(counts)} labels: counts increase, looks start at 1."
         )
     n = counts[look - 1]
-    part = file.records[:n] if reach is not None else taken(file.records, ~waiting_of(file.records, file.header))
+    part = file.records[:n] if reach is not None else file.records.take(~waiting_of(file.records, file.header))
     missing = int(np.count_nonzero(waiting_of(part, file.header)))
     if missing or len(part) != n:
         found = f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +17,11 @@ from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import SampleSet, SamplingPlan, Uncertainty
-from guardrail.uncertainty import (
-    Estimator,
-    EstimatorSpec,
-    list_estimators,
-    make_estimator,
-    measure_stream,
-    undrawn_needs,
-)
+from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
 
-from ..data.column_store import ColumnRecords
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
+from ..data.table import RecordTable, table_of
 from ..spec_syntax import estimator_flags
 from .names import estimator_key, parse_estimator, stored_key
 
@@ -127,21 +119,9 @@ def supported(plan: SamplingPlan) -> list[Estimator]:
 
 
 def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
-    """What an estimator needs and a plan does not draw, in words, or None."""
-    needs, undrawn = estimator.needs, undrawn_needs(estimator, plan)
-    if "options" in undrawn:
-        return "option log-likelihoods: questions with options, and a model that reads them"
-    if "follow_up" in undrawn:
-        return f"a further question to the model: collect with --estimator {estimator.name}"
-    if "samples" in undrawn:
-        return "samples: collect with an estimator that draws them"
-    if "logprobs" in undrawn:
-        return "token log-probabilities: collect with an estimator that reads them, from a model that gives them"
-    if needs.entailment and estimator.entailment is None:
-        return "an entailment model: --entailment 'nli(model=...)'"
-    if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:
-        return "an answer in words: nothing was generated, the answer is an option"
-    return None
+    """The first of `unmet_needs`, in words; None if the plan draws all that the estimator reads."""
+    unmet = unmet_needs(estimator, plan)
+    return ": ".join(unmet[0]) if unmet else None
 
 
 def uses_models(estimators: Sequence[Estimator]) -> bool:
@@ -376,25 +356,17 @@ def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHe
 
 def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:
     """Scores of the records, shape (n,); NaN where there is none."""
-    if isinstance(records, ColumnRecords):
-        return records.values(key)
-    scores = (record.scores.get(key) for record in records)
-    found = [math.nan if score is None or score.value is None else score.value for score in scores]
-    return np.array(found, dtype=np.float64)
+    return table_of(records).scores(key)
 
 
 def labels_of(records: Sequence[Record]) -> NDArray[np.int8]:
     """Labels of the records, shape (n,): 1 right, 0 wrong, -1 none."""
-    if isinstance(records, ColumnRecords):
-        return records.labels()
-    return np.array([-1 if record.correct is None else record.correct for record in records], dtype=np.int8)
+    return table_of(records).labels()
 
 
-def taken(records: Sequence[Record], kept: NDArray[np.bool_]) -> Sequence[Record]:
-    """Some of the records, in order."""
-    if isinstance(records, ColumnRecords):
-        return records.take(kept)
-    return tuple(record for record, keep in zip(records, kept.tolist(), strict=True) if keep)
+def taken(records: Sequence[Record], mask: NDArray[np.bool_]) -> RecordTable:
+    """The records that a mask selects, in order."""
+    return table_of(records).take(mask)
 
 
 def arrays(records: Sequence[Record], key: str) -> Scored:
@@ -403,55 +375,24 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     Raises:
         UsageError: No record is usable; the message says which step is missing.
     """
-    if isinstance(records, ColumnRecords):
-        return _arrays_of_columns(records, key)
-    usable = []
-    unmeasured: Counter[str] = Counter()
-    unlabelled = unscored = 0
-    for record in records:
-        score = record.scores.get(key)
-        if score is None and record.drawn is not None and record.drawn.problem is None:
-            unscored += 1
-        if score is None or score.value is None:
-            unmeasured[_why(record, key)] += 1
-        elif record.correct is None:
-            unlabelled += 1
-        else:
-            usable.append((record, score.value))
-    if unscored:
-        raise _unscored_error(unscored, len(records), {name for record in records for name in record.scores}, key)
-    if not usable:
-        raise UsageError(_nothing_usable(len(records), unmeasured, unlabelled))
-    groups = [record.group for record, _ in usable]
-    return Scored(
-        ids=tuple(record.id for record, _ in usable),
-        uncertainty=np.array([value for _, value in usable], dtype=np.float64),
-        error=np.array([0 if record.correct else 1 for record, _ in usable], dtype=np.int8),
-        group=tuple(str(group) for group in groups) if all(group is not None for group in groups) else None,
-        n_records=len(records),
-        n_unmeasured=sum(unmeasured.values()),
-        n_unlabelled=unlabelled,
-    )
-
-
-def _arrays_of_columns(records: ColumnRecords, key: str) -> Scored:
-    values, label = records.values(key), records.labels()
-    measured, n = ~np.isnan(values), len(records)
-    if unscored := records.unscored(key):
-        raise _unscored_error(unscored, n, records.scores, key)
+    table = table_of(records)
+    values, label, n = table.scores(key), table.labels(), len(table)
+    if unscored := table.unscored(key):
+        raise _unscored_error(unscored, n, table.score_keys(), key)
+    measured = ~np.isnan(values)
     usable = measured & (label >= 0)
-    kept, unlabelled = records.take(usable), int(np.count_nonzero(measured & (label < 0)))
-    if not len(kept):
-        reasons = Counter(_why(record, key) for record in records[:_MOST_REASONS])
-        raise UsageError(_nothing_usable(n, reasons, unlabelled))
+    selected, n_unlabelled = table.take(usable), int(np.count_nonzero(measured & (label < 0)))
+    if not len(selected):
+        reasons = Counter(_why(record, key) for record in table[:_MOST_REASONS])
+        raise UsageError(_nothing_usable(n, reasons, n_unlabelled))
     return Scored(
-        ids=kept.ids,
+        ids=selected.ids,
         uncertainty=values[usable],
         error=1 - label[usable],
-        group=None if None in kept.coded("group")[1] else kept.groups,
+        group=None if None in selected.coded("group")[1] else cast(Sequence[str], selected.groups),
         n_records=n,
         n_unmeasured=n - int(np.count_nonzero(measured)),
-        n_unlabelled=unlabelled,
+        n_unlabelled=n_unlabelled,
     )
 
 

@@ -8,7 +8,7 @@ from .base import Estimator, Evidence, Needs, PartialEvidence
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
-from .plan import plan_for, undrawn_needs
+from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
 
 __all__ = [
@@ -30,5 +30,5 @@ __all__ = [
     "measure_stream",
     "plan_for",
     "similarity_matrix",
-    "undrawn_needs",
+    "unmet_needs",
 ]

@@ -10,7 +10,7 @@ from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
-__all__ = ["plan_for", "undrawn_needs"]
+__all__ = ["plan_for", "unmet_needs"]
 
 
 def plan_for(
@@ -73,20 +73,25 @@ def plan_for(
     )
 
 
-def undrawn_needs(estimator: Estimator, plan: SamplingPlan) -> dict[str, str]:
-    """The needs of an estimator, or of an ensemble's members, that a plan does not draw.
+def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:
+    """The data that an estimator, or a member of an ensemble, reads and a plan does not draw.
 
     Returns:
-        For each field of `Needs` that the plan leaves without data, the missing data in words; empty if it draws all.
+        Pairs of the need and the way out, in words; empty if the plan draws all.
     """
-    undrawn = {}
-    for needs in (each.needs for each in expanded([estimator])):
-        if needs.samples and plan.n < 2:
-            undrawn["samples"] = "samples"
-        if needs.logprobs and not plan.logprobs:
-            undrawn["logprobs"] = "log-probabilities"
+    unmet = dict[str, str]()
+    for member in expanded([estimator]):
+        needs = member.needs
         if needs.options and plan.options is None:
-            undrawn["options"] = "options"
+            unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
-            undrawn["follow_up"] = f"the follow-up {needs.follow_up.name}"
-    return undrawn
+            unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
+        if needs.samples and plan.n < 2:
+            unmet["samples"] = "collect with an estimator that draws them"
+        if needs.logprobs and not plan.logprobs:
+            unmet["token log-probabilities"] = "collect with an estimator that reads them, from a model that gives them"
+        if needs.entailment and member.entailment is None:
+            unmet["an entailment model"] = "--entailment 'nli(model=...)'"
+        if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:
+            unmet["an answer in words"] = "nothing was generated, the answer is an option"
+    return list(unmet.items())

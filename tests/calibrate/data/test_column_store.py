@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.correctness.registry import structured_advice
-from calibrate.data import column_store
-from calibrate.data.column_store import ColumnRecords, open_records, records_fingerprint
+from calibrate.data import column_build, column_store
+from calibrate.data.column_store import ColumnRecords, open_records
 from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.labels import contradictions, refuse_contradictions
+from calibrate.data.questions import question_digest, row_digest, rows_fingerprint
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import Groups, one_per_cluster, split
+from calibrate.data.table import CUT, DTYPES, among
 from calibrate.evaluation.audit import audit, prepared
 from calibrate.evaluation.choice import rank_estimators
 from calibrate.evaluation.grid import evaluate_grid, sources
@@ -57,7 +59,7 @@ GROUPS: tuple[Groups, ...] = ("category", "cluster")
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_store, "LARGE", 0)
-    monkeypatch.setattr(column_store, "_BATCH", 5_000)  # several reads, which end within a line
+    monkeypatch.setattr(column_build, "_BATCH", 5_000)  # several reads, which end within a line
     monkeypatch.setattr(column_store, "_PIECE", 7)
 
 
@@ -92,17 +94,27 @@ def assert_read(path: Path, key: str) -> tuple[RecordFile, RecordFile, ColumnRec
     assert list(records) == list(plain.records)
     assert list(records.ids) == ids(plain.records)
     assert outcome(lambda: arrays(records, key)) == outcome(lambda: arrays(plain.records, key))
-    assert records_fingerprint(records) == records_fingerprint(plain.records)
-    assert question_hashes(records).tolist() == question_hashes(plain.records).tolist()
+    questions = [record.to_question() for record in plain.records]
+    rows = rows_fingerprint(sorted(map(row_digest, questions)))
+    assert (records.fingerprint(), plain.records.fingerprint()) == (rows, rows)
+    digests = [int.from_bytes(question_digest(question)) for question in questions]
+    assert (question_hashes(records).tolist(), question_hashes(plain.records).tolist()) == (digests, digests)
     return plain, file, records
 
 
 def assert_same(path: Path, key: str) -> None:
     """Everything that a fit reads, by columns and by records."""
     plain, file, records = assert_read(path, key)
-    assert waiting_of(records, file.header).tolist() == [waits_for_label(one, file.header) for one in plain.records]
+    waiting = [waits_for_label(record, file.header) for record in plain.records]
+    assert [waiting_of(some, file.header).tolist() for some in (records, plain.records)] == [waiting] * 2
+    for name in DTYPES:
+        assert records.numbers(name).tolist() == plain.records.numbers(name).tolist(), name
+    for some in (records, plain.records):
+        facts = [(record.cut_off, "label" if record.correct is None else record.correct) for record in plain.records]
+        cut, labels = (some.flags() & CUT != 0).tolist(), some.labels().tolist()
+        assert [(a, "label" if b < 0 else b == 1) for a, b in zip(cut, labels, strict=True)] == facts
     assert outcome(lambda: refuse_contradictions(records)) == outcome(lambda: refuse_contradictions(plain.records))
-    assert records.both_ways()[1] == len(contradictions(plain.records))
+    assert records.both_ways()[1] == plain.records.both_ways()[1] == len(contradictions(plain.records))
     for rule in ("exact", "tool_call"):
         assert structured_advice(records, rule) == structured_advice(plain.records, rule)
     assert suspicious(records, key) == suspicious(plain.records, key)
@@ -188,16 +200,16 @@ def test_random_files_read_alike(records: list[dict[str, Any]], labelled: Record
 
 
 def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_store, "RANGE", 70_000)  # several files of columns
+    monkeypatch.setattr(column_build, "RANGE", 70_000)  # several files of columns
     whole = records_path.read_bytes().splitlines(keepends=True)
     built: list[int] = []
-    build_part = column_store.build_part
+    build_part = column_build.build_part
 
     def counted(path: Path, folder: Path, start: int, *rest: Any) -> None:
         built.append(start)
         build_part(path, folder, start, *rest)
 
-    monkeypatch.setattr(column_store, "build_part", counted)
+    monkeypatch.setattr(column_build, "build_part", counted)
     records_path.write_bytes(b"".join(whole[:60]))
     assert_read(records_path, KEY)
     n = len(built)
@@ -226,7 +238,7 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
 
 
 def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_store, "RANGE", records_path.stat().st_size // 4)
+    monkeypatch.setattr(column_build, "RANGE", records_path.stat().st_size // 4)
     _, records = in_columns(records_path)
     expected = list(records.ids)
     *_, before, last = sorted(records_path.with_name(f"{records_path.name}.cols").glob("*.parquet"))
@@ -284,7 +296,7 @@ def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plain = read_records(records_path)
-    monkeypatch.setattr(column_store, "atomic_write", full)
+    monkeypatch.setattr(column_build, "atomic_write", full)
     with pytest.warns(UserWarning, match="cannot be written .*No space left on device.*whole records are read"):
         assert open_records(records_path) == plain
     monkeypatch.undo()
@@ -447,7 +459,7 @@ def test_columns_that_were_read_do_not_stay_in_memory(records_path: Path) -> Non
 
 @pytest.mark.parametrize("few", [1, 10**6])
 def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(column_store, "RANGE", records_path.stat().st_size // 5)
+    monkeypatch.setattr(column_build, "RANGE", records_path.stat().st_size // 5)
     monkeypatch.setattr(column_store, "_FEW", few)  # all of them are few, or none
     _, records = in_columns(records_path)
     assert len(records.logs[0].parts) > 3
@@ -467,9 +479,9 @@ def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pyt
 def test_values_among_known_ones() -> None:
     known = np.array([1, 3, 3, 7], dtype=np.uint64)
     values = np.array([9, 3, 0, 7, 2, 3], dtype=np.uint64)
-    assert column_store.among(values, known).tolist() == [False, True, False, True, False, True]
-    assert column_store.among(values, known[:0]).tolist() == [False] * 6
-    assert column_store.among(values[:0], known).tolist() == []
+    assert among(values, known).tolist() == [False, True, False, True, False, True]
+    assert among(values, known[:0]).tolist() == [False] * 6
+    assert among(values[:0], known).tolist() == []
 
 
 @pytest.mark.slow

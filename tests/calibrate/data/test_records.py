@@ -21,6 +21,7 @@ from calibrate.data.records import (
     rewrite_records,
     write_records,
 )
+from calibrate.data.table import table_of
 from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
@@ -60,7 +61,7 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     records = (record(0).model_copy(update={"scores": scores, "correct": False}), record(1))
     write_records(tmp_path / "r.jsonl", header(), records)
     found = read_records(tmp_path / "r.jsonl")
-    assert found.records == records
+    assert tuple(found.records) == records
     assert found.header == header()
     assert not found.torn
 
@@ -250,9 +251,9 @@ def test_a_question_that_is_in_two_files_under_other_ids_is_counted(tmp_path: Pa
     context = {"context": "another"}
     other = [again[0].model_copy(update={"slots": context}), w]  # the same words about another text
     same = x.model_copy(update={"id": "own", "question": y.question})  # a file may repeat its own questions
-    assert pooled([one, replace(two, records=tuple(again))]).repeated == ((x.id, z.id), (y.id, w.id))
-    assert pooled([one, replace(two, records=tuple(other))]).repeated == ()
-    assert pooled([replace(one, records=(y, v, same)), two]).repeated == ()
+    assert pooled([one, replace(two, records=table_of(again))]).repeated == ((x.id, z.id), (y.id, w.id))
+    assert pooled([one, replace(two, records=table_of(other))]).repeated == ()
+    assert pooled([replace(one, records=table_of([y, v, same])), two]).repeated == ()
 
 
 def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -> None:

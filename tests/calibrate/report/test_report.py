@@ -236,7 +236,7 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
 
 
 def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
-    kept, test = split(labelled.records, test_fraction=0.3)
+    kept, test = map(list, split(labelled.records, test_fraction=0.3))
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
     found = parts_of(artifact, labelled.records, KEY)
     assert (list(found.fitted), list(found.test), found.n_left_out) == (kept, test, 0)

@@ -20,6 +20,7 @@ from guardrail.judges import ExactJudge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator as make
+from guardrail.uncertainty import unmet_needs
 
 
 def written(path: Path, n: int, samples: int = 10) -> Path:
@@ -149,6 +150,11 @@ def test_what_is_lacking_is_said() -> None:
     assert "log-probabilities" in (said["sar"] or "")
     assert said["selfcheck_ngram"] is None
     assert "samples" in (lacking(make("num_sets"), options) or "")
+    assert [need for need, _ in unmet_needs(make("semantic_entropy"), options)] == [
+        "samples",
+        "token log-probabilities",
+        "an answer in words",
+    ]
 
 
 # -- models and their verdicts

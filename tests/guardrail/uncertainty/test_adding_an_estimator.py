@@ -23,7 +23,7 @@ from guardrail.judges import ExactJudge
 from guardrail.sampling.follow_ups import FOLLOW_UPS, FollowUp
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure, undrawn_needs
+from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure, unmet_needs
 from guardrail.uncertainty.early_bounds import by_partition, has_useful_bounds
 from guardrail.uncertainty.registry import ESTIMATORS
 
@@ -156,10 +156,13 @@ def test_one_with_a_question_of_its_own_is_asked_measured_and_checked(tmp_path: 
         verdict = Guardrail(model=model, artifact=artifact).assess("q")
         assert (verdict.accepted, verdict.uncertainty.value) == (accepted, float(not accepted))
         assert verdict.cost.calls == 2
-    assert undrawn_needs(estimator, plan) == {}
+    assert unmet_needs(estimator, plan) == []
     bare = SamplingPlan(n=2)
-    assert undrawn_needs(estimator, bare) == {"follow_up": "the follow-up doubt"}
+    assert unmet_needs(estimator, bare) == [("a further question to the model", "collect with --estimator doubt")]
     assert "doubt" not in {each.name for each in supported(bare)}
     path = artifact.model_copy(update={"plan": bare}).save(tmp_path / "artifact.json")
     finding = next(each for each in examine(str(path)) if each.check == "plan for the estimator")
-    assert (finding.status, finding.detail) == ("fail", "doubt needs the follow-up doubt, which the plan does not draw")
+    assert (finding.status, finding.detail) == (
+        "fail",
+        "doubt needs a further question to the model, which the plan does not draw",
+    )

@@ -132,7 +132,7 @@ def test_a_tool_collects_beside_calibrated_ones() -> None:
     mixed = GuardrailMiddleware(tools={"transfer": artifact, "close": "collect"}, exempt=["balance"])
     made = agent(model, mixed)
     assert ask(made, "send")["messages"][2].text == "sent 40 to bob"
-    assert read_records("agent.records.jsonl").records == ()
+    assert len(read_records("agent.records.jsonl").records) == 0
     for thread, text in enumerate(("shut", "both"), start=2):
         value = ask(made, text, str(thread))["__interrupt__"][0].value
         assert value["verdict"]["reason"] == "infeasible"

@@ -1,0 +1,125 @@
+"""One calibration item, and the header that all items of a record file have in common."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from guardrail.artifact import Reach
+from guardrail.prompting import PromptWrapping
+from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.replies import is_cut
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
+from guardrail.uncertainty import EstimatorSpec
+
+from .questions import Question
+
+__all__ = ["Record", "RecordHeader"]
+
+
+class RecordHeader(Frozen):
+    """First line of a record file: everything the records have in common."""
+
+    format: Literal[1] = 1
+    """Version of this layout."""
+    created: str
+    """When the file was begun, ISO 8601 in UTC. Not compared on resume."""
+    model: ModelIdentity
+    """The model that was asked."""
+    plan: SamplingPlan
+    """How answers were drawn."""
+    prompt: PromptWrapping
+    """How questions were wrapped into messages."""
+    questions_name: str
+    """Name of the question file. Not compared on resume."""
+    questions_sha256: str
+    """Fingerprint of the questions; see `calibrate.data.questions.fingerprint`."""
+    n_questions: int
+    """Questions in the file."""
+    correctness: CorrectnessSpec | None = None
+    """The rule that set ``correct``; None before `label`."""
+    estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
+    """Every estimator whose scores are stored, by the key used in ``scores``."""
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Versions that made the file. Not compared on resume."""
+    reach: Reach | None = None
+    """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
+    probe: ProbeReport | None = None
+    """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
+
+
+class Record(Frozen):
+    """One calibration item."""
+
+    id: str
+    """Id of the question."""
+    question: str
+    """The question as asked, without its options."""
+    references: tuple[str, ...] = ()
+    """Accepted answers."""
+    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
+    """Answers that people rejected without saying what is right; read where there is no reference."""
+    options: dict[str, str] | None = None
+    """Option label to option text, for multiple choice."""
+    slots: dict[str, str] | None = None
+    """Texts of the prompt's slots beside the question, by name."""
+    group: str | None = None
+    """Category or cluster, as in the question file."""
+    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """Tools that were offered with this question alone; None where they are the plan's."""
+    messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
+    """The conversation, without the system message, in OpenAI's form, where a running agent recorded it."""
+    turns: str | None = None
+    """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
+    drawn: SampleSet | None = None
+    """What the model answered; None for records imported with scores only."""
+    scores: dict[str, Uncertainty] = Field(default_factory=dict)
+    """Uncertainty by estimator key."""
+    correct: bool | None = None
+    """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
+    label_detail: str = ""
+    """Why ``correct`` cannot be decided, in words."""
+
+    @property
+    def answer(self) -> str | None:
+        """Text of the primary answer, or None when there is none."""
+        return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
+
+    @property
+    def shown_answer(self) -> str | None:
+        """The primary answer for people to read: its text and, as JSON, its tool calls; None when there is none."""
+        primary = self.drawn.primary if self.drawn is not None else None
+        if primary is None or not primary.tool_calls:
+            return None if primary is None else primary.text
+        return " ".join(filter(None, (primary.text, primary.judged_part.comparable)))
+
+    @property
+    def failed(self) -> bool:
+        """Whether drawing failed."""
+        return self.drawn is not None and self.drawn.problem is not None
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the primary answer was cut off, most often at ``max_tokens``: it is not whole."""
+        primary = None if self.drawn is None else self.drawn.primary
+        return primary is not None and is_cut(primary.finish_reason)
+
+    @property
+    def may_be_drawn_again(self) -> bool:
+        """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
+
+        A guard never draws the others again, so calibration must not either.
+        """
+        problem = None if self.drawn is None else self.drawn.problem
+        return problem is not None and not problem.depends_on_question
+
+    @classmethod
+    def of(cls, question: Question, drawn: SampleSet, *, turns: str | None = None) -> Record:
+        """A fresh record of a question and what was drawn for it."""
+        return cls(**question.model_dump(), drawn=drawn, turns=turns)
+
+    def to_question(self) -> Question:
+        """The question this record answers."""
+        return Question(**{name: getattr(self, name) for name in Question.model_fields})
