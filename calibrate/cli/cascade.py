@@ -15,9 +15,11 @@ from guardrail.errors import UsageError
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..thresholds.stages import RULES
-from .fit import print_no_early_stopping, warn_incomplete
-from .frame import app, console, finish, keep_inputs, table
-from .score import chosen_estimator
+from .frame.app import app
+from .frame.files import keep_inputs, warn_incomplete
+from .frame.options import chosen_estimator
+from .frame.terminal import console, finish, table
+from .frame.verdicts import print_no_early_stopping
 
 __all__ = ["fit_cascade"]
 

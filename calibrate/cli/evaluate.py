@@ -23,7 +23,9 @@ from ..report.content import FEW_NOTE, few
 from ..report.sentences import percent
 from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
-from .frame import app, console, finish, keep_inputs, open_files, print_line, table, warn_repeated
+from .frame.app import app
+from .frame.files import keep_inputs, open_files, warn_repeated
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
 

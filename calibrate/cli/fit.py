@@ -12,66 +12,37 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.panel import Panel
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
-from guardrail.outcome import Infeasible
 
-from ..data.column_store import in_memory, share_ids
+from ..data.column_store import in_memory
 from ..data.labels import GivenLabels, read_labels
-from ..data.records import Record, RecordFile, with_other_ids, write_records
+from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
-from ..evaluation.audit import Audit, audit
-from ..evaluation.choice import AUTO, Chosen, choose_estimator
-from ..evaluation.label_checks import suspicious
-from ..pipeline import GateCounts, fit_artifact, looked_before, part_header, refuse_fitted, require_same
+from ..evaluation.audit import audit
+from ..evaluation.choice import AUTO, choose_estimator
+from ..pipeline import fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report import sentences
-from ..report.content import estimator_rows
 from ..report.sentences import (
     caveats,
-    certificate,
     facts,
-    headline,
     next_steps,
-    no_early_stopping,
-    ranking,
-    second_look,
 )
 from ..scoring.metrics import ks_two_sample
-from ..scoring.reach import waiting_of
 from ..scoring.scores import arrays
 from ..segments import BySegment
-from ..thresholds.registry import rules
-from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, open_pool, print_line, table
-from .label import print_structured, shortened
-from .score import chosen_estimator
+from .frame.app import app
+from .frame.files import keep_inputs, open_pool, warn_incomplete
+from .frame.labels import print_structured
+from .frame.next_commands import listed, merged_command
+from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks
+from .frame.terminal import console, finish, print_line
+from .frame.verdicts import conclude, print_choice, print_no_early_stopping, print_second_look, print_verdict
 
-__all__ = [
-    "LooksOption",
-    "conclude",
-    "fit",
-    "fit_flags",
-    "inspect",
-    "merged_command",
-    "parsed_looks",
-    "print_choice",
-    "print_no_early_stopping",
-    "print_second_look",
-    "print_tested_segments",
-    "print_verdict",
-    "warn_incomplete",
-]
-
-AGAINST = ("refuted", "above")
-"""Verdicts in which the test part speaks against the gate."""
-
-LooksOption = Annotated[
-    str | None,
-    typer.Option(help="Numbers of labels at which you will look, e.g. 100,200,400; each look spends a part of delta."),
-]
+__all__ = ["fit", "inspect"]
 
 ByOption = Annotated[
     Literal["group"] | None,
@@ -241,20 +212,6 @@ def _print_share(reach: Reach | None) -> None:
         print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
 
 
-def parsed_looks(text: str | None) -> tuple[int, ...]:
-    """The numbers of labels in "100,200,400"; none for None.
-
-    Raises:
-        UsageError: Anything else.
-    """
-    try:
-        return () if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"looks are whole numbers of labels with commas between them, got {text!r}. Write 100,200,400."
-        ) from None
-
-
 def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
     """Warn where an artifact at --out, or next to it, is an earlier look at fewer labels of the same questions."""
     for path in filter(Path.is_file, sorted(out.parent.glob("*.json"))):
@@ -336,161 +293,3 @@ def inspect(
     finish([], steps[0])
     for step in steps[1:]:
         print_line(f"      {step}")
-
-
-def print_choice(chosen: Chosen, most: int = 10) -> None:
-    """How `--estimator auto` chose."""
-    rows = [
-        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
-        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
-    ]
-    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
-    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
-    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
-    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
-
-
-def warn_incomplete(file: RecordFile) -> None:
-    """Warn when questions, or labels within a draw, are missing: those that are there need not be like the others."""
-    missing = file.header.n_questions - len(file.records)
-    if missing > 0:
-        print_line(
-            f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
-            "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
-            "yellow",
-        )
-    if file.header.reach is None:
-        return
-    waiting = waiting_of(file.records, file.header).tolist()
-    if True in waiting and not all(waiting[waiting.index(True) :]):
-        print_line(
-            f"{sum(waiting)} of the {len(waiting)} questions that were drawn have no label, and they are not the last "
-            "of the draw. If they were left out because they are hard to judge, the promise does not hold. Label the "
-            f"first that waits, {file.records[waiting.index(True)].id!r}, and the others before the last label.",
-            "yellow",
-        )
-
-
-def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = sentences.MERGED) -> None:
-    """The verdict, in a panel, and both parts side by side.
-
-    Args:
-        artifact: The artifact.
-        test: Its audit on questions kept out of the fit, if there are any.
-        merged: The command that calibrates on those as well.
-    """
-    if artifact.calibration.group is not None:
-        print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    found, steps = sentences.standing(artifact, test), next_steps(artifact, test, merged)
-    tested = [] if test is None else [sentences.held_out(artifact, test.held_out)]
-    if isinstance(artifact.outcome, Infeasible) and found.status == "abstains":
-        body = [f"Why: {artifact.outcome.detail}", *tested]
-    elif found.status == "answers":
-        body = [sentences.promise(artifact), certificate(artifact)]
-        body += steps[:-1] if artifact.segments is not None else []
-        body += [*tested, *(sentences.audited(test) if test is not None else ())]
-    else:
-        # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
-        shown = () if found.status in AGAINST else steps[:2]
-        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *shown]
-    ranked = ranking(artifact)
-    also = (ranked, sentences.cut_off_answers(artifact))
-    body += [one for one in also if one is not None and one not in body]
-    text = "\n\n".join([headline(artifact, test), *body])
-    console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
-    if test is not None:
-        heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
-        parts = (("calibration", test.at_calibration), ("test", test.held_out))
-        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
-    if rows := sentences.segment_table(artifact):
-        columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
-        console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
-    print_tested_segments(test)
-
-
-def print_tested_segments(test: Audit | None) -> None:
-    """Each segment on the test questions; nothing without segments."""
-    if test is not None and test.segments:
-        columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
-        console.print(table("Segments on the test questions", columns, sentences.tested_segments(test)))
-
-
-def _counted(counts: GateCounts) -> list[str]:
-    wrong = counts.n - counts.n_correct
-    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
-    return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]
-
-
-def merged_command(
-    artifact: CalibrationArtifact, key: str, records: Sequence[Path], fresh: Sequence[Path], out: Path
-) -> str:
-    """The command that calibrates on new record files as well: `fit` reads several as one.
-
-    A fresh file with an id of the others (both number their questions from 1) is copied with other ids first.
-    """
-    files, commands = list(records), []
-    for path in fresh:
-        if records and share_ids([*records, path]):
-            path, command = with_other_ids(path)
-            commands.append(command)
-        files.append(path)
-    target = shlex.quote(str(out.with_name(f"{out.stem}-new.json")))
-    return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
-
-
-def conclude(
-    written: Sequence[Path | str], artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str
-) -> None:
-    """Print the files written and what to type next: what would help where the test part speaks against the gate.
-
-    Raises:
-        typer.Exit: With code 1 where the test part refutes the promise, so that a job that goes on with it stops.
-    """
-    status = sentences.standing(artifact, test).status
-    first, *others = next_steps(artifact, test, merged)[:2] if status in AGAINST else [otherwise]
-    finish(written, first)
-    for other in others:
-        print_line(f"      {other}")
-    if status == "refuted":
-        raise typer.Exit(1)
-
-
-def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
-    """The options of `fit` that make such an artifact; a custom rule has none."""
-    outcome, own = artifact.outcome, artifact.segments
-    flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
-    known = outcome.rule in rules()
-    if known:
-        flags.append(f"--rule {outcome.rule}")
-    if artifact.calibration.group is not None:
-        flags.append("--cluster-by-group")
-    if own is not None:
-        flags.append(
-            f"--delta {own.delta:g} --by group --segment-delta {own.share} --unknown-segment {own.unknown} "
-            f"--min-labels {own.min_labels}"
-        )
-    elif known and outcome.delta is not None and artifact.looks is None:
-        flags.append(f"--delta {outcome.delta:g}")
-    return " ".join(flags)
-
-
-def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:
-    """One line where guards with this artifact draw all samples by default."""
-    if (early := no_early_stopping(artifact)) is not None:
-        print_line(f"Early stopping{where}: {early[0].lower()}{early[1:]}", "yellow")
-
-
-def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
-    """Labels that contradict an extreme score: how many, and the first few."""
-    found = suspicious(records, key)
-    text = second_look(found)
-    if text is None:
-        return
-    print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
-    for kind, some in (("wrong", found.wrong), ("right", found.right)):
-        for record in some[:most]:
-            against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
-                f"reference {shortened(against)}"
-            )

@@ -19,11 +19,14 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from .fit import conclude, fit_flags, merged_command, print_verdict
-from .frame import app, console, keep_inputs, listed, open_pool, print_line
-from .score import chosen_estimator, pair_cache
+from .frame.app import app
+from .frame.files import keep_inputs, open_pool, pair_cache
+from .frame.next_commands import fit_flags, listed, merged_command
+from .frame.options import chosen_estimator
+from .frame.terminal import console, print_line
+from .frame.verdicts import conclude, print_verdict
 
-__all__ = ["estimator_of", "report"]
+__all__ = ["report"]
 
 
 @app.command()

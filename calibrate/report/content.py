@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.judges import normalise
+from guardrail.judges import distinct_answers
 
 from ..data.column_store import coded_groups
 from ..data.records import Record
@@ -346,9 +346,7 @@ def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
     if not record.drawn.samples:
         return tuple((label, percent(share, 0)) for label, share in _options(record))[:most]
     texts = [sample.comparable for sample in record.drawn.samples]
-    counts = Counter(map(normalise, texts))
-    shown = {normalise(text): text for text in reversed(texts)}
-    return tuple((_cut(shown[key]), f"{count} of {len(texts)}") for key, count in counts.most_common(most))
+    return tuple((_cut(text), f"{count} of {len(texts)}") for text, count in distinct_answers(texts)[:most])
 
 
 def _cut(text: str, longest: int = 120) -> str:

@@ -20,7 +20,7 @@ from .similarity import (
     list_similarities,
     make_similarity,
 )
-from .text import is_refusal, normalise, token_f1, words
+from .text import distinct_answers, is_refusal, normalise, token_f1, words
 from .tool_call import ToolCallJudge, is_canonical_call
 
 # Former names; the documentation of earlier versions uses them.
@@ -52,6 +52,7 @@ __all__ = [
     "available_similarities",
     "canonical_calls",
     "default_judge",
+    "distinct_answers",
     "from_judge",
     "is_canonical_call",
     "is_refusal",

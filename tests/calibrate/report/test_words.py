@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrate.cli.fit import print_no_early_stopping
+from calibrate.cli.frame.verdicts import print_no_early_stopping
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import Audit, audit
 from calibrate.evaluation.tables import rule_of
