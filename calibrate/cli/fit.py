@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,22 +38,109 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured
 from .frame.next_commands import listed, merged_command
-from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks
+from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_no_early_stopping, print_second_look, print_verdict
 
 __all__ = ["fit", "inspect"]
 
-ByOption = Annotated[
-    Literal["group"] | None,
-    typer.Option(help="Certify a threshold for each group (intent, topic) instead of one for all questions."),
-]
+
+@dataclass(frozen=True, slots=True)
+class _TestPart:
+    """The questions that the fit leaves out and is tested on."""
+
+    test_fraction: Annotated[
+        float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
+    ] = 0.0
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Record file to test on, scored and labelled. May be repeated.")
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0
+
+    def cut(self, file: RecordFile, path: Path, groups: Groups) -> tuple[Sequence[Record], RecordFile | None]:
+        """The records of the fit, and the test part; a part of these records belongs into the file at ``path``."""
+        if self.test:
+            return file.records, open_pool(self.test)
+        if not self.test_fraction:
+            return file.records, None
+        part, rest = split(file.records, test_fraction=self.test_fraction, seed=self.seed, groups=groups)
+        return part, RecordFile(path, part_header(file.header, rest), rest, file.torn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """A threshold for each group."""
+
+    by: Annotated[
+        Literal["group"] | None,
+        typer.Option(help="Certify a threshold for each group (intent, topic) instead of one for all questions."),
+    ] = None
+    segment_delta: Annotated[
+        Literal["together", "each"],
+        typer.Option(help="With --by: one delta for all segments together (divided among them), or for each."),
+    ] = "together"
+    unknown_segment: Annotated[
+        Literal["others", "abstain"],
+        typer.Option(help="With --by: questions of other segments get a threshold fitted on the others, or abstain."),
+    ] = "others"
+    min_labels: Annotated[int, typer.Option(help="With --by: labels a group needs for a threshold.")] = 50
+
+    def rule(self) -> BySegment | None:
+        """The segments to fit; None for one threshold."""
+        return BySegment(self.segment_delta, self.unknown_segment, self.min_labels) if self.by else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """The look that this fit is, of several."""
+
+    look: Annotated[
+        int | None,
+        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
+    ] = None
+    looks: LooksOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The rule to fit, and how it reads the records."""
+
+    name: str
+    alpha: float
+    delta: float | None
+    groups: Groups
+    by: BySegment | None
+    look: int | None
+    looks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """An artifact and its records.
+
+    Attributes:
+        artifact: The artifact.
+        key: Key of its scores.
+        sources: Record files of the fit.
+        part: Records of the fit.
+        test: Records to test on, if there are any.
+        beside: Records to write next to the artifact: the part that was kept out, or the sample that people labelled.
+    """
+
+    artifact: CalibrationArtifact
+    key: str
+    sources: Sequence[Path]
+    part: Sequence[Record]
+    test: RecordFile | None = None
+    beside: RecordFile | None = None
 
 
 @app.command()
+@with_flags
 def fit(
     records: RecordsArgument,
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimator: Annotated[
         str | None,
@@ -72,32 +159,13 @@ def fit(
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
     ] = False,
-    test_fraction: Annotated[
-        float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
-    ] = 0.0,
-    test: Annotated[
-        list[Path] | None, typer.Option(help="Record file to test on, scored and labelled. May be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
-    by: ByOption = None,
-    segment_delta: Annotated[
-        Literal["together", "each"],
-        typer.Option(help="With --by: one delta for all segments together (divided among them), or for each."),
-    ] = "together",
-    unknown_segment: Annotated[
-        Literal["others", "abstain"],
-        typer.Option(help="With --by: questions of other segments get a threshold fitted on the others, or abstain."),
-    ] = "others",
-    min_labels: Annotated[int, typer.Option(help="With --by: labels a group needs for a threshold.")] = 50,
+    testing: _TestPart,
+    segments: _Segments,
     human_labels: Annotated[
         Path | None,
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
-    look: Annotated[
-        int | None,
-        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
-    ] = None,
-    looks: LooksOption = None,
+    looking: _Looks,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -106,90 +174,56 @@ def fit(
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
-    kept_out, asked_people = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
-    also = [kept_out] if test_fraction else [asked_people] if human_labels is not None else []
-    keep_inputs([*records, *(test or ()), human_labels, estimator], [out, *also])
-    _refuse_conflicts(
-        people=human_labels is not None,
-        rule=any(one is not None for one in (rule, look, looks)),
-        look=look is not None,
-        segments=by is not None,
-        clusters=cluster_by_group,
-        test=bool(test),
-        test_fraction=bool(test_fraction),
-    )
+    kept_out, sample = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
+    beside = [kept_out] if testing.test_fraction else [sample] if human_labels is not None else []
+    keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
+    _refuse_conflicts(rule, human_labels, testing, segments, looking, clusters=cluster_by_group)
     file = open_pool(records)
-    key = _key(file, estimator, reads_all=human_labels is not None or look is not None)
+    key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
     print_structured(file, key)
-    groups: Groups = "cluster" if cluster_by_group else "category"
-    if human_labels is not None:
-        _fit_with_people(in_memory(file), key, human_labels, alpha, delta, out, asked_people)
-        return
-    part: Sequence[Record] = file.records
-    rest: Sequence[Record] | None = None
-    tested = open_pool(test) if test else None
-    if tested is not None:
-        rest = tested.records
-    elif test_fraction:
-        part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
     warn_incomplete(file)
-    rule = rule or ("certified" if by else "acrc")
-    choice: dict[str, Any] = {}
-    if key == AUTO:
-        chosen = choose_estimator(file, alpha=alpha, rule=rule, delta=delta, groups=groups, part=tuple(part), seed=seed)
-        print_choice(chosen)
-        key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
-    artifact = fit_artifact(
-        file,
-        estimator=key,
-        alpha=alpha,
-        rule=rule,
-        delta=delta,
-        groups=groups,
-        part=None if look is not None else part,
-        look=look,
-        looks=parsed_looks(looks),
-        by=BySegment(segment_delta, unknown_segment, min_labels) if by else None,
-    )
-    artifact = artifact.model_copy(update=choice)
-    if tested is not None:
-        require_same(artifact, tested, key)
-        refuse_fitted(artifact, tested.records, "test")
+    if human_labels is not None:
+        fitted = _fit_with_people(in_memory(file), key, human_labels, alpha, delta, sample)
+    else:
+        settings = _Rule(
+            name=rule or ("certified" if segments.by else "acrc"),
+            alpha=alpha,
+            delta=delta,
+            groups="cluster" if cluster_by_group else "category",
+            by=segments.rule(),
+            look=looking.look,
+            looks=parsed_looks(looking.looks),
+        )
+        fitted = _fit_by_rule(file, key, records, settings, testing, kept_out)
+        _warn_looked_before(fitted.artifact, out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _warn_looked_before(artifact, out)
-    artifact.save(out)
-    written = [out]
-    if rest is not None and tested is None:
-        write_records(kept_out, part_header(file.header, rest), rest)
-        written.append(kept_out)
-    audited = None if rest is None else audit(artifact, rest, key)
-    # A part kept out by --test-fraction is in the record file, which is merged already.
-    merged = merged_command(artifact, key, records, test or (), out)
-    print_verdict(artifact, audited, merged)
-    print_no_early_stopping(artifact)
-    print_second_look(part, key)
-    if audited is not None:
-        _print_share((file if tested is None else tested).header.reach)
-    tests = [kept_out] if test_fraction else test or ()
-    usual = f"calibrate report {listed(records)} --artifact {shlex.quote(str(out))}"
-    usual += "".join(f" --test {shlex.quote(str(path))}" for path in tests)
-    conclude(written, artifact, audited, merged, usual)
+    fitted.artifact.save(out)
+    if fitted.beside is not None:
+        write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
+    _present(fitted, testing.test or (), out)
 
 
 def _refuse_conflicts(
-    *, people: bool, rule: bool, look: bool, segments: bool, clusters: bool, test: bool, test_fraction: bool
+    rule: str | None,
+    human_labels: Path | None,
+    testing: _TestPart,
+    segments: _Segments,
+    looking: _Looks,
+    *,
+    clusters: bool,
 ) -> None:
-    """Refuse options of `fit` that exclude each other, before a file is read."""
-    if people and (rule or segments or clusters or test or test_fraction):
+    """Refuse options that exclude each other, before a file is read."""
+    by_rule = any(option is not None for option in (rule, looking.look, looking.looks))
+    if human_labels is not None and (by_rule or segments.by or clusters or testing.test or testing.test_fraction):
         raise UsageError(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
             "--test-fraction, --look, --looks, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
-    if segments and clusters:
+    if segments.by and clusters:
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    if test and test_fraction:
+    if testing.test and testing.test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    if test_fraction and look:
+    if testing.test_fraction and looking.look is not None:
         raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
 
 
@@ -205,11 +239,41 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
     return AUTO
 
 
-def _print_share(reach: Reach | None) -> None:
-    """Say what a test part within reach is a share of."""
-    if reach is not None and reach.leaves_out:
-        share = sentences.percent(reach.n_within / reach.n_pool)
-        print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
+def _fit_by_rule(
+    file: RecordFile, key: str, sources: Sequence[Path], rule: _Rule, testing: _TestPart, kept_out: Path
+) -> _Fitted:
+    """Fit on the labels of the records, without the test part."""
+    part, test = testing.cut(file, kept_out, rule.groups)
+    choice: dict[str, Any] = {}
+    if key == AUTO:
+        chosen = choose_estimator(
+            file,
+            alpha=rule.alpha,
+            rule=rule.name,
+            delta=rule.delta,
+            groups=rule.groups,
+            part=tuple(part),
+            seed=testing.seed,
+        )
+        print_choice(chosen)
+        key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
+    artifact = fit_artifact(
+        file,
+        estimator=key,
+        alpha=rule.alpha,
+        rule=rule.name,
+        delta=rule.delta,
+        groups=rule.groups,
+        part=None if rule.look is not None else part,
+        look=rule.look,
+        looks=rule.looks,
+        by=rule.by,
+    )
+    artifact = artifact.model_copy(update=choice)
+    if test is not None and testing.test:
+        require_same(artifact, test, key)
+        refuse_fitted(artifact, test.records, "test")
+    return _Fitted(artifact, key, sources, part, test, beside=None if testing.test else test)
 
 
 def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
@@ -236,34 +300,56 @@ def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
 
 
 def _fit_with_people(
-    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, out: Path, sample_path: Path
-) -> None:
-    """A judge's labels on all records, people's on a random sample of them."""
-    warn_incomplete(file)
+    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, sample_path: Path
+) -> _Fitted:
+    """Fit on a judge's labels of all records, and people's of a random sample of them."""
     labels = read_labels(human_labels)
     artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=alpha, delta=delta)
     _warn_not_random(file, labels, key)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    artifact.save(out)
-    write_records(sample_path, sample.header, sample.records)
-    print_verdict(artifact)
-    print_no_early_stopping(artifact)
-    print_second_look(sample.records, key)
-    finish([out, sample_path], f"calibrate report {listed([sample_path])} --artifact {listed([out])}")
+    return _Fitted(artifact, key, [sample_path], sample.records, beside=replace(sample, path=sample_path))
 
 
 def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
+    """Warn where the scores of the labelled answers are distributed otherwise than those of the others."""
     pool = arrays(file.records, key)
-    seen = np.array([name in labels.correct for name in pool.ids])
-    if seen.all():
+    labelled = np.array([name in labels.correct for name in pool.ids])
+    if labelled.all():
         return
-    distance, p = ks_two_sample(pool.uncertainty[seen], pool.uncertainty[~seen])
+    distance, p = ks_two_sample(pool.uncertainty[labelled], pool.uncertainty[~labelled])
     if p < 0.01:
         print_line(
             f"The answers in {labels.path} differ in {key} from the others (largest distance {distance:.2f}, p = "
             f"{p:.2g}): they do not look like a random sample, and only a random one carries the promise.",
             "yellow",
         )
+
+
+def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
+    """Test the artifact on what the fit left out, and print the verdict and the next command.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise.
+    """
+    artifact, key, test = fitted.artifact, fitted.key, fitted.test
+    audited = None if test is None else audit(artifact, test.records, key)
+    # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
+    merged = merged_command(artifact, key, fitted.sources, test_files, out)
+    print_verdict(artifact, audited, merged)
+    print_no_early_stopping(artifact)
+    print_second_look(fitted.part, key)
+    if test is not None:
+        _print_share(test.header.reach)
+    written = [out] if fitted.beside is None else [out, fitted.beside.path]
+    tests = test_files if test is None or fitted.beside is None else [test.path]
+    report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
+    conclude(written, artifact, audited, merged, report + "".join(f" --test {listed([path])}" for path in tests))
+
+
+def _print_share(reach: Reach | None) -> None:
+    """Print the share of all questions that a test part within reach stands for."""
+    if reach is not None and reach.leaves_out:
+        share = sentences.percent(reach.n_within / reach.n_pool)
+        print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
 
 
 @app.command()

@@ -110,8 +110,8 @@ def warn_repeated(file: RecordFile) -> None:
         first, second = file.repeated[0]
         text = (
             f"{len(file.repeated)} questions are in two of the files under other ids, e.g. {first!r} and {second!r}, "
-            "and count twice. Every promise takes the questions for independent draws: leave them out of one file, unless "
-            "your users repeat questions as often."
+            "and count twice. Every promise takes the questions for independent draws: leave them out of one file, "
+            "unless your users repeat questions as often."
         )
         errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)  # stdout may be JSON
 
