@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
@@ -102,19 +102,6 @@ class _Looks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """The rule to fit, and how it reads the records."""
-
-    name: str
-    alpha: float
-    delta: float | None
-    groups: Groups
-    by: BySegment | None
-    look: int | None
-    looks: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Fitted:
     """An artifact and its records.
 
@@ -133,6 +120,90 @@ class _Fitted:
     part: Sequence[Record]
     test: RecordFile | None = None
     beside: RecordFile | None = None
+
+
+class _Fitting(Protocol):
+    """A way to make an artifact of a record file: by its labels alone, or with people's."""
+
+    def fit(self, file: RecordFile, key: str) -> _Fitted:
+        """Fit on the scores of ``key``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ByRule:
+    """Fit by a threshold rule on the labels of the records, without the test part."""
+
+    sources: Sequence[Path]
+    out: Path
+    rule: str
+    alpha: float
+    delta: float | None
+    groups: Groups
+    testing: _TestPart
+    by: BySegment | None
+    look: int | None
+    looks: Sequence[int]
+
+    def fit(self, file: RecordFile, key: str) -> _Fitted:
+        """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
+        part, test = self.testing.cut(file, _kept_out(self.out), self.groups)
+        choice: dict[str, Any] = {}
+        if key == AUTO:
+            chosen = choose_estimator(
+                file,
+                alpha=self.alpha,
+                rule=self.rule,
+                delta=self.delta,
+                groups=self.groups,
+                part=tuple(part),
+                seed=self.testing.seed,
+            )
+            print_choice(chosen)
+            key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
+        artifact = fit_artifact(
+            file,
+            estimator=key,
+            alpha=self.alpha,
+            rule=self.rule,
+            delta=self.delta,
+            groups=self.groups,
+            part=None if self.look is not None else part,
+            look=self.look,
+            looks=self.looks,
+            by=self.by,
+        )
+        artifact = artifact.model_copy(update=choice)
+        if test is not None and self.testing.test:
+            require_same(artifact, test, key)
+            refuse_fitted(artifact, test.records, "test")
+        _warn_looked_before(artifact, self.out)
+        return _Fitted(artifact, key, self.sources, part, test, beside=None if self.testing.test else test)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithPeople:
+    """Fit on a judge's labels of all records, and people's of a random sample of them."""
+
+    labels: Path
+    out: Path
+    alpha: float
+    delta: float | None
+
+    def fit(self, file: RecordFile, key: str) -> _Fitted:
+        """Fit, and keep the sample that people labelled."""
+        file, labels, path = in_memory(file), read_labels(self.labels), _labelled_by_people(self.out)
+        artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=self.alpha, delta=self.delta)
+        _warn_not_random(file, labels, key)
+        return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
+
+
+def _kept_out(out: Path) -> Path:
+    return out.with_suffix(".test.jsonl")
+
+
+def _labelled_by_people(out: Path) -> Path:
+    return out.with_suffix(".human.jsonl")
 
 
 @app.command()
@@ -174,28 +245,30 @@ def fit(
 
     Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
     """
-    kept_out, sample = out.with_suffix(".test.jsonl"), out.with_suffix(".human.jsonl")
-    beside = [kept_out] if testing.test_fraction else [sample] if human_labels is not None else []
+    fitting: _Fitting
+    if human_labels is not None:
+        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta)
+    else:
+        beside = [_kept_out(out)] if testing.test_fraction else []
+        fitting = _ByRule(
+            sources=records,
+            out=out,
+            rule=rule or ("certified" if segments.by else "acrc"),
+            alpha=alpha,
+            delta=delta,
+            groups="cluster" if cluster_by_group else "category",
+            testing=testing,
+            by=segments.rule(),
+            look=looking.look,
+            looks=parsed_looks(looking.looks),
+        )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(rule, human_labels, testing, segments, looking, clusters=cluster_by_group)
     file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
     print_structured(file, key)
     warn_incomplete(file)
-    if human_labels is not None:
-        fitted = _fit_with_people(in_memory(file), key, human_labels, alpha, delta, sample)
-    else:
-        settings = _Rule(
-            name=rule or ("certified" if segments.by else "acrc"),
-            alpha=alpha,
-            delta=delta,
-            groups="cluster" if cluster_by_group else "category",
-            by=segments.rule(),
-            look=looking.look,
-            looks=parsed_looks(looking.looks),
-        )
-        fitted = _fit_by_rule(file, key, records, settings, testing, kept_out)
-        _warn_looked_before(fitted.artifact, out)
+    fitted = fitting.fit(file, key)
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.artifact.save(out)
     if fitted.beside is not None:
@@ -239,43 +312,6 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
     return AUTO
 
 
-def _fit_by_rule(
-    file: RecordFile, key: str, sources: Sequence[Path], rule: _Rule, testing: _TestPart, kept_out: Path
-) -> _Fitted:
-    """Fit on the labels of the records, without the test part."""
-    part, test = testing.cut(file, kept_out, rule.groups)
-    choice: dict[str, Any] = {}
-    if key == AUTO:
-        chosen = choose_estimator(
-            file,
-            alpha=rule.alpha,
-            rule=rule.name,
-            delta=rule.delta,
-            groups=rule.groups,
-            part=tuple(part),
-            seed=testing.seed,
-        )
-        print_choice(chosen)
-        key, part, choice = chosen.estimator, chosen.rest, {"choice": chosen.choice}
-    artifact = fit_artifact(
-        file,
-        estimator=key,
-        alpha=rule.alpha,
-        rule=rule.name,
-        delta=rule.delta,
-        groups=rule.groups,
-        part=None if rule.look is not None else part,
-        look=rule.look,
-        looks=rule.looks,
-        by=rule.by,
-    )
-    artifact = artifact.model_copy(update=choice)
-    if test is not None and testing.test:
-        require_same(artifact, test, key)
-        refuse_fitted(artifact, test.records, "test")
-    return _Fitted(artifact, key, sources, part, test, beside=None if testing.test else test)
-
-
 def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
     """Warn where an artifact at --out, or next to it, is an earlier look at fewer labels of the same questions."""
     for path in filter(Path.is_file, sorted(out.parent.glob("*.json"))):
@@ -297,16 +333,6 @@ def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
                 "yellow",
             )
             return
-
-
-def _fit_with_people(
-    file: RecordFile, key: str, human_labels: Path, alpha: float, delta: float | None, sample_path: Path
-) -> _Fitted:
-    """Fit on a judge's labels of all records, and people's of a random sample of them."""
-    labels = read_labels(human_labels)
-    artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=alpha, delta=delta)
-    _warn_not_random(file, labels, key)
-    return _Fitted(artifact, key, [sample_path], sample.records, beside=replace(sample, path=sample_path))
 
 
 def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
