@@ -11,6 +11,7 @@ from rich.panel import Panel
 
 from guardrail.artifact import CascadeArtifact, CascadeOutcome
 from guardrail.errors import UsageError
+from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
@@ -93,6 +94,7 @@ def _headline(outcome: CascadeOutcome) -> str:
     if not outcome.feasible:
         return f"no thresholds at alpha = {outcome.alpha:g}."
     return (
-        f"{outcome.n_accepted} of {outcome.n} questions answered ({outcome.acceptance:.1%}), {outcome.n_errors} of "
-        f"them wrong ({outcome.n_errors / outcome.n_accepted:.1%}; target {outcome.alpha:.1%})."
+        f"{outcome.n_accepted} of {outcome.n} questions answered ({percent(outcome.acceptance)}), "
+        f"{outcome.n_errors} of them wrong ({percent(outcome.n_errors / outcome.n_accepted)}; "
+        f"target {percent(outcome.alpha)})."
     )

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import ArtifactError, UsageError
+from guardrail.notebook import percent
 
 from ..data.column_store import in_memory
 from ..data.labels import GivenLabels, read_labels
@@ -25,7 +26,6 @@ from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_estimator
 from ..pipeline import fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
-from ..report import sentences
 from ..report.sentences import (
     caveats,
     facts,
@@ -374,7 +374,7 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
 def _print_share(reach: Reach | None) -> None:
     """Print the share of all questions that a test part within reach stands for."""
     if reach is not None and reach.leaves_out:
-        share = sentences.percent(reach.n_within / reach.n_pool)
+        share = percent(reach.n_within / reach.n_pool)
         print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from ..data.records import write_records
-from ..report.sentences import percent
 from .frame.app import app
 from .frame.files import keep_inputs
 from .frame.next_commands import next_step

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from guardrail.errors import UsageError, require
 from guardrail.judges import distinct_answers
+from guardrail.notebook import percent
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
@@ -38,7 +39,6 @@ from ..data.labels import (
 from ..data.progress import bar, silent
 from ..data.records import Record, RecordFile, RecordHeader, read_records
 from ..pipeline import fit_artifact
-from ..report.sentences import percent
 from ..scoring.reach import waits_for_label
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file

@@ -12,12 +12,12 @@ import typer
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
-from ..report.sentences import percent
 from ..scoring.reach import draw_to_label
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules

@@ -14,11 +14,11 @@ from rich.panel import Panel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
+from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
 from ..pipeline import GateCounts
-from ..report.sentences import percent
 from ..reviews import (
     AcceptedError,
     Learned,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import distinct_answers
+from guardrail.notebook import percent
 
 from ..data.column_store import coded_groups
 from ..data.records import Record
@@ -21,7 +22,6 @@ from ..evaluation.tables import TableRow
 from ..pipeline import GateCounts, accepted_of
 from ..scoring.scores import labels_of, values_of
 from ..thresholds.registry import RULES, rule_named
-from .sentences import percent
 
 __all__ = [
     "FEW_NOTE",

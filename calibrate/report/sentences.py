@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
+from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -33,7 +34,6 @@ __all__ = [
     "next_steps",
     "no_early_stopping",
     "not_fitted_on",
-    "percent",
     "promise",
     "ranking",
     "second_look",
@@ -83,12 +83,6 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
     if unguardable(artifact) is not None:
         return ArtifactVerdict("answers", "For evaluation only: no guard can use it", "yellow")
     return ArtifactVerdict("answers", "May answer, within limits", "green")
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage: 0.153 is "15.3 %". Whole percentages lose their decimals."""
-    shown = f"{100 * share:.{digits}f}"
-    return (shown.rstrip("0").rstrip(".") if "." in shown else shown) + " %"
 
 
 def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:

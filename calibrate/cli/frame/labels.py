@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from guardrail.errors import UsageError
 from guardrail.models import resolve_model
+from guardrail.notebook import percent
 
 from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, make_rule
 from ...correctness.registry import structured_advice
@@ -17,7 +18,7 @@ from ...data.labels import contradictions
 from ...data.progress import Progress, silent
 from ...data.records import RecordFile
 from ...evaluation.label_checks import Merged, labelled_answers, missed
-from ...report.sentences import describe_spec, percent
+from ...report.sentences import describe_spec
 from .terminal import console, print_line, shortened
 
 __all__ = [

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.notebook import percent
 from guardrail.outcome import Infeasible
 
 from ...data.records import Record
@@ -83,7 +84,7 @@ def print_tested_segments(test: Audit | None) -> None:
 def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
     shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
-    return [str(counts.n), *(f"{sentences.percent(k / n)} ({k})" if n else "-" for k, n in shares)]
+    return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 
 def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:

@@ -17,13 +17,12 @@ from calibrate.report.sentences import (
     headline,
     next_steps,
     no_early_stopping,
-    percent,
     ranking,
     standing,
     unguardable,
 )
 from guardrail.artifact import CalibrationArtifact
-from guardrail.notebook import GREEN, RED
+from guardrail.notebook import GREEN, RED, percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Uncertainty, Unmeasured
 
