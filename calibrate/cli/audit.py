@@ -159,7 +159,7 @@ def _print_result(found: Audit, artifact: Path) -> None:
     title, style = TITLES[found.verdict]
     text = "\n\n".join(sentences.audited(found))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    print_tested_segments(found)
+    print_tested_segments(sentences.tested_segments(found))
     for line in sentences.shifted(found):
         print_line(line)
     if found.verdict != "refuted":

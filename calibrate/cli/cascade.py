@@ -15,12 +15,13 @@ from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
+from ..report.sentences import no_early_stopping
 from ..thresholds.stages import RULES
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete
 from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, table
-from .frame.verdicts import print_no_early_stopping
+from .frame.verdicts import print_early_stopping
 
 __all__ = ["fit_cascade"]
 
@@ -86,7 +87,7 @@ def _print_result(artifact: CascadeArtifact) -> None:
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
     for number, stage in enumerate(artifact.stages, start=1):
-        print_no_early_stopping(stage, f" of stage {number}")
+        print_early_stopping(no_early_stopping(stage), f" of stage {number}")
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 

@@ -29,7 +29,7 @@ from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
     caveats,
     facts,
-    next_steps,
+    verdict_text,
 )
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import arrays
@@ -40,7 +40,7 @@ from .frame.labels import print_structured
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_no_early_stopping, print_second_look, print_verdict
+from .frame.verdicts import conclude, print_choice, print_early_stopping, print_second_look, print_verdict
 
 __all__ = ["fit", "inspect"]
 
@@ -360,15 +360,16 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
-    print_verdict(artifact, audited, merged)
-    print_no_early_stopping(artifact)
+    text = verdict_text(artifact, audited, merged)
+    print_verdict(text)
+    print_early_stopping(text.early_stopping)
     print_second_look(fitted.part, key)
     if test is not None:
         _print_share(test.header.reach)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
     tests = test_files if test is None or fitted.beside is None else [test.path]
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
-    conclude(written, artifact, audited, merged, report + "".join(f" --test {listed([path])}" for path in tests))
+    conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
 
 
 def _print_share(reach: Reach | None) -> None:
@@ -391,7 +392,8 @@ def inspect(
     if as_json:
         typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
         return
-    print_verdict(loaded)
+    text = verdict_text(loaded)
+    print_verdict(text)
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -401,7 +403,7 @@ def inspect(
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats(loaded):
         print_line(f"- {caveat}")
-    steps = next_steps(loaded) or ["Nothing needs doing."]
-    finish([], steps[0])
-    for step in steps[1:]:
+    first, *others = text.steps or ("Nothing needs doing.",)
+    finish([], first)
+    for step in others:
         print_line(f"      {step}")

@@ -90,9 +90,10 @@ def report(
         merged=merged,
         judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
+    text = sentences.verdict_text(loaded, audited, merged)
     if audited is not None:
-        print_verdict(loaded, audited, merged)
-    conclude(written, loaded, audited, merged, f"open {out} in a browser")
+        print_verdict(text)
+    conclude(written, text, f"open {out} in a browser")
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

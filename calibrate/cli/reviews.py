@@ -19,6 +19,7 @@ from guardrail.notebook import percent
 from ..data.progress import bar
 from ..data.records import write_records
 from ..pipeline import GateCounts
+from ..report.sentences import verdict_text
 from ..reviews import (
     AcceptedError,
     Learned,
@@ -128,7 +129,7 @@ def from_reviews(
         seed=seed,
     )
     _print_sample(learned)
-    print_verdict(learned.artifact)
+    print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
 

@@ -33,6 +33,7 @@ from ..evaluation.choice import AUTO, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
+from ..report.sentences import verdict_text
 from ..scoring.scores import (
     default_estimator,
     estimator_key,
@@ -239,11 +240,12 @@ def run(config: Path | None = None, **flags: Any) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
     merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    print_verdict(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged)
+    print_verdict(text)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
-    conclude([*kept, artifact_path, *pages], artifact, audited, merged, usual)
+    conclude([*kept, artifact_path, *pages], text, usual)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:

@@ -9,76 +9,47 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CalibrationArtifact
 from guardrail.notebook import percent
-from guardrail.outcome import Infeasible
 
 from ...data.records import Record
-from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
 from ...evaluation.label_checks import suspicious
 from ...pipeline import GateCounts
-from ...report import sentences
 from ...report.content import estimator_rows
-from ...report.sentences import certificate, headline, next_steps, no_early_stopping, ranking, second_look
+from ...report.sentences import VerdictText, second_look
 from .terminal import console, finish, print_line, shortened, table
 
 __all__ = [
     "conclude",
     "print_choice",
-    "print_no_early_stopping",
+    "print_early_stopping",
     "print_second_look",
     "print_tested_segments",
     "print_verdict",
 ]
 
 
-AGAINST = ("refuted", "above")
-"""Verdicts in which the test part speaks against the gate."""
-
-
-def print_verdict(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = sentences.MERGED) -> None:
-    """The verdict, in a panel, and both parts side by side.
-
-    Args:
-        artifact: The artifact.
-        test: Its audit on questions kept out of the fit, if there are any.
-        merged: The command that calibrates on those as well.
-    """
-    if artifact.calibration.group is not None:
-        print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
-    found, steps = sentences.standing(artifact, test), next_steps(artifact, test, merged)
-    tested = [] if test is None else [sentences.held_out(artifact, test.held_out)]
-    if isinstance(artifact.outcome, Infeasible) and found.status == "abstains":
-        body = [f"Why: {artifact.outcome.detail}", *tested]
-    elif found.status == "answers":
-        body = [sentences.promise(artifact), certificate(artifact)]
-        body += steps[:-1] if artifact.segments is not None else []
-        body += [*tested, *(sentences.audited(test) if test is not None else ())]
-    else:
-        # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
-        shown = () if found.status in AGAINST else steps[:2]
-        body = [*(sentences.audited(test)[1:] if test is not None else ()), *tested, *shown]
-    ranked = ranking(artifact)
-    also = (ranked, sentences.cut_off_answers(artifact))
-    body += [one for one in also if one is not None and one not in body]
-    text = "\n\n".join([headline(artifact, test), *body])
-    console.print(Panel(escape(text), title=found.title, title_align="left", border_style=found.colour))
-    if test is not None:
+def print_verdict(text: VerdictText) -> None:
+    """Print the verdict in a panel, and tables of both parts and of the segments."""
+    if text.opening is not None:
+        print_line(text.opening)
+    body, verdict = escape("\n\n".join(text.paragraphs)), text.verdict
+    console.print(Panel(body, title=verdict.title, title_align="left", border_style=verdict.colour))
+    if text.parts:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
-        parts = (("calibration", test.at_calibration), ("test", test.held_out))
-        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in parts]))
-    if rows := sentences.segment_table(artifact):
+        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
+    if text.segments:
         columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
-        console.print(table("Segments", columns, rows), "one: under one threshold for all questions", highlight=False)
-    print_tested_segments(test)
+        segments = table("Segments", columns, text.segments)
+        console.print(segments, "one: under one threshold for all questions", highlight=False)
+    print_tested_segments(text.tested_segments)
 
 
-def print_tested_segments(test: Audit | None) -> None:
-    """Each segment on the test questions; nothing without segments."""
-    if test is not None and test.segments:
+def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table of the segments on the test questions, if there are any."""
+    if rows:
         columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
-        console.print(table("Segments on the test questions", columns, sentences.tested_segments(test)))
+        console.print(table("Segments on the test questions", columns, rows))
 
 
 def _counted(counts: GateCounts) -> list[str]:
@@ -87,20 +58,20 @@ def _counted(counts: GateCounts) -> list[str]:
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 
-def print_no_early_stopping(artifact: CalibrationArtifact, where: str = "") -> None:
-    """One line where guards with this artifact draw all samples by default."""
-    if (early := no_early_stopping(artifact)) is not None:
-        print_line(f"Early stopping{where}: {early[0].lower()}{early[1:]}", "yellow")
+def print_early_stopping(reason: str | None, where: str = "") -> None:
+    """Print one line where guards draw all samples by default."""
+    if reason is not None:
+        print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
-    """Labels that contradict an extreme score: how many, and the first few."""
-    found = suspicious(records, key)
-    text = second_look(found)
+    """Print how many labels contradict an extreme score, and the first few."""
+    contradicting = suspicious(records, key)
+    text = second_look(contradicting)
     if text is None:
         return
     print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
-    for kind, some in (("wrong", found.wrong), ("right", found.right)):
+    for kind, some in (("wrong", contradicting.wrong), ("right", contradicting.right)):
         for record in some[:most]:
             against = " / ".join(record.references) or "not on file"
             print_line(
@@ -110,7 +81,7 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
 
 
 def print_choice(chosen: Chosen, most: int = 10) -> None:
-    """How `--estimator auto` chose."""
+    """Print the comparison by which `--estimator auto` chose."""
     rows = [
         (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
         for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
@@ -121,18 +92,15 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
 
 
-def conclude(
-    written: Sequence[Path | str], artifact: CalibrationArtifact, test: Audit | None, merged: str, otherwise: str
-) -> None:
-    """Print the files written and what to type next: what would help where the test part speaks against the gate.
+def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None:
+    """Print the files written and the next command: a remedy where the test part speaks against the gate.
 
     Raises:
-        typer.Exit: With code 1 where the test part refutes the promise, so that a job that goes on with it stops.
+        typer.Exit: With code 1 where the test part refutes the promise, so that a job that uses the artifact stops.
     """
-    status = sentences.standing(artifact, test).status
-    first, *others = next_steps(artifact, test, merged)[:2] if status in AGAINST else [otherwise]
+    first, *others = text.steps[:2] if text.speaks_against else [otherwise]
     finish(written, first)
     for other in others:
         print_line(f"      {other}")
-    if status == "refuted":
+    if text.verdict.status == "refuted":
         raise typer.Exit(1)
