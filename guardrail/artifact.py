@@ -29,6 +29,7 @@ from pydantic import (
 
 from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
+from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import Feasible, InfeasibleReason, Outcome
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
@@ -407,7 +408,8 @@ class CalibrationArtifact(Persisted):
             MissingDependencyError: matplotlib is not installed (extra "calibrate").
         """
         ax = axis(ax)
-        draw_risk_coverage(ax, self.calibration.uncertainty, self.calibration.error, self.alpha)
+        curve = risk_coverage(self.calibration.uncertainty, self.calibration.error)
+        draw_risk_coverage(ax, curve.coverage, curve.risk, self.alpha)
         if answered := self.n_accepted:
             at = 100 * answered / len(self.calibration.error)
             ax.plot([at], [100 * self.n_errors / answered], "o", color=BLUE, mec="black", ms=9, label="in use")

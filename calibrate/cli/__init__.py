@@ -19,7 +19,7 @@ from . import (
     score,
     steps,
 )
-from .frame import app
+from .frame.app import app
 
 __all__ = [
     "app",

@@ -28,8 +28,12 @@ from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
-from .fit import merged_command, print_tested_segments
-from .frame import RecordsArgument, app, console, finish, listed, open_files, open_pool, print_line, read_pool
+from .frame.app import app
+from .frame.files import open_files, open_pool, read_pool
+from .frame.next_commands import listed, merged_command
+from .frame.options import RecordsArgument
+from .frame.terminal import console, finish, print_line
+from .frame.verdicts import print_tested_segments
 
 __all__ = ["audit", "drift"]
 
@@ -155,7 +159,7 @@ def _print_result(found: Audit, artifact: Path) -> None:
     title, style = TITLES[found.verdict]
     text = "\n\n".join(sentences.audited(found))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    print_tested_segments(found)
+    print_tested_segments(sentences.tested_segments(found))
     for line in sentences.shifted(found):
         print_line(line)
     if found.verdict != "refuted":

@@ -12,16 +12,20 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
+from guardrail.models import resolve_model
+from guardrail.notebook import percent
 from guardrail.specs import CorrectnessSpec
 
 from ..correctness import ChatLabelJudge, CorrectnessRule, available_rules, make_rule
 from ..data.records import RecordFile, read_records
 from ..evaluation.audit import prepared, refuse_shared
 from ..pipeline import require_same
-from ..report.sentences import percent
 from ..thresholds.bounds import binomial_tail
 from ..thresholds.fit import check_open_unit
-from .frame import RecordsArgument, app, errors, finish, keep_inputs, print_line, resolve_model
+from .frame.app import app
+from .frame.files import keep_inputs
+from .frame.options import RecordsArgument
+from .frame.terminal import errors, finish, print_line
 
 __all__ = ["candidates"]
 

@@ -11,13 +11,17 @@ from rich.panel import Panel
 
 from guardrail.artifact import CascadeArtifact, CascadeOutcome
 from guardrail.errors import UsageError
+from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
+from ..report.sentences import no_early_stopping
 from ..thresholds.stages import RULES
-from .fit import print_no_early_stopping, warn_incomplete
-from .frame import app, console, finish, keep_inputs, table
-from .score import chosen_estimator
+from .frame.app import app
+from .frame.files import keep_inputs, warn_incomplete
+from .frame.options import chosen_estimator
+from .frame.terminal import console, finish, table
+from .frame.verdicts import print_early_stopping
 
 __all__ = ["fit_cascade"]
 
@@ -83,7 +87,7 @@ def _print_result(artifact: CascadeArtifact) -> None:
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
     for number, stage in enumerate(artifact.stages, start=1):
-        print_no_early_stopping(stage, f" of stage {number}")
+        print_early_stopping(no_early_stopping(stage), f" of stage {number}")
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 
@@ -91,6 +95,7 @@ def _headline(outcome: CascadeOutcome) -> str:
     if not outcome.feasible:
         return f"no thresholds at alpha = {outcome.alpha:g}."
     return (
-        f"{outcome.n_accepted} of {outcome.n} questions answered ({outcome.acceptance:.1%}), {outcome.n_errors} of "
-        f"them wrong ({outcome.n_errors / outcome.n_accepted:.1%}; target {outcome.alpha:.1%})."
+        f"{outcome.n_accepted} of {outcome.n} questions answered ({percent(outcome.acceptance)}), "
+        f"{outcome.n_errors} of them wrong ({percent(outcome.n_errors / outcome.n_accepted)}; "
+        f"target {percent(outcome.alpha)})."
     )

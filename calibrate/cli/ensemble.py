@@ -16,7 +16,11 @@ from ..pipeline import part_header
 from ..scoring.ensemble import EnsembleFile, cut_for_training, fit_ensemble, fit_members
 from ..scoring.names import stored_key
 from ..spec_syntax import cut
-from .frame import RecordsArgument, app, console, finish, keep_inputs, listed, print_line, read_pool, table
+from .frame.app import app
+from .frame.files import keep_inputs, read_pool
+from .frame.next_commands import listed
+from .frame.options import RecordsArgument
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["ensemble"]
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from guardrail.errors import UsageError
+from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..evaluation.choice import AUTO, FEWEST, SHARE
@@ -20,10 +21,11 @@ from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
-from ..report.sentences import percent
 from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
-from .frame import app, console, finish, keep_inputs, open_files, print_line, table, warn_repeated
+from .frame.app import app
+from .frame.files import keep_inputs, open_files, warn_repeated
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
 

@@ -8,14 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
 from ..data.records import write_records
-from ..report.sentences import percent
-from .frame import app, finish, keep_inputs, print_line
-from .score import next_step
+from .frame.app import app
+from .frame.files import keep_inputs
+from .frame.next_commands import next_step
+from .frame.terminal import finish, print_line
 
 __all__ = ["import_"]
 

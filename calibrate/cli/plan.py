@@ -12,18 +12,19 @@ import typer
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
-from ..report.sentences import percent
 from ..scoring.reach import draw_to_label
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
-from .fit import LooksOption, parsed_looks
-from .frame import app, console, finish, keep_inputs, print_line, read_pool, table
-from .score import EstimatorOption, chosen_estimator
+from .frame.app import app
+from .frame.files import keep_inputs, read_pool
+from .frame.options import EstimatorOption, LooksOption, chosen_estimator, parsed_looks
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
 

@@ -19,11 +19,14 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from .fit import conclude, fit_flags, merged_command, print_verdict
-from .frame import app, console, keep_inputs, listed, open_pool, print_line
-from .score import chosen_estimator, pair_cache
+from .frame.app import app
+from .frame.files import keep_inputs, open_pool, pair_cache
+from .frame.next_commands import fit_flags, listed, merged_command
+from .frame.options import chosen_estimator
+from .frame.terminal import console, print_line
+from .frame.verdicts import conclude, print_verdict
 
-__all__ = ["estimator_of", "report"]
+__all__ = ["report"]
 
 
 @app.command()
@@ -87,9 +90,10 @@ def report(
         merged=merged,
         judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
+    text = sentences.verdict_text(loaded, audited, merged)
     if audited is not None:
-        print_verdict(loaded, audited, merged)
-    conclude(written, loaded, audited, merged, f"open {out} in a browser")
+        print_verdict(text)
+    conclude(written, text, f"open {out} in a browser")
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError, require
+from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
+from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
 from ..pipeline import GateCounts
-from ..report.sentences import percent
+from ..report.sentences import verdict_text
 from ..reviews import (
     AcceptedError,
     Learned,
@@ -33,26 +34,16 @@ from ..reviews import (
     refuse_open_as_wrong,
     waiting,
 )
-from .fit import print_verdict
-from .frame import app, console, finish, keep_inputs, print_line, table
+from .frame.app import app
+from .frame.files import keep_inputs, opened_store
+from .frame.options import MissingOption, RespondOption
+from .frame.terminal import console, finish, print_line, table
+from .frame.verdicts import print_verdict
 
-__all__ = ["MissingOption", "RespondOption", "from_reviews", "opened_store"]
+__all__ = ["from_reviews"]
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
-
-
-RespondOption = Annotated[
-    Respond,
-    typer.Option(help='What "respond" (the reviewer wrote another answer) says about the candidate.'),
-]
-MissingOption = Annotated[
-    Missing,
-    typer.Option(
-        help="Items without a decision. wait: use what arrived up to the oldest open one; it and expired ones are "
-        "wrong; wrong: all count as wrong; leave-out: only if what was not decided is like what was."
-    ),
-]
 EarlierOption = Annotated[
     list[Path] | None,
     typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
@@ -138,7 +129,7 @@ def from_reviews(
         seed=seed,
     )
     _print_sample(learned)
-    print_verdict(learned.artifact)
+    print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
 
@@ -165,21 +156,6 @@ def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
         written.append(records)
     learned.artifact.save(out)
     return written
-
-
-def opened_store(given: str) -> ReviewStore:
-    """A review store that exists.
-
-    Raises:
-        UsageError: There is no such file.
-    """
-    require("sqlalchemy", extra="review")
-    from guardrail.review import ReviewStore
-
-    path = sqlite_path(given)
-    if path is not None and not path.is_file():
-        raise UsageError(f"no review store at {path}. Name the file or URL that the guard's ReviewStore was given.")
-    return ReviewStore(given)
 
 
 def _refuse_others(pool: ReviewPool, ignore: bool) -> None:

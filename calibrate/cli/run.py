@@ -18,15 +18,14 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
-from guardrail.prompting import PromptWrapping
-from guardrail.types import MAX_TOKENS, Bindings, Frozen
+from guardrail.models import resolve_model
+from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
 
 from ..correctness import CorrectnessRule, make_rule
-from ..data.collect import collect_records
 from ..data.formats import load_questions
 from ..data.progress import bar
-from ..data.questions import Question, option_labels, slot_names
+from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
@@ -34,6 +33,7 @@ from ..evaluation.choice import AUTO, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
+from ..report.sentences import verdict_text
 from ..scoring.scores import (
     default_estimator,
     estimator_key,
@@ -44,10 +44,10 @@ from ..scoring.scores import (
     with_cache,
 )
 from ..thresholds.fit import request_for
-from .collect import plan_from, print_collected
-from .fit import conclude, merged_command, print_choice, print_verdict
-from .frame import MODEL_HELP, app, console, keep_inputs, listed, print_line, resolve_model
-from .label import (
+from .frame.app import app
+from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
+from .frame.files import keep_inputs, pair_cache
+from .frame.labels import (
     label_file,
     print_label_checks,
     print_labels,
@@ -56,7 +56,10 @@ from .label import (
     refuse_mixed,
     rule_from,
 )
-from .score import pair_cache
+from .frame.next_commands import listed, merged_command
+from .frame.options import MODEL_HELP, declared, flag
+from .frame.terminal import console, print_line
+from .frame.verdicts import conclude, print_choice, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -127,6 +130,25 @@ class RunConfig(Frozen):
         default=False, description="Accept that no question has two different samples."
     )
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
+
+    def collect_options(self) -> CollectOptions:
+        """The settings of the collection."""
+        drawing = PlanOptions(
+            estimator=None if self.estimator in (None, AUTO) else [self.estimator],
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            primary=self.primary,
+            cut_off=self.cut_off,
+            stop=list(self.stop),
+            stop_token_ids=list(self.stop_token_ids),
+            seed=self.seed,
+            tools=self.tools,
+        )
+        prompt = PromptOptions(self.system, self.template, self.option_template)
+        calls = CallOptions(self.max_concurrency, self.batch_size, self.retry_failed, self.allow_identical_samples)
+        return CollectOptions(drawing, prompt, calls)
 
 
 def load_config(path: str | Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -224,11 +246,12 @@ def run(config: Path | None = None, **flags: Any) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
     merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    print_verdict(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged)
+    print_verdict(text)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     kept = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
-    conclude([*kept, artifact_path, *pages], artifact, audited, merged, usual)
+    conclude([*kept, artifact_path, *pages], text, usual)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
@@ -276,58 +299,30 @@ def _records(
     settings: RunConfig, model: BaseChatModel, questions: Sequence[Question], path: Path, name: str
 ) -> RecordFile:
     """Collect, score and label one part; the file on disk is complete afterwards."""
-    plan = plan_from(
-        questions,
-        [settings.estimator] if settings.estimator not in (None, AUTO) else (),
-        n=settings.n,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_tokens=settings.max_tokens,
-        cut_off=settings.cut_off,
-        stop=settings.stop,
-        stop_token_ids=settings.stop_token_ids,
-        seed=settings.seed,
-        tools=settings.tools,
-        primary=settings.primary,
-    )
-    prompt = PromptWrapping(
-        system=settings.system,
-        template=settings.template,
-        option_template=settings.option_template,
-        slots=slot_names(questions),
-    )
-    with bar(console, f"asking ({path.stem})") as progress:
-        done = collect_records(
-            questions,
-            model,
-            plan,
-            path,
-            prompt=prompt,
-            name=name,
-            batch_size=settings.batch_size,
-            max_concurrency=settings.max_concurrency,
-            retry_failed=settings.retry_failed,
-            allow_identical_samples=settings.allow_identical_samples,
-            progress=progress,
-        )
-    print_collected(done)
-    if settings.estimator == AUTO:
-        estimators = supported(plan)
-    else:
-        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
-    if uses_models(estimators):
-        cache = PairCache(pair_cache(path))
-        estimators = [with_cache(estimator, cache) for estimator in estimators]
+    options = settings.collect_options()
+    ask(questions, model, path, options, name=name, title=f"asking ({path.stem})")
+    estimators = _estimators(settings, options.drawing.plan(questions), path)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
-        def change(file: RecordFile) -> RecordFile:
+        def scored_and_labelled(file: RecordFile) -> RecordFile:
             scored = score_records(file, estimators, progress=progress)
-            rule = _rule(settings, file)
-            return label_file(scored, rule)
+            return label_file(scored, _rule(settings, file))
 
-        file = rewrite_records(path, change)
+        file = rewrite_records(path, scored_and_labelled)
     print_labels(file)
     return file
+
+
+def _estimators(settings: RunConfig, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:
+    """The estimators to score with; those that ask a model keep its verdicts next to the records."""
+    if settings.estimator == AUTO:
+        estimators: Sequence[Estimator] = supported(plan)
+    else:
+        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
+    if not uses_models(estimators):
+        return estimators
+    cache = PairCache(pair_cache(records))
+    return [with_cache(estimator, cache) for estimator in estimators]
 
 
 def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
@@ -386,18 +381,14 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
 def _with_flags() -> None:
     """Give `run` one flag for each field of `RunConfig`, so that YAML and flags cannot drift apart."""
     argument = Annotated[
-        Path | None, typer.Argument(help="YAML file with settings; see docs/cli.md.", show_default=False)
+        Path | None, typer.Argument(help="YAML file with the same settings, with _ for -.", show_default=False)
     ]
-    parameters = [
-        inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
-    ]
+    flags = [inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)]
     for name, field in RunConfig.model_fields.items():
         kind: Any = {"stop": list[str], "stop_token_ids": list[int]}.get(name, field.annotation)
         help_text = MODEL_HELP if name == "model" else _help(name)
-        option = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
+        flags.append(flag(name, Annotated[kind | None, typer.Option(help=help_text, show_default=False)]))
+    declared(run, flags)
 
 
 def _help(name: str) -> str:

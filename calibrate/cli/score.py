@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,45 +13,30 @@ from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
+from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, list_estimators
 
 from ..data.progress import bar
-from ..data.records import RecordFile, RecordHeader
+from ..data.records import RecordHeader
 from ..ray_engine import PART_MIB, score_on_ray
 from ..scoring.names import named_entailment, named_similarity
 from ..scoring.scores import (
     ScoreSummary,
-    key_of,
     lacking,
     parse_estimator,
     score_file,
     uses_models,
-    usual_key,
     with_cache,
 )
-from ..spec_syntax import estimator_flags, parse_name
-from .frame import (
-    AddressOption,
-    RecordsArgument,
-    app,
-    check_engine,
-    console,
-    finish,
-    keep_inputs,
-    one_file,
-    print_line,
-    resolve_model,
-    say_stalled,
-    table,
-)
+from ..spec_syntax import parse_name
+from .frame.app import app
+from .frame.files import keep_inputs, one_file, pair_cache
+from .frame.next_commands import next_step
+from .frame.options import AddressOption, RecordsArgument, check_engine
+from .frame.terminal import console, finish, say_stalled, table
 
-__all__ = ["EstimatorOption", "chosen_estimator", "next_step", "pair_cache", "print_scores", "score"]
-
-EstimatorOption = Annotated[
-    str | None,
-    typer.Option("--estimator", "-e", help="Default: semantic_entropy, or predictive_entropy with options."),
-]
+__all__ = ["score"]
 
 
 @app.command()
@@ -189,31 +173,6 @@ class _Choice:
         return [with_cache(each, self.opened[0]) for each in found]
 
 
-def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
-    """The next command for a record file: score, label, or fit with the estimator it needs.
-
-    Args:
-        header: Of the file.
-        path: The file.
-        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
-    """
-    name = shlex.quote(str(path))
-    if not header.estimators:
-        return f"calibrate score {name}"
-    if header.correctness is None:
-        return f"calibrate label {name}"
-    known = sorted(header.estimators)
-    if estimator is None and (usual_key(header.plan) in known or len(known) == 1):
-        return f"calibrate fit {name} --alpha 0.1"
-    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in known else known[0]
-    return f"calibrate fit {name} {estimator_flags(estimator or fallback)} --alpha 0.1"
-
-
-def pair_cache(records: Path) -> Path:
-    """Where verdicts of models about the answers of a record file are kept."""
-    return records.with_name(f"{records.stem}.pairs.sqlite")
-
-
 def _judge(text: str | None) -> Judge | None:
     if text is None:
         return None
@@ -222,14 +181,6 @@ def _judge(text: str | None) -> Judge | None:
         params["model"] = resolve_model(params["model"])
         return ChatJudge(**params)
     return make_judge(name, **params)
-
-
-def chosen_estimator(file: RecordFile, name: str | None) -> str:
-    """The estimator a user named, or the default for this kind of question and answer."""
-    key = key_of(file, name)
-    if name is not None and key != name and not name.endswith(".json"):
-        print_line(f"--estimator {name}: the scores of {key}.")
-    return key
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:

@@ -13,6 +13,7 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
+from guardrail.models import resolve_model
 from guardrail.uncertainty.plan import plan_for
 
 from ..agent_steps import collect_steps, write_steps
@@ -29,9 +30,11 @@ from ..reviews.steps import (
     write_parts,
 )
 from ..scoring.scores import parse_estimator
-from .frame import MODEL_HELP, app, console, finish, keep_inputs, listed, print_line, resolve_model, table
-from .reviews import MissingOption, RespondOption, opened_store
-from .score import next_step
+from .frame.app import app
+from .frame.files import keep_inputs, opened_store
+from .frame.next_commands import listed, next_step
+from .frame.options import MODEL_HELP, MissingOption, RespondOption
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["steps"]
 

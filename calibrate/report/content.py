@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.judges import normalise
+from guardrail.judges import distinct_answers
+from guardrail.notebook import percent
 
 from ..data.records import Record
 from ..data.table import table_of
@@ -21,7 +22,6 @@ from ..evaluation.tables import TableRow
 from ..pipeline import GateCounts, accepted_of
 from ..scoring.scores import labels_of, values_of
 from ..thresholds.registry import RULES, rule_named
-from .sentences import percent
 
 __all__ = [
     "FEW_NOTE",
@@ -346,9 +346,7 @@ def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
     if not record.drawn.samples:
         return tuple((label, percent(share, 0)) for label, share in _options(record))[:most]
     texts = [sample.comparable for sample in record.drawn.samples]
-    counts = Counter(map(normalise, texts))
-    shown = {normalise(text): text for text in reversed(texts)}
-    return tuple((_cut(shown[key]), f"{count} of {len(texts)}") for key, count in counts.most_common(most))
+    return tuple((_cut(text), f"{count} of {len(texts)}") for text, count in distinct_answers(texts)[:most])
 
 
 def _cut(text: str, longest: int = 120) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
+from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.uncertainty import list_estimators, make_estimator
 
@@ -19,6 +20,7 @@ from ..thresholds.registry import certifies
 __all__ = [
     "ArtifactVerdict",
     "Row",
+    "VerdictText",
     "advice",
     "audited",
     "auroc_of",
@@ -33,7 +35,6 @@ __all__ = [
     "next_steps",
     "no_early_stopping",
     "not_fitted_on",
-    "percent",
     "promise",
     "ranking",
     "second_look",
@@ -42,6 +43,7 @@ __all__ = [
     "standing",
     "tested_segments",
     "unguardable",
+    "verdict_text",
 ]
 
 Row = tuple[str, str]
@@ -85,10 +87,70 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
     return ArtifactVerdict("answers", "May answer, within limits", "green")
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage: 0.153 is "15.3 %". Whole percentages lose their decimals."""
-    shown = f"{100 * share:.{digits}f}"
-    return (shown.rstrip("0").rstrip(".") if "." in shown else shown) + " %"
+@dataclass(frozen=True, slots=True)
+class VerdictText:
+    """Everything that is said about an artifact after a fit or a test.
+
+    Attributes:
+        verdict: The verdict.
+        paragraphs: Its reasons, the headline first.
+        steps: What to do next, most useful first.
+        opening: A line about the questions that comes before the verdict, if there is one.
+        early_stopping: Why guards draw all samples by default; None if nothing else than the estimator keeps them.
+        parts: What the gate does on both parts, calibration first; empty without a test part.
+        segments: Rows of `segment_table`.
+        tested_segments: Rows of `tested_segments`.
+    """
+
+    verdict: ArtifactVerdict
+    paragraphs: tuple[str, ...]
+    steps: tuple[str, ...]
+    opening: str | None
+    early_stopping: str | None
+    parts: tuple[tuple[str, GateCounts], ...]
+    segments: tuple[tuple[str, ...], ...]
+    tested_segments: tuple[tuple[str, ...], ...]
+
+    @property
+    def speaks_against(self) -> bool:
+        """Whether the test part speaks against the gate."""
+        return self.verdict.status in ("refuted", "above")
+
+
+def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> VerdictText:
+    """Say everything about an artifact; see `standing` and `next_steps`."""
+    verdict, steps = standing(artifact, test), next_steps(artifact, test, merged)
+    opening = None
+    if artifact.calibration.group is not None:
+        opening = f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used."
+    return VerdictText(
+        verdict=verdict,
+        paragraphs=tuple(_paragraphs(artifact, test, verdict, steps)),
+        steps=tuple(steps),
+        opening=opening,
+        early_stopping=no_early_stopping(artifact),
+        parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
+        segments=tuple(segment_table(artifact)),
+        tested_segments=() if test is None else tuple(tested_segments(test)),
+    )
+
+
+def _paragraphs(
+    artifact: CalibrationArtifact, test: Audit | None, verdict: ArtifactVerdict, steps: list[str]
+) -> list[str]:
+    on_test = [] if test is None else [held_out(artifact, test.held_out)]
+    audit = [] if test is None else audited(test)
+    if isinstance(artifact.outcome, Infeasible) and verdict.status == "abstains":
+        body = [f"Why: {artifact.outcome.detail}", *on_test]
+    elif verdict.status == "answers":
+        by_segment = steps[:-1] if artifact.segments is not None else []
+        body = [promise(artifact), certificate(artifact), *by_segment, *on_test, *audit]
+    else:
+        # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
+        body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
+    also = (ranking(artifact), cut_off_answers(artifact))
+    body += [warning for warning in also if warning is not None and warning not in body]
+    return [headline(artifact, test), *body]
 
 
 def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:

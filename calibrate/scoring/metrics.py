@@ -8,13 +8,13 @@ denominator (nothing accepted, no correct answer, one class only) the metric is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from guardrail.errors import UsageError
+from guardrail.gate import RiskCoverage, risk_coverage
 
 from ..thresholds.fit import check_items
 from ..thresholds.rule import Prefix, prefixes
@@ -31,18 +31,6 @@ __all__ = [
     "risk_coverage_curve",
     "scer",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class RiskCoverage:
-    """The risk-coverage curve: one entry a distinct score, by increasing uncertainty."""
-
-    threshold: NDArray[np.float64]
-    """Accept iff uncertainty <= this."""
-    coverage: NDArray[np.float64]
-    """Share accepted; the last is 1."""
-    risk: NDArray[np.float64]
-    """Error rate among the accepted; the last is the base error."""
 
 
 def scer(error: ArrayLike, accepted: ArrayLike) -> float | None:
@@ -79,8 +67,7 @@ def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
 
 def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverage:
     """Risk against coverage at every distinct score. Nothing is interpolated and no point stands for zero coverage."""
-    prefix = _prefix(uncertainty, error)
-    return RiskCoverage(prefix.score, prefix.k / prefix.n, prefix.e / prefix.k)
+    return risk_coverage(*check_items(uncertainty, error))
 
 
 def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from calibrate.cli.frame import VisibleConsole
+from calibrate.cli.frame.terminal import VisibleConsole
 from examples.bank_agent.bank import CONTACTS
 from guardrail import CalibrationArtifact, Feasible
 from guardrail.judges.tool_call import read_calls

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from calibrate.cli.frame import VisibleConsole
+from calibrate.cli.frame.terminal import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import GateCounts
 from guardrail import CalibrationArtifact, Feasible

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
-from ..judges import ExactJudge, normalise
+from ..judges import ExactJudge, distinct_answers
 from ..outcome import Infeasible, InfeasibleReason
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -201,8 +201,5 @@ def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
     """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
     texts = [sample.comparable for sample in drawn.samples]
     if texts:
-        keys = [normalise(text) for text in texts]
-        counts = Counter(keys)
-        shown = dict(zip(reversed(keys), reversed(texts), strict=True))  # the first wording of each
-        return tuple((shown[key], count / len(texts)) for key, count in counts.most_common())
+        return tuple((text, count / len(texts)) for text, count in distinct_answers(texts))
     return () if drawn.options is None else drawn.options.shares()

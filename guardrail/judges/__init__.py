@@ -20,7 +20,7 @@ from .similarity import (
     list_similarities,
     make_similarity,
 )
-from .text import is_refusal, normalise, token_f1, words
+from .text import distinct_answers, is_refusal, normalise, token_f1, words
 from .tool_call import ToolCallJudge, is_canonical_call
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "ToolCallJudge",
     "canonical_calls",
     "default_judge",
+    "distinct_answers",
     "from_judge",
     "is_canonical_call",
     "is_refusal",

@@ -20,6 +20,7 @@ __all__ = [
     "SCALES",
     "apart",
     "contradicts",
+    "distinct_answers",
     "guards_hold",
     "is_hedged",
     "is_refusal",
@@ -118,6 +119,13 @@ def normalise(text: str) -> str:
     plain = written(text)
     found = _prose(plain)
     return _as_written(plain) if found is None else " ".join(found)
+
+
+def distinct_answers(texts: Sequence[str]) -> list[tuple[str, int]]:
+    """Distinct texts by their normal form with their counts, most frequent first; each in its first wording."""
+    forms = [normalise(text) for text in texts]
+    first_wording = dict(zip(reversed(forms), reversed(texts), strict=True))
+    return [(first_wording[form], count) for form, count in Counter(forms).most_common()]
 
 
 def _prose(plain: str) -> list[str] | None:

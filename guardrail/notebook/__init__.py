@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: an HTML card, and plots on a matplotlib axis.
+"""Results in a notebook: an HTML card, plots on a matplotlib axis, and percentages as text everywhere.
 
 Cards have no scripts, and every text in them is escaped. matplotlib is loaded by the first plot, never at import.
 """
@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from ..errors import require
 
@@ -20,9 +20,17 @@ BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#007a59", "#5b6570"
 """Okabe and Ito's colours, as in the report: they differ for colour-blind readers, too."""
 
 
-def percent(share: float | None) -> str:
-    """A share as text, one decimal: "12.5 %"; "-" for None."""
-    return "-" if share is None else f"{100 * share:.1f} %"
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as a percentage: 0.153 is "15.3 %", 0.12 is "12 %" (no trailing zeros); "-" for None.
+
+    Args:
+        share: The share, 1 for all.
+        digits: Most decimals that are shown.
+    """
+    if share is None:
+        return "-"
+    text = f"{100 * share:.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
 
 
 def as_html(
@@ -44,11 +52,11 @@ def as_html(
     """
     colour = GREY if good is None else GREEN if good else RED
     left = "text-align:left;vertical-align:top"
-    listed = "".join(
+    facts_html = "".join(
         f'<tr><th style="{left};white-space:nowrap">{escape(name)}</th><td style="{left}">{escape(value)}</td></tr>'
         for name, value in facts
     )
-    body = f"<table>{listed}</table>" if listed else ""
+    body = f"<table>{facts_html}</table>" if facts_html else ""
     if heads:
         top = "".join(f'<th style="{left}">{escape(head)}</th>' for head in heads)
         cells = "".join(
@@ -59,7 +67,7 @@ def as_html(
 
 
 def axis(ax: Any = None) -> Any:
-    """The axis to draw on: the one given, or that of a new figure.
+    """Return the axis to draw on: ``ax``, or that of a new figure.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -70,21 +78,16 @@ def axis(ax: Any = None) -> Any:
     return pyplot.subplots(figsize=(7, 3.6), layout="constrained")[1]
 
 
-def draw_risk_coverage(ax: Any, uncertainty: ArrayLike, error: ArrayLike, alpha: float) -> None:
-    """Error rate among answered questions against the share answered; one point a distinct score."""
-    scores, wrong = np.asarray(uncertainty, dtype=float), np.asarray(error)
-    order = np.argsort(scores, kind="stable")
-    last = np.append(np.diff(scores[order]) > 0, True)  # ties are accepted together
-    k = np.arange(1, scores.size + 1)[last]
-    e = np.cumsum(wrong[order])[last]
-    marker = "o" if k.size <= 40 else ""
-    ax.plot(100 * k / scores.size, 100 * e / k, color=BLUE, lw=2, marker=marker, ms=4, label="calibration questions")
+def draw_risk_coverage(ax: Any, coverage: NDArray[np.float64], risk: NDArray[np.float64], alpha: float) -> None:
+    """Draw the error rate among answered questions against the share answered."""
+    marker = "o" if risk.size <= 40 else ""
+    ax.plot(100 * coverage, 100 * risk, color=BLUE, lw=2, marker=marker, ms=4, label="calibration questions")
     ax.axhline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
     ax.set(xlim=(0, 101), ylim=(0, None), xlabel="questions answered, %", ylabel="wrong among answered, %")
 
 
 def draw_rates(ax: Any, rates: Sequence[tuple[str, float | None, float, float]], alpha: float) -> None:
-    """One row a name: a rate and the ends of its interval, against the target; None is "answers nothing"."""
+    """Draw a row for each name: its rate with an interval, against the target; a rate of None is "answers nothing"."""
     names = [name for name, *_ in rates]
     for row, (_, rate, low, high) in enumerate(reversed(rates)):
         if rate is None:

@@ -7,7 +7,7 @@ from typing import IO
 
 import pytest
 
-from calibrate.cli.frame import errors
+from calibrate.cli.frame.terminal import errors
 from calibrate.correctness import Exact, label_records
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions

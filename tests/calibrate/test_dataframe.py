@@ -231,7 +231,7 @@ def test_what_notebooks_show() -> None:
     assert "<b>" not in records._repr_html_()
     assert "Infeasible: answers nothing" in bad._repr_html_()
     assert "Feasible" in artifact.outcome._repr_html_()
-    assert f"{100 * artifact.acceptance:.1f} %" in artifact._repr_html_()
+    assert f"{100 * artifact.acceptance:.3g} %" in artifact._repr_html_()
     assert "threshold=0.0" in repr(artifact)
     assert "*</td>" in evaluation._repr_html_()  # a mean over two splits is marked
     assert "fewer than 10 splits" in evaluation._repr_html_()

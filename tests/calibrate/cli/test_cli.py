@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cli import app, frame
-from calibrate.cli.frame import table
+from calibrate.cli import app
+from calibrate.cli.frame.terminal import console, table
 from calibrate.cli.run import RunConfig
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
@@ -456,7 +456,7 @@ def test_tables_never_cut_a_number(monkeypatch: pytest.MonkeyPatch, columns: str
     shown = table("Rules", ("rule", *(f"column{i}" for i in range(7))), [["acrc:" + 90 * "x", *numbers]])
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TTY_COMPATIBLE", terminal)
-    there = type(frame.console)(file=io.StringIO(), no_color=True)
+    there = type(console)(file=io.StringIO(), no_color=True)
     there.print(shown)
     printed = there.file.getvalue()  # type: ignore[attr-defined]
     assert all(number in printed for number in numbers)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.collect import plan_from
+from calibrate.cli.frame.collecting import PlanOptions
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
@@ -24,9 +24,7 @@ def look_up(city: str) -> str:
 
 
 def plan(tools: Path | None) -> SamplingPlan:
-    return plan_from(
-        QUESTIONS, (), n=2, temperature=0.7, top_p=0.9, max_tokens=8, stop=(), seed=0, tools=tools
-    )  # fmt: skip
+    return PlanOptions(n=2, max_tokens=8, tools=tools).plan(QUESTIONS)
 
 
 def test_tools_are_in_the_records_and_another_collection_without_them_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.cli.frame import keep_inputs
+from calibrate.cli.frame.files import keep_inputs
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import part_header
 from guardrail.artifact import CalibrationArtifact

@@ -22,7 +22,8 @@ from rich.panel import Panel
 from rich.text import Text
 from typer.testing import CliRunner
 
-from calibrate.cli import app, frame
+from calibrate.cli import app
+from calibrate.cli.frame import terminal as terminal_frame
 from calibrate.cli.label import card, keys, label_by_hand, shares
 from calibrate.data.labels import (
     LabelSession,
@@ -185,12 +186,15 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(
     hostile = {"question": HOSTILE, "options": {"A": HOSTILE}, "references": ("r", HOSTILE)}
     shown = record("a", HOSTILE).model_copy(update=hostile)
     out = io.StringIO()
-    for console in (frame.VisibleConsole(file=out, width=200, force_terminal=True), Console(file=out, width=200)):
+    for console in (
+        terminal_frame.VisibleConsole(file=out, width=200, force_terminal=True),
+        Console(file=out, width=200),
+    ):
         console.print(card(shown, done=1, total=2))
-    monkeypatch.setattr(frame, "console", frame.VisibleConsole(file=out, width=200))
-    frame.print_line(HOSTILE, "yellow")
-    frame.console.print(frame.table(HOSTILE, [HOSTILE], [[HOSTILE]]))
-    frame.console.print(Text(HOSTILE), Panel(Text(HOSTILE)), f"[bold]{escape(HOSTILE)}[/bold]")
+    monkeypatch.setattr(terminal_frame, "console", terminal_frame.VisibleConsole(file=out, width=200))
+    terminal_frame.print_line(HOSTILE, "yellow")
+    terminal_frame.console.print(terminal_frame.table(HOSTILE, [HOSTILE], [[HOSTILE]]))
+    terminal_frame.console.print(Text(HOSTILE), Panel(Text(HOSTILE)), f"[bold]{escape(HOSTILE)}[/bold]")
     styled = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # rich's own colours
     assert not set(styled) & set("\x1b\x07\x9b\u202e\ud83d")
     assert styled.count(r"\x1b]0;owned\x07") >= 10

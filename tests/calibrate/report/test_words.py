@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrate.cli.fit import print_no_early_stopping
+from calibrate.cli.frame.verdicts import print_early_stopping
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import Audit, audit
 from calibrate.evaluation.tables import rule_of
@@ -17,13 +17,12 @@ from calibrate.report.sentences import (
     headline,
     next_steps,
     no_early_stopping,
-    percent,
     ranking,
     standing,
     unguardable,
 )
 from guardrail.artifact import CalibrationArtifact
-from guardrail.notebook import GREEN, RED
+from guardrail.notebook import GREEN, RED, percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.types import Uncertainty, Unmeasured
 
@@ -110,10 +109,10 @@ def test_nothing_is_said_of_an_estimator_that_never_stops_early(labelled: Record
 
 def test_fit_says_it_in_a_line(labelled: RecordFile, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
-    print_no_early_stopping(artifact)
+    print_early_stopping(no_early_stopping(artifact))
     assert capsys.readouterr().out == ""
     data = artifact.data.model_copy(update={"n_unmeasured": 100})
-    print_no_early_stopping(artifact.model_copy(update={"data": data}), " of stage 2")
+    print_early_stopping(no_early_stopping(artifact.model_copy(update={"data": data})), " of stage 2")
     assert "Early stopping of stage 2: off unless a guard is given" in " ".join(capsys.readouterr().out.split())
 
 

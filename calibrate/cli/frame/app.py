@@ -1,0 +1,125 @@
+"""The command line's frame: the app, its console, and how errors are shown."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+from rich.panel import Panel
+from typer.core import TyperGroup
+
+from guardrail.errors import GuardrailError, UsageError
+
+from .terminal import errors
+
+__all__ = ["app", "first_problem"]
+
+
+class _Commands(TyperGroup):
+    """Commands in the order of the work; expected errors are shown without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The order of the work, not of the alphabet."""
+        return [name for name in _ORDER if name in self.commands]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; misuse ends with code 2, every other expected failure with 1."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise _failure(str(error), 2) from error
+        except GuardrailError as error:
+            raise _failure(str(error), 1) from error
+        except ValidationError as error:
+            raise _failure(first_problem(error), 2) from error
+        except BrokenPipeError:
+            raise  # the reader went away (`| head`); typer ends quietly
+        except OSError as error:
+            raise _failure(_of_file(error), 1) from error
+        except KeyboardInterrupt as error:
+            raise _failure("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
+
+
+_ORDER = (
+    "plan",
+    "run",
+    "import",
+    "collect",
+    "score",
+    "sample",
+    "label",
+    "ensemble",
+    "fit",
+    "fit-cascade",
+    "evaluate",
+    "report",
+    "audit",
+    "drift",
+    "from-reviews",
+    "steps",
+    "candidates",
+    "inspect",
+)
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Find out when a model may answer by itself.\n\n"
+        "Ask it labelled questions several times, measure how much its answers disagree, and fit the disagreement up "
+        "to which at most a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
+        "that a [bold]Guardrail[/bold] loads.\n\n"
+        "All at once:   [cyan]calibrate run --questions q.jsonl --model transformers:PATH --out results[/cyan]\n\n"
+        "Step by step:  [cyan]collect[/cyan] (asks the model; slow, resumable) then [cyan]score[/cyan], "
+        "[cyan]label[/cyan], [cyan]fit[/cyan], [cyan]report[/cyan] (seconds; the model is not called again)."
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"acrc-guardrail {version('acrc-guardrail')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a validation error, in one line."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {message}, got {first['input']!r}" if field else message
+
+
+def _failure(message: str, code: int) -> typer.Exit:
+    errors.print(Panel(escape(message), title="Error", title_align="left", border_style="red"))
+    return typer.Exit(code)
+
+
+def _of_file(error: OSError) -> str:
+    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, next to a lock."""
+    path = Path(error.filename or "file")
+    reason = error.strerror or str(error)
+    unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)
+    if unfinished is None:
+        return f"{path}: {reason}"
+    return (
+        f"{path.with_name(unfinished[1])} cannot be written ({reason}). Name a file in a folder that exists and that "
+        "you may write to, on a disk with room."
+    )

@@ -1,0 +1,167 @@
+"""Files that commands read and write: record files opened as one, inputs protected, warnings about missing records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from guardrail.errors import UsageError, require
+from guardrail.files import refuse_special, sqlite_path
+
+from ...data.column_store import open_each
+from ...data.progress import bar
+from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
+from ...scoring.reach import waiting_of
+from .terminal import console, errors, print_line
+
+if TYPE_CHECKING:
+    from guardrail.review import ReviewStore
+
+__all__ = [
+    "changed_file",
+    "keep_inputs",
+    "one_file",
+    "open_files",
+    "open_pool",
+    "opened_store",
+    "pair_cache",
+    "read_pool",
+    "warn_incomplete",
+    "warn_repeated",
+]
+
+
+def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
+    """Refuse to overwrite an input: hours of answers, or labels that people gave, would be lost.
+
+    Args:
+        read: Files a command reads; None is skipped, and so are names that do not end in .json (an estimator may be a
+            name or a file).
+        written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
+
+    Raises:
+        UsageError: One of them is the same file, by any path; or a folder, a device or a pipe has the name of a
+            file to write.
+    """
+    sources = [Path(name) for name in read if isinstance(name, Path) or (name is not None and name.endswith(".json"))]
+    for target in filter(None, written):
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")
+        refuse_special(target)
+        for source in sources:
+            if _same_file(source, target):
+                raise UsageError(
+                    f"writing {target} would overwrite {source}, which is read here. Name another file to write."
+                )
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    """Whether two paths lead to the same file, through links and spelling."""
+    return a.samefile(b) if a.exists() and b.exists() else a.resolve() == b.resolve()
+
+
+def open_files(paths: Sequence[Path]) -> list[RecordFile]:
+    """Open record files; all cores build the columns of large ones where they are missing."""
+    return open_each(paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
+
+
+def open_pool(paths: Sequence[Path]) -> RecordFile:
+    """Open record files as one, and warn about questions that are in two of them."""
+    file = pooled(open_files(paths))
+    warn_repeated(file)
+    return file
+
+
+def read_pool(records: Sequence[Path]) -> RecordFile:
+    """Read record files into memory as one, and warn about questions that are in two of them.
+
+    Raises:
+        RecordError: As `read_records`.
+        UsageError: As `read_records`.
+    """
+    file = read_records(*records)
+    warn_repeated(file)
+    return file
+
+
+def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
+    """Return the record file that a command changes and the one it writes; several files are first written as one.
+
+    Raises:
+        UsageError: Several files without ``--out``, or files that cannot be one.
+    """
+    if len(records) == 1:
+        return records[0], out or records[0]
+    if out is None:
+        raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
+    keep_inputs(records, [out])
+    file = read_pool(records)
+    write_records(out, file.header, file.records)
+    return out, out
+
+
+def warn_repeated(file: RecordFile) -> None:
+    """Warn about questions that are in two of the files of a pool under other ids."""
+    if file.repeated:
+        first, second = file.repeated[0]
+        text = (
+            f"{len(file.repeated)} questions are in two of the files under other ids, e.g. {first!r} and {second!r}, "
+            "and count twice. Every promise takes the questions for independent draws: leave them out of one file, "
+            "unless your users repeat questions as often."
+        )
+        errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)  # stdout may be JSON
+
+
+def warn_incomplete(file: RecordFile) -> None:
+    """Warn when questions, or labels within a draw, are missing: the missing ones may differ from the others."""
+    missing = file.header.n_questions - len(file.records)
+    if missing > 0:
+        print_line(
+            f"Only {len(file.records)} of {file.header.n_questions} questions are in {file.path}: the collection was "
+            "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
+            "yellow",
+        )
+    if file.header.reach is None:
+        return
+    waiting = waiting_of(file.records, file.header).tolist()
+    # Labels follow the order of the draw, so records that still wait are its last. An earlier gap may be a choice.
+    if True in waiting and not all(waiting[waiting.index(True) :]):
+        print_line(
+            f"{sum(waiting)} of the {len(waiting)} questions that were drawn have no label, and they are not the last "
+            "of the draw. If they were left out because they are hard to judge, the promise does not hold. Label the "
+            f"first that waits, {file.records[waiting.index(True)].id!r}, and the others before the last label.",
+            "yellow",
+        )
+
+
+def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:
+    """Change a record file in place, under its lock, or into another file."""
+    if source.resolve() == target.resolve():
+        return rewrite_records(source, change)
+    changed = change(read_records(source))
+    write_records(target, changed.header, changed.records)
+    return changed
+
+
+def pair_cache(records: Path) -> Path:
+    """The file that keeps verdicts of models about the answers of a record file."""
+    return records.with_name(f"{records.stem}.pairs.sqlite")
+
+
+def opened_store(location: str) -> ReviewStore:
+    """Open a review store that exists.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    require("sqlalchemy", extra="review")
+    from guardrail.review import ReviewStore
+
+    path = sqlite_path(location)
+    if path is not None and not path.is_file():
+        raise UsageError(f"no review store at {path}. Name the file or URL that the guard's ReviewStore was given.")
+    return ReviewStore(location)

@@ -1,0 +1,161 @@
+"""Labels by a rule: the rule that options name, and what is printed about labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from guardrail.errors import UsageError
+from guardrail.models import resolve_model
+from guardrail.notebook import percent
+
+from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, make_rule
+from ...correctness.registry import structured_advice
+from ...data.labels import contradictions
+from ...data.progress import Progress, silent
+from ...data.records import RecordFile
+from ...evaluation.label_checks import Merged, labelled_answers, missed
+from ...report.sentences import describe_spec
+from .terminal import console, print_line, shortened
+
+__all__ = [
+    "label_file",
+    "print_label_checks",
+    "print_labels",
+    "print_merged",
+    "print_structured",
+    "refuse_mixed",
+    "rule_from",
+]
+
+
+def rule_from(
+    file: RecordFile,
+    name: str | None,
+    *,
+    threshold: float | None = None,
+    tolerance: float | None = None,
+    judge_model: str | None = None,
+    cache: Path | None = None,
+) -> CorrectnessRule:
+    """The correctness rule a user named, or the default for these questions and answers.
+
+    Args:
+        file: The records.
+        name: Name of the rule, with parameters or without (`make_rule`).
+        threshold: Of token_f1.
+        tolerance: Of numeric.
+        judge_model: The model of chat_judge, as a user writes it.
+        cache: Where chat_judge keeps its verdicts.
+
+    Raises:
+        UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
+    """
+    if judge_model is not None:
+        refuse_mixed(name, threshold=threshold, tolerance=tolerance)
+        return ChatLabelJudge(resolve_model(judge_model), cache)
+    params: dict[str, Any] = {"threshold": threshold, "tolerance": tolerance}
+    params = {key: value for key, value in params.items() if value is not None}
+    if name is not None and name.startswith("chat_judge("):
+        params["cache"] = cache
+    return make_rule(name or default_rule(file.records, file.header.plan.bindings).spec.name, **params)
+
+
+def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float | None) -> None:
+    """Refuse a judge model together with another rule, or with another rule's parameters.
+
+    Raises:
+        UsageError: They were given together.
+    """
+    if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
+        raise UsageError(
+            f"a judge model is for rule chat_judge alone, which has no other parameter; got rule {name}, threshold "
+            f"{threshold}, tolerance {tolerance}. Leave one of them out."
+        )
+
+
+def label_file(
+    file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
+) -> RecordFile:
+    """The file with labels, in memory; only the first records get one if their number is given."""
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    made = label_records(file.records[:first], rule, progress)
+    rest = (
+        []
+        if first is None
+        else [one.model_copy(update={"correct": None, "label_detail": ""}) for one in file.records[first:]]
+    )
+    return RecordFile(file.path, header, (*made, *rest), file.torn)
+
+
+def print_labels(file: RecordFile) -> None:
+    """Share of right answers, and what could not be labelled."""
+    spec = file.header.correctness
+    assert spec is not None
+    labels = [record.correct for record in file.records]
+    right, known = labels.count(True), len(labels) - labels.count(None)
+    share = percent(right / known if known else 0.0)
+    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {known} answers are right ({share}).")
+    where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
+    reasons = Counter(record.label_detail or where for record in file.records if record.correct is None)
+    for reason, count in reasons.most_common(5):
+        print_line(f"  {count} not labelled: {reason}", "yellow")
+    twice = contradictions(file.records)
+    if twice:
+        first, second = twice[0]
+        print_line(
+            f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
+            "yellow",
+        )
+
+
+def print_label_checks(file: RecordFile) -> None:
+    """Six labelled answers to read, and answers that are wrong although they contain a reference."""
+    spec = file.header.correctness
+    assert spec is not None
+    if shown := labelled_answers(file.records):
+        print_line("Read these: 'wrong' will mean wrong by this rule.")
+    for record in shown:
+        label, style = ("right", "green") if record.correct else ("wrong", "red")
+        references = " | ".join(record.references)
+        console.print(
+            f"  [{style}]{label}[/{style}]  {escape(shortened(record.shown_answer or ''))}  "
+            f"[dim]reference {escape(shortened(references))}, {escape(record.id)}[/dim]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    found = missed(file.records, spec.name)
+    if found is not None:
+        first = found.records[0]
+        text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
+        print_line(
+            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.typed} "
+            f"--rule {found.rule}`, or --correctness {found.rule} of `run`.",
+            "yellow",
+        )
+
+
+def print_merged(found: Merged | None) -> None:
+    """Short answers that differ and that the judge took for the same."""
+    if found is None:
+        return
+    print_line(
+        f"Judge {found.judge} counts {found.n} pairs of short answers that differ as the same, in {found.n_records} "
+        "questions. Read these; if they mean different things, use another judge (docs/judges.md):",
+        "yellow",
+    )
+    for name, a, b in found.pairs[:4]:
+        print_line(f"  {shortened(a)} = {shortened(b)} ({name})")
+
+
+def print_structured(file: RecordFile, estimator: str | None = None) -> None:
+    """Warn where answers are JSON or tool calls, and the rule (or the estimator's judge) compares words."""
+    spec = file.header.correctness
+    scores = file.header.estimators.get(estimator or "")
+    judge = None if scores is None or scores.judge is None else scores.judge.name
+    for sentence in structured_advice(file.records, "" if spec is None else spec.name, judge):
+        print_line(sentence, "yellow")

@@ -1,0 +1,78 @@
+"""The next command to type, as text that a shell takes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from guardrail.artifact import CalibrationArtifact
+
+from ...data.column_store import share_ids
+from ...data.records import RecordHeader, with_other_ids
+from ...scoring.scores import usual_key
+from ...spec_syntax import estimator_flags
+from ...thresholds.registry import rules
+
+__all__ = ["fit_flags", "listed", "merged_command", "next_step"]
+
+
+def listed(paths: Iterable[Path | str]) -> str:
+    """Quote file names for a shell."""
+    return shlex.join(map(str, paths))
+
+
+def next_step(header: RecordHeader, path: Path, estimator: str | None = None) -> str:
+    """The next command for a record file: score, label, or fit with the estimator it needs.
+
+    Args:
+        header: The header of the file.
+        path: The file.
+        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
+    """
+    name = shlex.quote(str(path))
+    if not header.estimators:
+        return f"calibrate score {name}"
+    if header.correctness is None:
+        return f"calibrate label {name}"
+    keys = sorted(header.estimators)
+    if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
+        return f"calibrate fit {name} --alpha 0.1"
+    fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in keys else keys[0]
+    return f"calibrate fit {name} {estimator_flags(estimator or fallback)} --alpha 0.1"
+
+
+def merged_command(
+    artifact: CalibrationArtifact, key: str, records: Sequence[Path], fresh: Sequence[Path], out: Path
+) -> str:
+    """The command that calibrates on new record files as well: `fit` reads several as one.
+
+    A fresh file with an id of the others (both number their questions from 1) is copied with other ids first.
+    """
+    files, commands = list(records), []
+    for path in fresh:
+        if records and share_ids([*records, path]):
+            path, command = with_other_ids(path)
+            commands.append(command)
+        files.append(path)
+    target = shlex.quote(str(out.with_name(f"{out.stem}-new.json")))
+    return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
+
+
+def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
+    """The options of `fit` that repeat an artifact's fit; a custom rule has none."""
+    outcome, segments = artifact.outcome, artifact.segments
+    flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
+    is_builtin = outcome.rule in rules()
+    if is_builtin:
+        flags.append(f"--rule {outcome.rule}")
+    if artifact.calibration.group is not None:
+        flags.append("--cluster-by-group")
+    if segments is not None:
+        flags.append(
+            f"--delta {segments.delta:g} --by group --segment-delta {segments.share} "
+            f"--unknown-segment {segments.unknown} --min-labels {segments.min_labels}"
+        )
+    elif is_builtin and outcome.delta is not None and artifact.looks is None:
+        flags.append(f"--delta {outcome.delta:g}")
+    return " ".join(flags)

@@ -1,0 +1,102 @@
+"""The terminal: consoles, lines, tables, and how every command ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from guardrail.plain_json import visible
+
+__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "say_stalled", "shortened", "table"]
+
+
+class VisibleConsole(Console):
+    """Prints lines that are longer than the terminal in full, which the terminal then wraps.
+
+    Control characters of a model's answers are shown and not obeyed: an answer could repaint the screen.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a text with its control characters made visible."""
+        # Here, because rich breaks lines next, by the width of the characters that are shown.
+        return super().render_str(visible(text), **options)
+
+    def render(self, *renderables: Any, **options: Any) -> Iterator[Segment]:
+        """Render segments with their control characters made visible: a panel or table may hold text from a model."""
+        for segment in super().render(*renderables, **options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Print without cutting long lines."""
+        super().print(*objects, crop=crop, **options)
+
+
+console = VisibleConsole()
+errors = VisibleConsole(stderr=True)
+
+LONGEST_TEXT = 16
+"""Width in characters that a text keeps beside numbers in a narrow terminal, before it is folded."""
+
+
+class _WholeTable(Table):
+    """A table as wide as its texts where no terminal limits it: in a pipe, or in a file."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=10_000)
+        yield from super().__rich_console__(console, options if console.is_terminal else unlimited)
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, texts: int = 1) -> Table:
+    """A plain table; the first columns are texts, left-aligned, the others right. No number is cut."""
+    grid = _WholeTable(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    cells = [[escape(cell) for cell in row] for row in rows]
+    for i, column in enumerate(columns):
+        longest = max(cell_len(word) for text in (column, *(row[i] for row in cells)) for word in (*text.split(), ""))
+        grid.add_column(
+            escape(column),
+            justify="left" if i < texts else "right",
+            overflow="fold",
+            min_width=min(longest, LONGEST_TEXT) if i < texts else longest,
+        )
+    for row in cells:
+        grid.add_row(*row)
+    return grid
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a line of plain text, without reading markup in it."""
+    console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def say_stalled(text: str) -> None:
+    """Print why work on other processes makes no progress."""
+    print_line(text, "yellow")
+
+
+def finish(written: Iterable[Path | str], following: str) -> None:
+    """Print the end of every command: the files written, and the next command."""
+    for path in written:
+        console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """A text in quotes on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= longest else line[: longest - 1] + "\u2026")

@@ -1,0 +1,106 @@
+"""The verdict on an artifact, printed: panel, tables, warnings, and the end of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+from rich.panel import Panel
+
+from guardrail.notebook import percent
+
+from ...data.records import Record
+from ...evaluation.choice import Chosen
+from ...evaluation.label_checks import suspicious
+from ...pipeline import GateCounts
+from ...report.content import estimator_rows
+from ...report.sentences import VerdictText, second_look
+from .terminal import console, finish, print_line, shortened, table
+
+__all__ = [
+    "conclude",
+    "print_choice",
+    "print_early_stopping",
+    "print_second_look",
+    "print_tested_segments",
+    "print_verdict",
+]
+
+
+def print_verdict(text: VerdictText) -> None:
+    """Print the verdict in a panel, and tables of both parts and of the segments."""
+    if text.opening is not None:
+        print_line(text.opening)
+    body, verdict = escape("\n\n".join(text.paragraphs)), text.verdict
+    console.print(Panel(body, title=verdict.title, title_align="left", border_style=verdict.colour))
+    if text.parts:
+        heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
+        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
+    if text.segments:
+        columns = ("segment", "questions", "wrong", "threshold", "answered", "wrong", "one: answered", "one: wrong")
+        segments = table("Segments", columns, text.segments)
+        console.print(segments, "one: under one threshold for all questions", highlight=False)
+    print_tested_segments(text.tested_segments)
+
+
+def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table of the segments on the test questions, if there are any."""
+    if rows:
+        columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
+        console.print(table("Segments on the test questions", columns, rows))
+
+
+def _counted(counts: GateCounts) -> list[str]:
+    wrong = counts.n - counts.n_correct
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
+
+
+def print_early_stopping(reason: str | None, where: str = "") -> None:
+    """Print one line where guards draw all samples by default."""
+    if reason is not None:
+        print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
+
+
+def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
+    """Print how many labels contradict an extreme score, and the first few."""
+    contradicting = suspicious(records, key)
+    text = second_look(contradicting)
+    if text is None:
+        return
+    print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
+    for kind, some in (("wrong", contradicting.wrong), ("right", contradicting.right)):
+        for record in some[:most]:
+            against = " / ".join(record.references) or "not on file"
+            print_line(
+                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
+                f"reference {shortened(against)}"
+            )
+
+
+def print_choice(chosen: Chosen, most: int = 10) -> None:
+    """Print the comparison by which `--estimator auto` chose."""
+    rows = [
+        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
+        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
+    ]
+    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
+    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
+    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
+
+
+def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None:
+    """Print the files written and the next command: a remedy where the test part speaks against the gate.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise, so that a job that uses the artifact stops.
+    """
+    first, *others = text.steps[:2] if text.speaks_against else [otherwise]
+    finish(written, first)
+    for other in others:
+        print_line(f"      {other}")
+    if text.verdict.status == "refuted":
+        raise typer.Exit(1)
