@@ -6,7 +6,7 @@ are spent on the lowest half of the scores (`calibrate sample --reach 0.5 --fixe
 without the reach. Populations are the four of the base paper's tables, in closed form; data sets are recorded outputs,
 of which every calibration labels a random part, and acceptance is the share of all scores at or below the threshold.
 
-    python -m benchmarks.labels --data FOLDER --write docs/benchmarks-calibration.md
+    python -m benchmarks.labels --data FOLDER --write docs/results.md
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repeti
         if kind == "certified":
             jobs.insert(0, (version_1(alpha, DELTA, discrete=questions.score in DISCRETE), 1.0))
         cells = [
-            " / ".join(
+            "/".join(
                 _cell(acceptance(questions, select, n, share, questions.times * repetitions)) for select, share in jobs
             )
             for n in sizes

@@ -156,7 +156,7 @@ def test_the_site_fetches_nothing(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="the `docs` extra is not installed")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Page\n\n```python\nprint(1)\n```\n", encoding="utf-8")
-    config = {**CONFIG, "plugins": ["search"], "site_dir": "site"}
+    config = {**CONFIG, "plugins": ["search"], "hooks": [], "site_dir": "site"}
     del config["nav"]
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "-q", "--strict"], cwd=tmp_path, check=True)

@@ -380,7 +380,7 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
 def _with_flags() -> None:
     """Give `run` one flag for each field of `RunConfig`, so that YAML and flags cannot drift apart."""
     argument = Annotated[
-        Path | None, typer.Argument(help="YAML file with settings; see docs/cli.md.", show_default=False)
+        Path | None, typer.Argument(help="YAML file with the same settings, with _ for -.", show_default=False)
     ]
     parameters = [
         inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)
