@@ -11,6 +11,7 @@ from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
 from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
 from guardrail.types import Frozen
+from guardrail.uncertainty import available
 
 __all__ = ["BaselineRow", "Measured", "Page", "markdown"]
 
@@ -65,84 +66,94 @@ def markdown(page: Page, command: str) -> str:
     """The page ``docs/estimators.md``."""
     choice = [each for each in page.files if each.rows and each.rows.keys() <= _OPTION_ESTIMATORS]
     texts = [each for each in page.files if each not in choice]
-    parts = [_opening(page, command), *map(_file, texts), _choice(choice), _ensembles(page), _left_out(page)]
+    parts = [_opening(page, command), _files(page), _sampled(texts), _choice(choice), _ensembles(page), _left_out(page)]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
 
 
 def _opening(page: Page, command: str) -> str:
-    alphas = " / ".join(f"{alpha:g}" for alpha in ALPHAS)
+    alphas = "/".join(f"{alpha:g}" for alpha in ALPHAS)
     return f"""# Estimators on recorded outputs of real models
 
 This page is generated. Do not edit it; run
 
     {command}
 
-Every estimator that a file supports, sorted by AUROC. **AUROC** is the probability that a wrong answer scores above a
-right one (.5 is useless), with its 95 % percentile bootstrap interval ({page.resamples:,} resamples; of whole clusters
-where questions depend on each other). **answered** is the percentage of questions answered at alpha {alphas}, when rule
-`acrc` is fitted on one half of the questions and used on the other, mean over {HALVES} random halves. Rows marked * are
-baselines, computed without an estimator; **against** * is the paired difference in AUROC. "name:judge" and
-"name:similarity" are variants. Estimators with the same figures share a row. `estimators.json`, beside this page, has
-every figure with its interval, the area under the risk-coverage curve (AURC), the error rate among accepted answers,
+**AUROC** is the probability that a wrong answer scores above a right one (.5 is useless). **Answered** is the
+percentage of questions answered at alpha {alphas}, when rule `acrc` is fitted on one half of the questions and used on
+the other, mean over {HALVES} random halves. `estimators.json`, beside this page, has every figure with its 95 %
+percentile bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other),
+the paired differences from the baseline, the area under the risk-coverage curve, the error rate among accepted answers,
 and the weights of the ensembles.
 
-Read across a table, not between tables: files differ in models, questions and what counts as right. Intervals may
-overlap although one estimator is better, because all are measured on the same questions. Do not pick an estimator from
-this page and then calibrate it on the same questions."""
+Compare estimators within a file, not between files: these differ in models, questions and what counts as right.
+Intervals may overlap although one estimator is better, because all are measured on the same questions. Do not pick an
+estimator from this page and then calibrate it on the same questions."""
 
 
-def _file(found: Measured) -> str:
-    head = ["uncertainty", "AUROC", "answered"]
-    labels = {f"`{name}`": _cells(figures) for name, figures in found.rows.items()}
-    if found.baseline is not None:
-        head.insert(2, "against *")
-        for name in found.rows:
-            labels[f"`{name}`"].insert(1, _difference(found.against[name]))
-        auroc, answered = _cells(found.baseline.figures)
-        labels[f"* {found.baseline.name}"] = [auroc, "", answered]
-    shared: dict[tuple[str, ...], list[str]] = {}
-    for label, cells in labels.items():
-        shared.setdefault(tuple(cells), []).append(label)
-    ranked = sorted(
-        ([", ".join(names), *cells] for cells, names in shared.items()), key=lambda row: row[1], reverse=True
-    )
-    notes = "\n\n".join(note for note in found.notes if not note.startswith(_LACKING))
-    base = ""
-    if found.baseline is not None:
-        ours = found.baseline.figures.auroc.value
-        base = f"\n\nBaseline as published with the data: AUROC {found.baseline.published:.3f}; here {ours:.3f}."
-    return f"## {found.title}\n\n{_size(found)} {notes}{base}\n\n{table(head, ranked, 1)}"
+def _files(page: Page) -> str:
+    """The files, how wide intervals of AUROC are on them, and what is particular about each."""
+    head = ["file", "content", "questions", "wrong", "AUROC interval up to"]
+    rows: list[list[str]] = []
+    notes: dict[str, list[str]] = {}
+    for each in page.files:
+        figures = list(each.rows.values())
+        if not figures:
+            continue
+        width = max((row.auroc.high - row.auroc.low) / 2 for row in figures)
+        wrong = f"{100 * figures[0].error_rate:.0f} %"
+        rows.append([f"`{each.name}`", each.title, f"{figures[0].n:,}", wrong, f"± {width:.3f}"])
+        particular = [note for note in each.notes if not note.startswith(_LACKING)]
+        if each.baseline is not None:
+            base, ours = each.baseline, each.baseline.figures.auroc.value
+            particular.append(f"Baseline: {base.name}, published AUROC {base.published:.3f}, here {ours:.3f}.")
+        if particular:
+            notes.setdefault(" ".join(particular), []).append(f"`{each.name}`")
+    about = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+    return "\n\n".join(["## Files", table(head, rows, 2), *about])
+
+
+def _sampled(files: Sequence[Measured]) -> str:
+    if not files:
+        return ""
+    names = sorted({name for each in files for name in each.rows})
+    best = {each.name: max((f"{row.auroc.value:.3f}" for row in each.rows.values()), default="") for each in files}
+    rows = []
+    for name in names:
+        cells = [f"`{name}`"]
+        for each in files:
+            cell = _short(each.rows[name]) if name in each.rows else ""
+            cells.append(cell.replace(best[each.name], f"**{best[each.name]}**", 1) if best[each.name] else cell)
+        rows.append(cells)
+    baselines = ["" if each.baseline is None else _short(each.baseline.figures) for each in files]
+    rows.append(["baseline", *baselines])
+    return f"""## Sampled answers
+
+AUROC and answered; the highest AUROC of a file is bold. "name:judge" and "name:similarity" are variants that compare
+answers in another way than the default. An empty cell: the file lacks what the estimator needs, or the variant was left
+out.
+
+{table(["uncertainty", *(each.name for each in files)], rows, 1)}"""
 
 
 def _choice(files: Sequence[Measured]) -> str:
-    if not files:
-        return ""
-    head = ["file", "questions", "wrong", "uncertainty", "AUROC", "answered"]
+    head = ["file", *sorted({name for each in files for name in each.rows})]
     rows = [
-        [each.title, f"{figures.n:,}", f"{100 * figures.error_rate:.0f} %", f"`{name}`", *_cells(figures)]
+        [f"`{each.name}`", *(_interval(each.rows[name].auroc) + " " + _answered(each.rows[name]) for name in head[1:])]
         for each in files
-        for name, figures in sorted(each.rows.items(), key=lambda row: row[1].auroc.value, reverse=True)
     ]
-    notes = dict.fromkeys(note for each in files for note in each.notes if not note.startswith(_LACKING))
-    return "\n\n".join(["## Multiple choice", *notes, table(head, rows, 1)])
+    return f"## Multiple choice\n\nAUROC with its interval, and answered.\n\n{table(head, rows, 1)}" if files else ""
 
 
-def _size(found: Measured) -> str:
-    first = next(iter(found.rows.values()), None)
-    return "" if first is None else f"{first.n:,} questions, {100 * first.error_rate:.0f} % wrong."
+def _short(figures: Figures) -> str:
+    return f"{figures.auroc.value:.3f} {_answered(figures)}"
 
 
-def _cells(figures: Figures) -> list[str]:
-    answered = "/".join(f"{100 * figures.acceptance[f'{alpha:g}'].value:.0f}" for alpha in ALPHAS)
-    return [_interval(figures.auroc), answered]
+def _answered(figures: Figures) -> str:
+    return "/".join(f"{100 * figures.acceptance[f'{alpha:g}'].value:.0f}" for alpha in ALPHAS)
 
 
 def _interval(found: Interval) -> str:
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def _difference(found: Interval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
 def _ensembles(page: Page) -> str:
@@ -209,12 +220,8 @@ def _verdict(compared: Sequence[Measured]) -> str:
 
 
 def _left_out(page: Page) -> str:
-    lacking: dict[str, list[str]] = {}
-    for each in page.files:
-        for note in each.notes:
-            if note.startswith(_LACKING):
-                lacking.setdefault(note, []).append(each.name)
-    gaps = "\n\n".join(f"{note} ({', '.join(names)})" for note, names in lacking.items())
+    absent = sorted(set(available()).difference(*(each.rows for each in page.files)))
+    nowhere = f"Measured on no file: {', '.join(f'`{name}`' for name in absent)}. " if absent else ""
     return f"""## Not covered
 
 Most estimators use only the samples and not the answer that is returned (`primary_disagreement`, `graded_disagreement`,
@@ -229,10 +236,8 @@ a few words. Its records are answers to the first 500 questions of this file:
       -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS
     calibrate label RECORDS --rule token_f1
 
-{gaps}
-
-`mmlu-pro-confidence.csv` holds scores without answers, so there is nothing to estimate (docs/paper.md uses it). No
-trained entailment model was available. Files by the name that `--files` takes: {", ".join(FILES)}."""
+{nowhere}No trained entailment model was available. `mmlu-pro-confidence.csv` holds scores without answers, so there is
+nothing to estimate (docs/paper.md uses it). Files by the name that `--files` takes: {", ".join(FILES)}."""
 
 
 def _wrapped(text: str) -> str:

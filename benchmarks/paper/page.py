@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from benchmarks.paper.markdown import across, beside, compact, in_form, largest_errors
+from benchmarks.paper.markdown import across, beside, compact, largest_errors, listed
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from calibrate.evaluation.planning import Binormal
 from calibrate.evaluation.tables import PaperTables, TableRow
@@ -188,7 +188,9 @@ Each cell is SCER/AR/Power/VR/IF at the alpha of its column.
 
 ### Uncertainty estimators, A-CRC, alpha = .15
 
-{in_form(found.estimators, ["AUROC", "SCER", "AR", "Power"], "estimator")}
+Each cell is AUROC/SCER/AR/Power.
+
+{listed(found.estimators, ["AUROC", "SCER", "AR", "Power"])}
 
 ### Calibration-set size, A-CRC, alpha = .15, mean of each data set's models
 
