@@ -9,7 +9,7 @@ from benchmarks.paper.printed import Printed
 from calibrate.evaluation.evaluate import Estimate
 from calibrate.evaluation.tables import TableRow
 
-__all__ = ["COLUMNS", "across", "beside", "compact", "largest_errors", "listed", "table"]
+__all__ = ["COLUMNS", "across", "beside", "compact", "largest_errors", "table"]
 
 NONE = "–"
 
@@ -74,17 +74,6 @@ def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequen
             cells.append(f"{NONE if found is None else COLUMNS[column].printed(found)}/{COLUMNS[column].ours(row)}")
         body.append(cells)
     return table(head, body, 2 + with_model)
-
-
-def listed(rows: Sequence[TableRow], columns: Sequence[str]) -> str:
-    """Ours alone, a line a model; a cell is a label and its quantities, separated by "/"."""
-    models: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        cell = f"{row.label} " + "/".join(COLUMNS[column].ours(row) for column in columns)
-        models.setdefault((row.dataset, row.model or ""), []).append(cell)
-    width = max(map(len, models.values()), default=0)
-    body = [[*model, *cells, *[""] * (width - len(cells))] for model, cells in models.items()]
-    return table(["data", "model", *[""] * width], body, 2 + width)
 
 
 def across(rows: Sequence[TableRow], columns: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from benchmarks.paper.markdown import across, beside, compact, largest_errors, listed
+from benchmarks.paper.markdown import across, beside, compact, largest_errors
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from calibrate.evaluation.planning import Binormal
 from calibrate.evaluation.tables import PaperTables, TableRow
@@ -185,12 +185,6 @@ accept a little, at error rates well above alpha.
 Each cell is SCER/AR/Power/VR/IF at the alpha of its column.
 
 {across(found.risk_levels, ["SCER", "AR", "Power", "VR", "IF"])}
-
-### Uncertainty estimators, A-CRC, alpha = .15
-
-Each cell is AUROC/SCER/AR/Power.
-
-{listed(found.estimators, ["AUROC", "SCER", "AR", "Power"])}
 
 ### Calibration-set size, A-CRC, alpha = .15, mean of each data set's models
 
