@@ -80,7 +80,7 @@ This page is generated. Do not edit it; run
 
 **AUROC** is the probability that a wrong answer scores above a right one (.5 is useless). **Answered** is the
 percentage of questions answered at alpha {alphas}, when rule `acrc` is fitted on one half of the questions and used on
-the other, mean over {HALVES} random halves. `estimators.json`, beside this page, has every figure with its 95 %
+the other, mean over {HALVES} random halves. [`estimators.json`](estimators.json) has every figure with its 95 %
 percentile bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other),
 the paired differences from the baseline, the area under the risk-coverage curve, the error rate among accepted answers,
 and the weights of the ensembles.
