@@ -1,12 +1,12 @@
 """What a certificate accepts for each number of labels: `python -m benchmarks.labels --data FOLDER`.
 
 Mean share of all questions that is answered, in per cent, over simulated calibrations with 150, 300, 600 and 1,000
-labels: by version 1 of the certified rule (only here, for comparison), by version 2, and by version 2 where the labels
-are spent on the lowest half of the scores (`calibrate sample --reach 0.5 --fixed-beforehand`); by `acrc` with and
-without the reach. Populations are the four of the base paper's tables, in closed form; data sets are recorded outputs,
-of which every calibration labels a random part, and acceptance is the share of all scores at or below the threshold.
+labels: by `certified` and by `acrc`, each with labels drawn from all questions and from the lowest half of the scores
+(`calibrate sample --reach 0.5 --fixed-beforehand`). Populations are the four of the base paper's tables, in closed
+form; data sets are recorded outputs, of which every calibration labels a random part, and acceptance is the share of
+all scores at or below the threshold.
 
-    python -m benchmarks.labels --data FOLDER --write docs/benchmarks-calibration.md
+    python -m benchmarks.labels --data FOLDER --write docs/results.md
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from benchmarks.estimators.sources import sources
 from benchmarks.paper.pools import recorded_pools
@@ -30,7 +29,7 @@ from benchmarks.paper.printed import POPULATIONS
 from calibrate.evaluation.planning import Binormal
 from calibrate.scoring.reach import cut_at
 from calibrate.thresholds.fit import request_for
-from calibrate.thresholds.rule import Prefix, default_min_accept, prefixes
+from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.errors import UsageError
 
 Reals = NDArray[np.float64]
@@ -43,8 +42,6 @@ DELTA = 0.1
 REACH = 0.5
 POOL = 6_000
 """Unlabelled questions of a population that are scored in each repetition."""
-DISCRETE = ("vote", "entropy", "stated", "runs")
-"""Scores of few values, which version 1 tested in order, from k_min on."""
 MARKS = ("<!-- labels: begin -->", "<!-- labels: end -->")
 
 
@@ -125,76 +122,6 @@ def _overlap(path: Path) -> tuple[str, Reals, Errors]:
     return "overlap", np.array(values), np.array(errors, dtype=np.int8)
 
 
-# -- Version 1 of the certified rule: the fixed sequence from k_min for scores of few values; for others anchors at all
-# k from k_min to n, whose levels fall like k^-1.5, and a fixed sequence. Its limits do not know the block ends.
-
-
-def version_1(alpha: float, delta: float, *, discrete: bool) -> Select:
-    """The rule as it was before error spending over the block ends."""
-
-    def select(prefix: Prefix) -> int | None:
-        k_min = default_min_accept(prefix.n, alpha)
-        if k_min > prefix.n:
-            return None
-        anchor, extension = _limits_1(prefix.n, alpha, delta, k_min)
-        ends = np.flatnonzero(prefix.k >= k_min)
-        if discrete:
-            failed = np.flatnonzero(stats.binom.cdf(prefix.e[ends], prefix.k[ends], alpha) > delta)
-            passed = int(failed[0]) if failed.size else ends.size
-            return int(ends[passed - 1]) if passed else None
-        at, errors = prefix.k[ends] - k_min, prefix.e[ends]
-        anchors = np.flatnonzero(errors <= anchor[at])
-        if not anchors.size:
-            return None
-        last = int(anchors[-1])
-        failed = np.flatnonzero(errors[last + 1 :] > extension[at[last + 1 :]])
-        return int(ends[last + int(failed[0]) if failed.size else -1])
-
-    return select
-
-
-@lru_cache
-def _limits_1(n: int, alpha: float, delta: float, k_min: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    k = np.arange(k_min, n + 1)
-    decay = (k_min / k) ** 1.5
-    low, high = delta / k.size, delta / float(decay[-1])
-    for _ in range(40):
-        middle = (low + high) / 2
-        crossed = _crossing(_most(k, alpha, np.minimum(delta, middle * decay)), k, alpha)
-        low, high = (middle, high) if crossed <= delta else (low, middle)
-    anchor = _most(k, alpha, np.minimum(delta, low * decay))
-    extension = np.empty_like(anchor)
-    s = np.arange(int(anchor.max()) + int(6 * np.sqrt(n * alpha)) + 30)
-    h = np.zeros(s.size)
-    for i in range(k.size - 1, -1, -1):
-        h = (1 - alpha) * h + alpha * np.append(h[1:], h[-1])
-        h[: anchor[i] + 1] = 1.0
-        weight = stats.binom.pmf(s, k[i], alpha)
-        spent = weight @ h + np.cumsum(weight * (1 - h))
-        extension[i] = max(int(np.searchsorted(spent, delta, side="right")) - 1, anchor[i])
-    return anchor, extension
-
-
-def _most(k: NDArray[np.int64], alpha: float, level: Reals) -> NDArray[np.int64]:
-    """The largest c with P(Bin(k, alpha) <= c) <= level."""
-    return np.asarray(stats.binom.ppf(level, k, alpha), dtype=np.int64) - 1
-
-
-def _crossing(limit: NDArray[np.int64], k: NDArray[np.int64], alpha: float) -> float:
-    """P(a walk with error rate alpha has at most limit errors at some k)."""
-    mass = stats.binom.pmf(np.arange(int(limit.max()) + 2), k[0], alpha)
-    crossed = 0.0
-    for i, c in enumerate(limit.tolist()):
-        if i:
-            mass = (1 - alpha) * mass + alpha * np.append(0.0, mass[:-1])
-        crossed += float(mass[: c + 1].sum())
-        mass[: c + 1] = 0.0
-    return crossed
-
-
-# -- The tables --------------------------------------------------------------------------------------------------------
-
-
 def rule(name: str, alpha: float) -> Select:
     """A rule of the library."""
     chosen, request = request_for(name, alpha=alpha, delta=DELTA if name == "certified" else None, options={})
@@ -219,25 +146,22 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
     return taken / repetitions
 
 
-def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int, kind: str) -> str:
-    """One Markdown table: "certified" (version 1 / version 2 / within reach) or "acrc" (all / within reach)."""
+def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
+    """One Markdown table; each cell is `certified`, `certified` within reach, `acrc`, `acrc` within reach."""
     lines = [
         "| questions | score | " + " | ".join(f"{n:,} labels" for n in sizes) + " |",
         "| :-- | :-- |" + " --: |" * len(sizes),
     ]
+    jobs = [(rule(name, alpha), share) for name in ("certified", "acrc") for share in (1.0, REACH)]
     for questions in found:
-        new = rule(kind, alpha)
-        jobs = [(new, 1.0), (new, REACH)]
-        if kind == "certified":
-            jobs.insert(0, (version_1(alpha, DELTA, discrete=questions.score in DISCRETE), 1.0))
         cells = [
-            " / ".join(
+            "/".join(
                 _cell(acceptance(questions, select, n, share, questions.times * repetitions)) for select, share in jobs
             )
             for n in sizes
         ]
         lines.append(f"| {questions.name} | {questions.score} | {' | '.join(cells)} |")
-        print(kind, alpha, lines[-1], file=sys.stderr, flush=True)
+        print(alpha, lines[-1], file=sys.stderr, flush=True)
     return "\n".join(lines)
 
 
@@ -248,16 +172,12 @@ def _cell(value: float | None) -> str:
 def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
     """All tables with their headings."""
     parts = [
-        f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: "
-        "fewer questions than labels within reach, or ties that leave no cut there."
+        f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}): `certified` "
+        f"at delta {DELTA:g}/`certified` within reach/`acrc`/`acrc` within reach. A dash: fewer questions than labels "
+        "within reach, or ties that leave no cut there."
     ]
-    for kind, columns in (
-        ("certified", "version 1 / version 2 / version 2 within reach"),
-        ("acrc", "all / within reach"),
-    ):
-        for alpha in ALPHAS:
-            title = f"`{kind}`, alpha {alpha:g}" + (f", delta {DELTA:g}" if kind == "certified" else "")
-            parts += [f"{title}: {columns}", table(found, alpha, sizes, repetitions, kind)]
+    for alpha in ALPHAS:
+        parts += [f"alpha {alpha:g}:", table(found, alpha, sizes, repetitions)]
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.report_pictures --out docs/images``: the pictures of reports in README.md and docs/cli.md.
+"""``python -m benchmarks.report_pictures --out docs/images``: the reports in README.md and docs/calibrating.md.
 
 Three reports on recorded outputs (examples/recorded): a gate that its test part supports, one that its test part
 refutes because the questions are of another kind, and a rule that found no threshold. Needs Chromium (the extra `dev`

@@ -4,8 +4,8 @@
     an agent's steps -> `collect_steps` -> `score_records`, `label_records` -> `split_by_action` -> `fit_action`
     a data frame of logged generations -> `from_frame` -> the same steps as methods (docs/python.md)
 
-The same as commands: ``calibrate run``, or step by step (docs/cli.md). Threshold rules alone, on arrays: `fit` and
-`evaluate`. Importing this loads neither a model framework nor plotting nor the command line.
+The same as commands: ``calibrate run``, or step by step (docs/calibrating.md). Threshold rules alone, on arrays: `fit`
+and `evaluate`. Importing this loads neither a model framework nor plotting nor the command line.
 """
 
 from __future__ import annotations

@@ -138,6 +138,30 @@ def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() ->
         assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45, first
 
 
+MEASURED_ON = {
+    "TriviaQA": "triviaqa",
+    "GSM8K, Codex": "gsm8k",
+    "InterCode SQL": "intercode-observation",
+    "embedded model": "orrin-open",
+    "MMBench, LLaVA-v1.6-34B": "mmbench-v1.6-34b",
+}
+"""Files of docs/estimators.json, by the name that the first table gives them."""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_table_is_of_the_measured_figures(page: str) -> None:
+    files = json.loads((DOCS / "estimators.json").read_text(encoding="utf-8"))["files"]
+    measured = {file["name"]: file["rows"] for file in files}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    row = r"^\| `(\S+)` \| \d+ \| [^|]+ \| ([^|]+) \| (\S+) % / (\d+) % \|$"
+    table = re.findall(row, text, flags=re.MULTILINE)
+    assert len(table) == 7
+    for score, data, wrong, answered in table:
+        figures = measured[MEASURED_ON[data]][score]
+        assert f"{100 * figures['test_error']['0.1']:.1f}" == wrong
+        assert f"{100 * figures['acceptance']['0.1']['value']:.0f}" == answered
+
+
 def test_the_strict_build_is_a_part_of_lint() -> None:
     dry = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "mkdocs build --strict" in dry.stdout
@@ -156,7 +180,7 @@ def test_the_site_fetches_nothing(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="the `docs` extra is not installed")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Page\n\n```python\nprint(1)\n```\n", encoding="utf-8")
-    config = {**CONFIG, "plugins": ["search"], "site_dir": "site"}
+    config = {**CONFIG, "plugins": ["search"], "hooks": [], "site_dir": "site"}
     del config["nav"]
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "-q", "--strict"], cwd=tmp_path, check=True)

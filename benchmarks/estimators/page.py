@@ -11,8 +11,12 @@ from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
 from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
 from guardrail.types import Frozen
+from guardrail.uncertainty import available
 
 __all__ = ["BaselineRow", "Measured", "Page", "markdown"]
+
+_LACKING = "Not on file:"
+_OPTION_ESTIMATORS = {"max_softmax", "predictive_entropy"}
 
 
 class BaselineRow(Frozen):
@@ -60,108 +64,134 @@ class Page(Frozen):
 
 def markdown(page: Page, command: str) -> str:
     """The page ``docs/estimators.md``."""
-    parts = [_opening(page, command), *map(_file, page.files), _ensembles(page), _left_out()]
+    choice = [each for each in page.files if each.rows and each.rows.keys() <= _OPTION_ESTIMATORS]
+    texts = [each for each in page.files if each not in choice]
+    parts = [_opening(page, command), _files(page), _sampled(texts), _choice(choice), _ensembles(page), _left_out(page)]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
 
 
 def _opening(page: Page, command: str) -> str:
+    alphas = "/".join(f"{alpha:g}" for alpha in ALPHAS)
     return f"""# Estimators on recorded outputs of real models
 
 This page is generated. Do not edit it; run
 
     {command}
 
-Every estimator that a file supports, sorted by AUROC. **AUROC** is the probability that a wrong answer scores above a
-right one (.5 is useless); **AURC** the area under the risk-coverage curve (lower is better); **answered** the share of
-questions answered, in percent, when rule `acrc` is fitted on one half of the questions and used on the other, mean over
-{HALVES} random halves. In brackets: 95 % percentile bootstrap intervals ({page.resamples:,} resamples; of whole
-clusters where questions depend on each other). "name:judge" and "name:similarity" are variants that compare answers in
-another way than the default. Rows marked * are baselines, computed by a few lines of counting without an estimator, and
-**against** * is the paired difference in AUROC.
+**AUROC** is the probability that a wrong answer scores above a right one (.5 is useless). **Answered** is the
+percentage of questions answered at alpha {alphas}, when rule `acrc` is fitted on one half of the questions and used on
+the other, mean over {HALVES} random halves. [`estimators.json`](estimators.json) has every figure with its 95 %
+percentile bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other),
+the paired differences from the baseline, the area under the risk-coverage curve, the error rate among accepted answers,
+and the weights of the ensembles.
 
-Read across a table, not between tables: files differ in models, questions and what counts as right. Overlapping
-intervals do not mean that two estimators are equally good, because they are measured on the same questions; see the
-ensembles for paired differences. Do not pick an estimator from this page and then calibrate it on the same
-questions."""
+Compare estimators within a file, not between files: these differ in models, questions and what counts as right.
+Intervals may overlap although one estimator is better, because all are measured on the same questions. Do not pick an
+estimator from this page and then calibrate it on the same questions."""
 
 
-def _file(found: Measured) -> str:
-    head = ["uncertainty", "AUROC", "AURC", *(f"answered, alpha {alpha:g}" for alpha in ALPHAS)]
-    rows = [[f"`{name}`", *_cells(figures)] for name, figures in found.rows.items()]
-    if found.baseline is not None:
-        head.insert(2, "against *")
-        rows = [
-            [*row[:2], _difference(found.against[name]), *row[2:]] for name, row in zip(found.rows, rows, strict=True)
-        ]
-        base_cells = _cells(found.baseline.figures)
-        rows.append([f"* {found.baseline.name}", base_cells[0], "", *base_cells[1:]])
-    ranked = sorted(rows, key=lambda row: row[1], reverse=True)
-    first = next(iter(found.rows.values()), None)
-    size = "" if first is None else f"{first.n} questions, {100 * first.error_rate:.0f} % wrong."
-    notes = "\n\n".join(found.notes)
-    base = ""
-    if found.baseline is not None:
-        ours = found.baseline.figures.auroc.value
-        base = f"\n\nBaseline as published with the data: AUROC {found.baseline.published:.3f}; here {ours:.3f}."
-    return f"## {found.title}\n\n{size} {notes}{base}\n\n{table(head, ranked, 1)}"
+def _files(page: Page) -> str:
+    """The files, how wide intervals of AUROC are on them, and what is particular about each."""
+    head = ["file", "content", "questions", "wrong", "AUROC interval up to"]
+    rows: list[list[str]] = []
+    notes: dict[str, list[str]] = {}
+    for each in page.files:
+        figures = list(each.rows.values())
+        if not figures:
+            continue
+        width = max((row.auroc.high - row.auroc.low) / 2 for row in figures)
+        wrong = f"{100 * figures[0].error_rate:.0f} %"
+        rows.append([f"`{each.name}`", each.title, f"{figures[0].n:,}", wrong, f"± {width:.3f}"])
+        particular = [note for note in each.notes if not note.startswith(_LACKING)]
+        if each.baseline is not None:
+            base, ours = each.baseline, each.baseline.figures.auroc.value
+            particular.append(f"Baseline: {base.name}, published AUROC {base.published:.3f}, here {ours:.3f}.")
+        if particular:
+            notes.setdefault(" ".join(particular), []).append(f"`{each.name}`")
+    about = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+    return "\n\n".join(["## Files", table(head, rows, 2), *about])
 
 
-def _cells(figures: Figures) -> list[str]:
-    percent = [_interval(figures.acceptance[f"{alpha:g}"], 100, 0) for alpha in ALPHAS]
-    return [_interval(figures.auroc), _interval(figures.aurc), *percent]
+def _sampled(files: Sequence[Measured]) -> str:
+    if not files:
+        return ""
+    names = sorted({name for each in files for name in each.rows})
+    best = {each.name: max((f"{row.auroc.value:.3f}" for row in each.rows.values()), default="") for each in files}
+    rows = []
+    for name in names:
+        cells = [f"`{name}`"]
+        for each in files:
+            cell = _short(each.rows[name]) if name in each.rows else ""
+            cells.append(cell.replace(best[each.name], f"**{best[each.name]}**", 1) if best[each.name] else cell)
+        rows.append(cells)
+    baselines = ["" if each.baseline is None else _short(each.baseline.figures) for each in files]
+    rows.append(["baseline", *baselines])
+    return f"""## Sampled answers
+
+AUROC and answered; the highest AUROC of a file is bold. "name:judge" and "name:similarity" are variants that compare
+answers in another way than the default. An empty cell: the file lacks what the estimator needs, or the variant was left
+out.
+
+{table(["uncertainty", *(each.name for each in files)], rows, 1)}"""
 
 
-def _interval(found: Interval, scale: float = 1, digits: int = 3) -> str:
-    value, low, high = (f"{scale * each:.{digits}f}" for each in (found.value, found.low, found.high))
-    return f"{value} [{low}, {high}]"
+def _choice(files: Sequence[Measured]) -> str:
+    head = ["file", *sorted({name for each in files for name in each.rows})]
+    rows = [
+        [f"`{each.name}`", *(_interval(each.rows[name].auroc) + " " + _answered(each.rows[name]) for name in head[1:])]
+        for each in files
+    ]
+    return f"## Multiple choice\n\nAUROC with its interval, and answered.\n\n{table(head, rows, 1)}" if files else ""
 
 
-def _difference(found: Interval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+def _short(figures: Figures) -> str:
+    return f"{figures.auroc.value:.3f} {_answered(figures)}"
+
+
+def _answered(figures: Figures) -> str:
+    return "/".join(f"{100 * figures.acceptance[f'{alpha:g}'].value:.0f}" for alpha in ALPHAS)
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _ensembles(page: Page) -> str:
     compared = [found for found in page.files if found.ensemble is not None]
     if not compared:
         return ""
-    head = ["file", "best single member", "its AUROC", "ensemble", "difference", "mean of 20 cuts", "better in"]
-    head += [f"answered, alpha {alpha:g}: difference" for alpha in ALPHAS]
-    rows, weights = [], []
-    for found in compared:
-        each = found.ensemble
-        assert each is not None
-        rows.append(
-            [
-                found.name,
-                f"`{each.best_single}`",
-                f"{each.single_auroc:.3f}",
-                f"{each.ensemble_auroc:.3f}",
-                _interval(each.difference["auroc"]),
-                f"{each.mean_difference:+.3f}",
-                f"{100 * each.share_better:.0f} %",
-                *(_interval(each.difference[f"{alpha:g}"], 100, 1) for alpha in ALPHAS),
-            ]
-        )
-        kept = ", ".join(f"`{name}` {weight:.2f}" for name, weight in each.weights.items())
-        weights.append(f"Weights on {found.name} ({each.n_train} training questions, {each.n_rest} compared): {kept}.")
-    shown = "\n\n".join(weights)
+    head = ["file", "trained on", "compared on", "best single member", "its AUROC", "ensemble", "difference"]
+    head += ["mean of 20 cuts", "better in"]
+    rows = [
+        [
+            found.name,
+            f"{each.n_train:,}",
+            f"{each.n_rest:,}",
+            f"`{each.best_single}`",
+            f"{each.single_auroc:.3f}",
+            f"{each.ensemble_auroc:.3f}",
+            _interval(each.difference["auroc"]),
+            f"{each.mean_difference:+.3f}",
+            f"{100 * each.share_better:.0f} %",
+        ]
+        for found in compared
+        if (each := found.ensemble)
+    ]
     return f"""## Do ensembles help?
 
-`calibrate ensemble` fits weights on a training part, here 30 % of the questions, from every estimator in the table of
-the file that is measured on nine questions in ten. Ensemble and best single member (the one with the highest AUROC on
-the training part) are compared on the other questions, on the same resamples. A difference whose interval contains 0 is
-not significant. {_verdict(compared)}
+`calibrate ensemble` fits weights on a training part, here 30 % of the questions, from every estimator that is measured
+on nine questions in ten. Ensemble and best single member (the highest AUROC on the training part) are compared on the
+other questions, on the same resamples. A difference whose interval contains 0 is not significant.
+{_verdict(compared)}
 
-{table(head, rows, 2)}
+{table(head, rows, 4)}
 
 An ensemble costs questions: those it was trained on cannot calibrate it, and a threshold fitted on any of them is
-refused. A single estimator costs none. The commands, on a scored and labelled record file:
+refused.
 
     calibrate ensemble records.jsonl --members degree,self_consistency --train-fraction 0.3 --out ensemble.json
     calibrate score ensemble.rest.jsonl --estimator ensemble.json
-    calibrate fit ensemble.rest.jsonl --estimator ensemble.json --alpha 0.1 --out artifact.json
-
-{shown}"""
+    calibrate fit ensemble.rest.jsonl --estimator ensemble.json --alpha 0.1 --out artifact.json"""
 
 
 def _verdict(compared: Sequence[Measured]) -> str:
@@ -189,7 +219,9 @@ def _verdict(compared: Sequence[Measured]) -> str:
     return " ".join(each for each in said if each)
 
 
-def _left_out() -> str:
+def _left_out(page: Page) -> str:
+    absent = sorted(set(available()).difference(*(each.rows for each in page.files)))
+    nowhere = f"Measured on no file: {', '.join(f'`{name}`' for name in absent)}. " if absent else ""
     return f"""## Not covered
 
 Most estimators use only the samples and not the answer that is returned (`primary_disagreement`, `graded_disagreement`,
@@ -198,15 +230,14 @@ model, as in InterCode and NQ-open.
 
 No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
 further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in
-a few words. This page does not show how well they work on a large model. Its records are answers to the first 500
-questions of this file:
+a few words. Its records are answers to the first 500 questions of this file:
 
     calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
       -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS
     calibrate label RECORDS --rule token_f1
 
-`mmlu-pro-confidence.csv` holds scores without answers, so there is nothing to estimate (docs/paper.md uses it). No
-trained entailment model was available. Files by the name that `--files` takes: {", ".join(FILES)}."""
+{nowhere}No trained entailment model was available. `mmlu-pro-confidence.csv` holds scores without answers, so there is
+nothing to estimate (docs/paper.md uses it). Files by the name that `--files` takes: {", ".join(FILES)}."""
 
 
 def _wrapped(text: str) -> str:

@@ -9,7 +9,7 @@ from benchmarks.paper.printed import Printed
 from calibrate.evaluation.evaluate import Estimate
 from calibrate.evaluation.tables import TableRow
 
-__all__ = ["COLUMNS", "beside", "compact", "in_form", "largest_errors", "table"]
+__all__ = ["COLUMNS", "across", "beside", "compact", "largest_errors", "table"]
 
 NONE = "–"
 
@@ -37,13 +37,13 @@ def _text(value: float | int | None, form: str) -> str:
 
 def _with_sd(row: TableRow) -> str:
     known = row.scer is not None and row.scer_sd is not None
-    return _rate(row.scer) + (f" ± {row.scer_sd:.3f}" if known else "")
+    return _rate(row.scer) + (f"±{row.scer_sd:.3f}" if known else "")
 
 
 COLUMNS = {
     "AUROC": Column("AUROC", lambda row: _text(row.auroc, ".3f"), lambda p: _text(p.auroc, ".3f")),
     "SCER": Column("SCER", lambda row: _rate(row.scer), lambda p: f"{p.scer:.3f}"),
-    "SCER ± sd": Column("SCER ± sd", _with_sd, lambda p: f"{p.scer:.3f} ± {p.scer_sd or 0.0:.3f}"),
+    "SCER ± sd": Column("SCER ± sd", _with_sd, lambda p: f"{p.scer:.3f}±{p.scer_sd or 0.0:.3f}"),
     "AR": Column("AR", lambda row: _percent(row.acceptance), lambda p: f"{p.acceptance:.1f}"),
     "Power": Column("Power", lambda row: _percent(row.power), lambda p: _text(p.power, ".1f")),
     "VR": Column("VR", lambda row: _percent(row.violation_rate, 0), lambda p: _text(p.violation_rate, "d")),
@@ -59,35 +59,30 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int)
 
 
 def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
-    """Printed and ours, side by side; a row of ours that the paper does not have stands without printed figures.
+    """Cells of "printed/ours"; a row of ours that the paper does not have stands without printed figures.
 
     Rows are matched by data set, model and label, in our order.
     """
     known = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
-    head = ["data", *(["model"] if with_model else []), label]
-    for column in columns:
-        head += [f"{column} printed", "ours"]
+    head = ["data", *(["model"] if with_model else []), label, *columns]
     body = []
     for row in rows:
         found = known.get((row.dataset, row.model, row.label))
         cells = [row.dataset, *([row.model or ""] if with_model else []), row.label]
         for column in columns:
-            cells += [NONE if found is None else COLUMNS[column].printed(found), COLUMNS[column].ours(row)]
+            cells.append(f"{NONE if found is None else COLUMNS[column].printed(found)}/{COLUMNS[column].ours(row)}")
         body.append(cells)
     return table(head, body, 2 + with_model)
 
 
-def in_form(rows: Sequence[TableRow], columns: Sequence[str], label: str) -> str:
-    """Ours alone, in the paper's form."""
-    with_model = any(row.model is not None for row in rows)
-    head = ["data", *(["model"] if with_model else []), label, *columns]
-    body = [
-        [row.dataset, *([row.model or ""] if with_model else []), row.label]
-        + [COLUMNS[column].ours(row) for column in columns]
-        for row in rows
-    ]
-    return table(head, body, 2 + with_model)
+def across(rows: Sequence[TableRow], columns: Sequence[str]) -> str:
+    """Ours alone, a line a data set and a column a label; the quantities of a cell are separated by "/"."""
+    labels = list(dict.fromkeys(row.label for row in rows))
+    cells = {(row.dataset, row.label): "/".join(COLUMNS[column].ours(row) for column in columns) for row in rows}
+    datasets = dict.fromkeys(row.dataset for row in rows)
+    body = [[dataset, *(cells.get((dataset, label), NONE) for label in labels)] for dataset in datasets]
+    return table(["data", *labels], body, 1)
 
 
 def compact(rows: Sequence[TableRow]) -> str:
@@ -107,7 +102,7 @@ def compact(rows: Sequence[TableRow]) -> str:
 def _cell(row: TableRow) -> str:
     if row.scer is None:
         return "nothing"
-    return f"{_percent(row.acceptance)} / {_rate(row.scer)} / {_percent(row.violation_rate, 0)}"
+    return f"{_percent(row.acceptance)}/{_rate(row.scer)}/{_percent(row.violation_rate, 0)}"
 
 
 def largest_errors(rows: Sequence[TableRow]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-from benchmarks.paper.markdown import beside, compact, in_form, largest_errors
+from benchmarks.paper.markdown import across, beside, compact, largest_errors
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
 from calibrate.evaluation.planning import Binormal
 from calibrate.evaluation.tables import PaperTables, TableRow
@@ -68,6 +68,7 @@ nothing on scores without ties.
 
 SCER is the error rate among accepted answers, AR the share accepted, Power the share of right answers accepted, VR the
 share of splits whose test SCER exceeds alpha, IF the share in which nothing was accepted (all in percent except SCER).
+Cells with two figures are printed/ours.
 
 **The headline.** At alpha = .15 with 1,000 calibration questions, CoQA, mean of both models: printed SCER .143 and
 AR 46.2; ours on populations with the paper's accuracy and AUROC: SCER {headline.scer.value:.3f} and AR
@@ -173,7 +174,7 @@ above delta is noise.
 
 ### Main results, alpha = .15
 
-Each cell is AR % / SCER / VR %; n is the number of calibration questions. With 16 % of answers wrong, almost everything
+Each cell is AR %/SCER/VR %; n is the number of calibration questions. With 16 % of answers wrong, almost everything
 can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
 accept a little, at error rates well above alpha.
 
@@ -181,19 +182,21 @@ accept a little, at error rates well above alpha.
 
 ### Target risk levels, A-CRC, mean of each data set's models
 
-{in_form(found.risk_levels, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
+Each cell is SCER/AR/Power/VR/IF at the alpha of its column.
 
-### Uncertainty estimators, A-CRC, alpha = .15
-
-{in_form(found.estimators, ["AUROC", "SCER", "AR", "Power"], "estimator")}
+{across(found.risk_levels, ["SCER", "AR", "Power", "VR", "IF"])}
 
 ### Calibration-set size, A-CRC, alpha = .15, mean of each data set's models
 
-{in_form(found.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"], "n")}
+Each cell is SCER±sd/AR/VR/IF with as many calibration questions as its column says.
+
+{across(found.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"])}
 
 ### Ablation, alpha = .15, mean of each data set's models
 
-{in_form(found.ablation, ["SCER", "AR", "VR"], "variant")}"""
+Each cell is SCER/AR/VR.
+
+{across(found.ablation, ["SCER", "AR", "VR"])}"""
 
 
 def _least_auroc(p: Printed) -> float:

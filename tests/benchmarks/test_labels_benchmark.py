@@ -1,4 +1,4 @@
-"""The table of what labels certify: version 1 as it was, the reach, and the page it is written into."""
+"""The table of what labels certify: the reach, and the page it is written into."""
 
 from __future__ import annotations
 
@@ -8,24 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks import labels, segments
-from calibrate.thresholds.rule import prefixes
-from tests.validity.walks import anchored_failures
-
-
-def test_version_1_had_its_promise() -> None:
-    anchor, extension = labels._limits_1(120, 0.15, 0.1, 19)
-    failures = anchored_failures(np.arange(19, 121), anchor, extension, 0.15)
-    assert 0.08 < failures.max() <= 0.1 + 1e-9
-    wrong = prefixes(np.arange(120.0), np.ones(120, dtype=np.int8))
-    assert labels.version_1(0.15, 0.1, discrete=False)(wrong) is None
-
-
-def test_version_1_for_few_values_is_the_fixed_sequence_from_k_min() -> None:
-    # Blocks of 20, 20 and 60 with 0, 4 and 30 errors; alpha .15, delta .1. P(Bin(20, .15) <= 0) = .0388 passes;
-    # P(Bin(40, .15) <= 4) = .263 does not.
-    u, e = np.repeat([0.0, 1.0, 2.0], [20, 20, 60]), np.zeros(100, dtype=np.int8)
-    e[20:24] = e[40:70] = 1
-    assert labels.version_1(0.15, 0.1, discrete=True)(prefixes(u, e)) == 0
 
 
 def test_labels_within_reach_certify_more() -> None:
@@ -47,7 +29,7 @@ def test_the_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: p
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert text.count("CoQA, Qwen2.5-7B (simulated)") == 4  # two rules, two alphas
+    assert text.count("CoQA, Qwen2.5-7B (simulated)") == 2  # two alphas
 
 
 def test_segments_are_compared_on_the_same_test_questions() -> None:
