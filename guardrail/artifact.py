@@ -110,8 +110,8 @@ class DataFingerprint(Frozen):
     def covers_early_stopping(self) -> bool:
         """Whether so few questions could not be measured that a guard may stop drawing early by itself.
 
-        The fit left those questions out, as a guard holds them back. One that stops early accepts some of them: before
-        it draws the sample that would have failed.
+        The fit left those questions out, as a guard holds them back. A guard that stops early accepts some of them,
+        because it never draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
 
@@ -124,7 +124,7 @@ class DataFingerprint(Frozen):
 class Reach(Frozen):
     """The part of the scores that labels were spent on: questions above the cut are never answered.
 
-    A cut that does not depend on the labels leaves the error rate behind every threshold below it as it is, so a rule
+    A cut that does not depend on the labels leaves the error rate behind every threshold below it unchanged, so a rule
     that is fitted on labels from below the cut keeps its promise; only acceptance is a share of fewer questions.
     """
 
@@ -218,18 +218,18 @@ class CalibrationScores(Frozen):
 
     @field_validator("uncertainty", "error", mode="wrap")
     @classmethod
-    def _compact(cls, given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _compact(cls, scores: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         # Five million scores take 38 MiB in an array, and 190 MiB in a tuple.
         kind = "d" if info.field_name == "uncertainty" else "b"
-        if isinstance(given, dict):
-            given = _unpack(given, "bd")
-        if isinstance(given, array) and given.typecode != kind:
-            given = given.tolist()
-        if not isinstance(given, array) or (kind == "b" and not set(given) <= {0, 1}):
-            given = check(tuple(given) if isinstance(given, array) else given)
-        if len(given) < PACKED_FROM:
-            return tuple(given)
-        return given if isinstance(given, array) else array(kind, given)
+        if isinstance(scores, dict):
+            scores = _unpack(scores, "bd")
+        if isinstance(scores, array) and scores.typecode != kind:
+            scores = scores.tolist()
+        if not isinstance(scores, array) or (kind == "b" and not set(scores) <= {0, 1}):
+            scores = check(tuple(scores) if isinstance(scores, array) else scores)
+        if len(scores) < PACKED_FROM:
+            return tuple(scores)
+        return scores if isinstance(scores, array) else array(kind, scores)
 
     @field_serializer("uncertainty", "error", when_used="json")
     def _packed(self, values: Sequence[float]) -> Any:
@@ -335,8 +335,8 @@ class CalibrationArtifact(Persisted):
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
-        known = None if self.calibration.segment is None else {one for one in self.calibration.segment if one}
-        if known != (None if self.segments is None else set(self.segments.outcomes)):
+        named = None if self.calibration.segment is None else {name for name in self.calibration.segment if name}
+        if named != (None if self.segments is None else set(self.segments.outcomes)):
             raise ValueError("the segments of the calibration items are not those that have a threshold")
         return self
 
@@ -434,14 +434,14 @@ class CalibrationArtifact(Persisted):
         return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
 
     def outcome_in(self, segment: str | None) -> Outcome:
-        """What decides about questions of a segment: its own outcome, or that of all others."""
+        """The outcome that decides about questions of a segment: its own, or that of all others."""
         return self.outcome if self.segments is None else self.segments.outcomes.get(segment or "", self.outcome)
 
     def in_segment(self, name: str | None) -> Self:
-        """The artifact for questions of one segment only: it has one threshold, and works wherever such a one does.
+        """The artifact for questions of one segment only. It has one threshold, like an artifact without segments.
 
         Args:
-            name: A segment; None, or a name that is not one, for all other questions.
+            name: A segment; None, or an unknown name, for all other questions.
 
         Raises:
             UsageError: The artifact has one threshold for all questions.
@@ -452,9 +452,9 @@ class CalibrationArtifact(Persisted):
             )
         own = name if name in self.segments.outcomes else None
         outcome, scores = self.outcome_in(own), self.calibration
-        kept = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
+        places = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
         part = CalibrationScores(
-            uncertainty=tuple(scores.uncertainty[i] for i in kept), error=tuple(scores.error[i] for i in kept)
+            uncertainty=tuple(scores.uncertainty[i] for i in places), error=tuple(scores.error[i] for i in places)
         )
         update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None}
         return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
@@ -476,17 +476,17 @@ class CalibrationArtifact(Persisted):
     @property
     def n_accepted(self) -> int:
         """Calibration items at or below the threshold, over all segments if there are several."""
-        return sum(one.n_accepted for one in self._feasible)
+        return sum(outcome.n_accepted for outcome in self._feasible)
 
     @property
     def n_errors(self) -> int:
         """Wrong answers among them."""
-        return sum(one.n_errors for one in self._feasible)
+        return sum(outcome.n_errors for outcome in self._feasible)
 
     @property
     def _feasible(self) -> list[Feasible]:
         several = () if self.segments is None else self.segments.outcomes.values()
-        return [one for one in (self.outcome, *several) if isinstance(one, Feasible)]
+        return [outcome for outcome in (self.outcome, *several) if isinstance(outcome, Feasible)]
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
@@ -503,8 +503,8 @@ class CalibrationArtifact(Persisted):
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt if there were none such at calibration, otherwise None."""
-        found = turns_of(messages, self.plan.bindings)
-        return None if found in (self.turns or (ONE_QUESTION,)) else found
+        turns = turns_of(messages, self.plan.bindings)
+        return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
         """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.
@@ -520,10 +520,10 @@ class CalibrationArtifact(Persisted):
             MissingDependencyError: The ``calibrate`` extra is not installed.
         """
         # An entry point, because `guardrail` must not import `calibrate`.
-        found = entry_points(group="acrc_guardrail.refit")
-        if not found:
+        refits = entry_points(group="acrc_guardrail.refit")
+        if not refits:
             raise MissingDependencyError("refitting needs: pip install 'acrc-guardrail[calibrate]'")
-        refit = next(iter(found)).load()
+        refit = next(iter(refits)).load()
         refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
         return refitted
 
@@ -547,7 +547,7 @@ class StageShare(Frozen):
 
 
 class CascadeOutcome(Frozen):
-    """Thresholds of all stages, or why there are none."""
+    """Thresholds of all stages, or the reason why the rule found none."""
 
     rule: str
     """Name of the rule."""

@@ -1,4 +1,4 @@
-"""What a threshold rule returns: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
+"""Results of a threshold rule: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
 
 They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy.
 """
@@ -35,7 +35,7 @@ class InfeasibleReason(StrEnum):
 
 
 class Diagnostics(Frozen):
-    """What every fit reports, feasible or not."""
+    """Figures that every fit reports, feasible or not."""
 
     base_error: float
     """Share of wrong answers when everything is accepted (mu)."""
@@ -70,9 +70,10 @@ class _OutcomeBase(Frozen):
         return f"{self.rule} at alpha = {self.alpha:g}{sure}"
 
     def _without_gate(self) -> tuple[str, str]:
-        found = self.diagnostics
-        area = "-" if found.auroc is None else f"{found.auroc:.3f}"
-        return "without a gate", f"{percent(found.base_error)} of {self.n} answers wrong; AUROC of the score {area}"
+        diagnostics = self.diagnostics
+        area = "-" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"
+        wrong = percent(diagnostics.base_error)
+        return "without a gate", f"{wrong} of {self.n} answers wrong; AUROC of the score {area}"
 
 
 class Feasible(_OutcomeBase):

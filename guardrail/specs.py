@@ -1,4 +1,4 @@
-"""What an artifact says about its parts: model, estimator, judge and correctness rule. Run time must have the same."""
+"""Identities of the parts of an artifact: model, estimator, judge and correctness rule. Run time must have the same."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def identify(model: BaseChatModel) -> ModelIdentity:
 
 
 class JudgeSpec(Frozen):
-    """What an artifact stores about a judge; another spec at run time is a mismatch."""
+    """The identity of a judge in an artifact; another spec at run time is a mismatch."""
 
     name: str
     """Name of the judge."""
@@ -95,7 +95,7 @@ class JudgeSpec(Frozen):
 
 
 class EstimatorSpec(Frozen):
-    """What an artifact stores about an estimator; another spec at run time is a mismatch."""
+    """The identity of an estimator in an artifact; another spec at run time is a mismatch."""
 
     name: str
     """Name of the estimator."""

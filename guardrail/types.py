@@ -129,7 +129,7 @@ class Bindings(Frozen):
 
 
 class SamplingPlan(Frozen):
-    """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
+    """The way outputs are drawn. Part of the artifact: run time repeats exactly the drawing of calibration.
 
     Usually derived from the needs that estimators declare, by :func:`guardrail.uncertainty.plan.plan_for`.
     """
@@ -171,12 +171,12 @@ class SamplingPlan(Frozen):
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Plans of before these fields keep their stored form, and with it every digest over it.
-        found: dict[str, Any] = write(self)
+        content: dict[str, Any] = write(self)
         if self.primary == "greedy":
-            found.pop("primary", None)
+            content.pop("primary", None)
         if not self.stop_token_ids:
-            found.pop("stop_token_ids", None)
-        return found
+            content.pop("stop_token_ids", None)
+        return content
 
     @field_validator("options")
     @classmethod
@@ -238,7 +238,7 @@ class Sample(Frozen):
 
     @property
     def comparable(self) -> str:
-        """What judges compare: the canonical JSON of the tool calls if there are any, else the text.
+        """The text that judges compare: the canonical JSON of the tool calls, or the text of an answer without calls.
 
         A text without a visible character is empty: white space, control and format characters, fillers.
         """
@@ -319,7 +319,7 @@ class OptionScores(Frozen):
 
 
 class Cost(Frozen):
-    """What the measurement cost, summed over the primary answer and all samples."""
+    """The cost of a measurement, summed over the primary answer and all samples."""
 
     calls: int = 0
     """Model calls made (a native sampler that prefills once counts one call a request)."""
@@ -411,7 +411,7 @@ class SampleSet(Frozen):
 
 
 class Uncertainty(Frozen):
-    """A measured uncertainty, or the reason why there is none. Never NaN, never a stand-in number."""
+    """A measured uncertainty, or the reason why it is missing. Never NaN, never a stand-in number."""
 
     value: float | None
     """Higher is less certain; None when it could not be measured."""
@@ -428,19 +428,19 @@ class Uncertainty(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _bound_of_before(cls, given: Any) -> Any:
-        # Verdicts that were stored before this field was there say it in words only.
-        if not isinstance(given, Mapping) or "is_bound" in given or given.get("value") is None:
-            return given
-        return {**given, "is_bound": True} if str(given.get("detail", "")).startswith("settled by") else given
+    def _bound_of_before(cls, data: Any) -> Any:
+        # Verdicts that were stored before this field existed say it in words only.
+        if not isinstance(data, Mapping) or "is_bound" in data or data.get("value") is None:
+            return data
+        return {**data, "is_bound": True} if str(data.get("detail", "")).startswith("settled by") else data
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most values are scores: their stored form stays what it was before this field.
-        found: dict[str, Any] = write(self)
+        content: dict[str, Any] = write(self)
         if not self.is_bound:
-            found.pop("is_bound", None)
-        return found
+            content.pop("is_bound", None)
+        return content
 
     @model_validator(mode="after")
     def _value_or_reason(self) -> Self:

@@ -76,8 +76,8 @@ class PairCache:
             pass
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """The stored values of keys; keys without one are left out."""
-        found: dict[bytes, Any] = {}
+        """The stored values by key; keys without a value are omitted."""
+        stored: dict[bytes, Any] = {}
         with self._connected() as connection:
             for start in range(0, len(keys), _LOOK_UP):
                 part = keys[start : start + _LOOK_UP]
@@ -85,13 +85,13 @@ class PairCache:
                 rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
                 for key, value in rows:
                     try:
-                        found[key] = json.loads(value)
+                        stored[key] = json.loads(value)
                     except ValueError as error:
                         raise UsageError(
                             f"the pair cache {self.path} holds a verdict that cannot be read ({error}). Delete the "
                             "file, after which its verdicts are asked for again, or name another one."
                         ) from error
-        return found
+        return stored
 
     def store(self, values: Mapping[bytes, Any]) -> None:
         """Store values, all or none. The first of two different values for a key stays."""
@@ -107,7 +107,7 @@ class PairCache:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
+        """A connection for one operation: a fork would share a longer-lived connection, and lose the child's verdicts."""
         with self._lock:
             try:
                 with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
@@ -182,19 +182,19 @@ class _Cached(Generic[Value]):
         """Answers as JSON holds them."""
         digest = self._digest()
         keys = [digest(item) for item in items]
-        known = self._cache.find(list(dict.fromkeys(keys)))
-        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
+        stored = self._cache.find(list(dict.fromkeys(keys)))
+        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
         unknown = list(missing)
         for start in range(0, len(unknown), SLICE):
             part = unknown[start : start + SLICE]
             answers = ask([missing[key] for key in part])
             fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
             self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, self._kind)})
-            known.update(fresh)
-        return [known.get(key) for key in keys]
+            stored.update(fresh)
+        return [stored.get(key) for key in keys]
 
     def _digest(self) -> Callable[[Item], bytes]:
-        """Digest of an item; of undirected ones whichever text comes first."""
+        """Digest of an item. The order of the two texts counts only for directed items."""
         judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"
@@ -202,9 +202,9 @@ class _Cached(Generic[Value]):
         def digest(item: Item) -> bytes:
             question, a, b = item
             texts = [question, a, b] if directed or a <= b else [question, b, a]
-            made = begun.copy()
-            made.update(json.dumps(texts).encode())
-            return made.digest()
+            hashed = begun.copy()
+            hashed.update(json.dumps(texts).encode())
+            return hashed.digest()
 
         return digest
 
@@ -272,9 +272,9 @@ class CachedEntailment(_Cached[EntailmentScores]):
     """An entailment model whose scores are stored; made by `cached`."""
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """As the model itself."""
-        found = self._answers(items, self._inner.entailment_batch)
-        return [None if scores is None else EntailmentScores(*scores) for scores in found]
+        """Scores of the model, from the cache if it has them."""
+        answers = self._answers(items, self._inner.entailment_batch)
+        return [None if scores is None else EntailmentScores(*scores) for scores in answers]
 
 
 @overload

@@ -13,7 +13,7 @@ __all__ = ["SafetySwitch"]
 
 
 class SafetySwitch:
-    """What a guard does after an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
+    """The reaction of a guard to an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
 
     Pass it to a guard, ``Guardrail(..., switch=switch)``, and as ``on_alarm=switch.alarm`` to monitors.
 
