@@ -69,7 +69,7 @@ class DataFingerprint(Frozen):
     sha256: str
     """Hash over the questions that were used, in canonical form."""
     version: Literal[1, 2] = Field(default=1, exclude_if=lambda version: version == 1)
-    """What is hashed. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
+    """Hashed content. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
@@ -137,7 +137,7 @@ class Reach(Frozen):
     n_pool: int
     """Measured questions that were scored, none of them labelled."""
     n_within: int
-    """Of those, questions with a score of at most the cut."""
+    """Questions among them with a score of at most the cut."""
     n: int
     """Questions drawn from them to be labelled, uniformly and without replacement."""
     seed: int
@@ -278,10 +278,9 @@ class Segments(Frozen):
     """"together": each certificate spends delta divided by their number, so all hold at once with probability at least
     1 - delta. "each": each spends delta, and one by itself holds with probability at least 1 - delta."""
     unknown: Literal["others", "abstain"]
-    """What questions of other segments get: a threshold fitted on the questions that are in no named segment, or none.
-    """
+    """Threshold for questions of other segments: fitted on the questions that are in no named segment, or none."""
     min_labels: int
-    """Labelled questions from which on a category became a segment with a threshold of its own."""
+    """Labelled questions from which on a category became a segment with its own threshold."""
 
 
 class CalibrationArtifact(Persisted):
@@ -301,9 +300,9 @@ class CalibrationArtifact(Persisted):
     model: ModelIdentity
     """The model whose answers were calibrated."""
     plan: SamplingPlan
-    """How outputs are drawn, at calibration and at run time."""
+    """The way outputs are drawn, at calibration and at run time."""
     prompt: PromptWrapping
-    """How a question becomes messages."""
+    """The way a question becomes messages."""
     estimator: EstimatorSpec
     """The estimator that turns samples into an uncertainty, with its judge and their versions."""
     correctness: CorrectnessSpec
@@ -322,7 +321,7 @@ class CalibrationArtifact(Persisted):
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
     questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
     reach: Reach | None = None
-    """Where labels were spent, if only questions below a cut were labelled; None for a sample of all questions."""
+    """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
     looks: Looks | None = None
     """The look this is, if several were declared; None for the only one."""
     lineage: tuple[str, ...] = ()
@@ -331,7 +330,7 @@ class CalibrationArtifact(Persisted):
     """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
-    """How the estimator was chosen among several (`--estimator auto`); None if it was named."""
+    """The choice of the estimator among several (`--estimator auto`); None if it was named."""
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
@@ -567,7 +566,7 @@ class CascadeOutcome(Frozen):
     """95 % Clopper-Pearson interval of the error rate among accepted calibration answers. Post-selection: it describes
     these questions and is not a certificate. None if nothing is accepted."""
     reason: InfeasibleReason | None = None
-    """Why no thresholds satisfy the rule; None when some do."""
+    """The reason why no thresholds satisfy the rule; None if some do."""
     detail: str = ""
     """The reason in words."""
 
@@ -604,8 +603,8 @@ class CascadeArtifact(Persisted):
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     stages: tuple[CalibrationArtifact, ...] = Field(min_length=2)
-    """What each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The promise is about
-    the system; a stage alone promises nothing."""
+    """The parts that each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The promise
+    is about the system; a stage alone promises nothing."""
     outcome: CascadeOutcome
     """The thresholds in force."""
     certificate: CascadeOutcome

@@ -160,12 +160,12 @@ class SamplingPlan(Frozen):
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
     cut_off: Literal["abstain", "measure"] | None = None
-    """What a primary answer that was cut off at ``max_tokens`` is: "abstain", unmeasured at calibration and run time;
-    "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
+    """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
+    run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled"] = "greedy"
-    """How the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
+    """The way the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
     samples, for models that take no other temperature than 1 (reasoning models)."""
 
     @model_serializer(mode="wrap")
@@ -343,7 +343,7 @@ class Cost(Frozen):
 
 
 class Unmeasured(StrEnum):
-    """Why an uncertainty could not be measured. The gate abstains for all of these reasons."""
+    """Reasons why an uncertainty could not be measured. The gate abstains for all of them."""
 
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
@@ -405,7 +405,7 @@ class SampleSet(Frozen):
     cost: Cost = Cost()
     """Calls, tokens and seconds."""
     problem: Unmeasured | None = None
-    """Why this set is incomplete, or None if it has everything the plan asks for."""
+    """The reason why this set is incomplete, or None if it has everything the plan asks for."""
     problem_detail: str = ""
     """The problem in words, e.g. "asked for 10 samples, received 1"."""
 
@@ -420,7 +420,7 @@ class Uncertainty(Frozen):
     estimator: str
     """Name of the estimator that produced it."""
     reason: Unmeasured | None = None
-    """Why ``value`` is None; None when it was measured."""
+    """The reason why ``value`` is None; None if it was measured."""
     detail: str = ""
     """The reason in words."""
     is_bound: bool = False
@@ -458,7 +458,7 @@ class Uncertainty(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a formula has no value here."""
+    """The reason why a formula has no value here."""
 
     reason: Unmeasured
     detail: str

@@ -26,7 +26,7 @@ ALL_OTHERS = "all others"
 
 
 class Reason(StrEnum):
-    """Why the gate decided as it did."""
+    """The reason of a verdict."""
 
     WITHIN_THRESHOLD = "within_threshold"
     """Accepted: uncertainty <= threshold."""
@@ -57,7 +57,7 @@ class Verdict(Frozen):
     accepted: bool
     """Whether the candidate may be returned."""
     reason: Reason
-    """Why."""
+    """The reason of the decision."""
     detail: str
     """The reason in words, with the numbers and what to do about it."""
     uncertainty: Uncertainty
@@ -67,7 +67,7 @@ class Verdict(Frozen):
     alpha: float
     """Target error rate among accepted answers."""
     guarantee: str
-    """What the artifact's rule promises, in one sentence."""
+    """The promise of the artifact's rule, in one sentence."""
     artifact: str
     """Digest of the artifact that decided."""
     candidate: Sample | None

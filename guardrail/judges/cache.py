@@ -107,7 +107,7 @@ class PairCache:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one operation: a fork would share a longer-lived connection, and lose the child's verdicts."""
+        """A connection for one operation: one shared with a forked child would lose the child's verdicts."""
         with self._lock:
             try:
                 with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
@@ -166,16 +166,16 @@ class _Cached(Generic[Value]):
 
     @property
     def is_slow(self) -> bool:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return is_slow(self._inner)
 
     @property
     def judges_tool_calls(self) -> bool:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return knows_tool_calls(self._inner)
 
     def identity(self, text: str) -> str:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return identity_of(self._inner)(text)
 
     def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
@@ -232,15 +232,15 @@ class CachedJudge(_Cached[bool]):
 
     @property
     def can_merge(self) -> CanMerge | None:
-        """As the judge itself."""
+        """The value of the cached judge."""
         return merging_of(self._inner)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """As the judge itself."""
+        """Verdicts of the judge, from the cache if it has them."""
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """As the judge itself."""
+        """Verdicts of the judge, from the cache if it has them."""
         return self._answers(items, lambda rest: judge_batch(self._inner, rest))
 
 
@@ -249,15 +249,15 @@ class CachedSimilarity(_Cached[float]):
 
     @property
     def is_stable(self) -> bool:
-        """As the similarity itself."""
+        """The value of the cached similarity."""
         return getattr(self._inner, "is_stable", False) is True
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """As the similarity itself."""
+        """Ratings of the similarity, from the cache if it has them."""
         return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """As the similarity itself."""
+        """Ratings of the similarity, from the cache if it has them."""
 
         def ask(rest: Sequence[Item]) -> Sequence[float | None]:
             batch: Callable[[Sequence[Item]], list[float | None]] | None = getattr(

@@ -78,7 +78,7 @@ _LABEL = re.compile(
     r"|[^\W\d_]{1,9}(?:\^-?\d|[23])?(?:[/\u00b7][^\W\d_]{1,12}(?:\^-?\d|[23])?)*"
 )
 _CLAUSE = re.compile(r"(?:\)[.,;:]?|[.,;:])(?=\s|$)|(?<=[^\W\d_]{3})[?!](?=\s|$)| [(\[]|\u2014")
-"""Where an explanation begins that is not part of the label."""
+"""Begin of an explanation that is not part of the label."""
 _UNITS = """$ us$ usd dollar dollars|\u20ac eur euro euros|\u00a3 gbp sterling|\u00a5 jpy yen|\u20b9 inr rupee rupees
 |% percent pct|meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi
 |foot ft feet|inch inche|yard yd|gram g|kilogram kg kgs|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre

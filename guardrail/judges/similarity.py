@@ -207,7 +207,7 @@ class JudgeSimilarity(BatchSimilarity):
 
     @property
     def is_slow(self) -> bool:
-        """As the judge."""
+        """The value of the judge."""
         return is_slow(self.judge)
 
     @property
@@ -217,11 +217,11 @@ class JudgeSimilarity(BatchSimilarity):
 
     @property
     def judges_tool_calls(self) -> bool:
-        """As the judge."""
+        """The value of the judge."""
         return knows_tool_calls(self.judge)
 
     def identity(self, text: str) -> str:
-        """As the judge."""
+        """The value of the judge."""
         return identity_of(self.judge)(text)
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:

@@ -40,7 +40,8 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# -- How a text is written: one way for each sign, white space and emphasis --------------------------------------------
+# -- Spelling of a text: one way for each sign, white space and emphasis
+# ------------------------------------------------
 
 _ONE_WAY = str.maketrans(
     {
@@ -99,7 +100,7 @@ _CHUNK = re.compile(
 """The shape of prose between two spaces: a word, or a number or letter, which has no quotes. "a," is part of a list."""
 _SPLIT = re.compile(r"(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=aa),(?=a)|,(?=aa)")
 _JOINT = re.compile(rf"{_SPLIT.pattern}|(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.")
-"""What may stand between runs of letters and digits, and what of it becomes a space. "x-1" and "a/b" are not prose."""
+"""Marks between runs of letters and digits in prose; `_SPLIT` becomes a space. "x-1" and "a/b" are not prose."""
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
 _NAMED = word_set("flat level major minor negative plus positive sharp team")  # make a name of the letter before them
@@ -359,7 +360,8 @@ def _spelt_numbers(text: str) -> frozenset[str]:
     return frozenset(run.strip() for run in " ".join(spelt).split("|")) - {""}
 
 
-# -- What common words do not outweigh ---------------------------------------------------------------------------------
+# -- Differences that common words do not outweigh
+# ----------------------------------------------------------------------
 
 SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")  # make another number of that before
 _COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")

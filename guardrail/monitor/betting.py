@@ -76,7 +76,7 @@ class BettingState(Frozen):
     peak_log_wealth: float = 0.0
     """Its largest value so far."""
     shares: tuple[tuple[float, ...], ...]
-    """How the wealth is divided over jump rates and bets; sums to 1."""
+    """The share of the wealth in each jump rate and bet; sums to 1."""
     alarmed_at: int | None = None
     """Update at which the wealth first reached 1/delta; None before that. The monitor keeps its alarm."""
 

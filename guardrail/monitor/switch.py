@@ -82,5 +82,5 @@ class SafetySwitch:
         return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
 
     def reason(self) -> str:
-        """Why answers are held back; empty if they are not."""
+        """The reason why answers are held back; empty if they are not."""
         return self._alarms[-1].detail if self._alarms else ""

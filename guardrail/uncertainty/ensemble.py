@@ -49,7 +49,7 @@ class EnsembleParams(Frozen):
     members: tuple[Member, ...] = Field(min_length=1)
     """The members, with positive weights."""
     training: Training
-    """What it was fitted on."""
+    """The questions that it was fitted on."""
 
     @model_validator(mode="after")
     def _flat(self) -> EnsembleParams:

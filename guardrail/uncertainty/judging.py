@@ -91,7 +91,7 @@ def _contradiction(scores: EntailmentScores) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Why an item has no answer.
+    """The reason why an item has no answer.
 
     Attributes:
         detail: What went wrong.
