@@ -70,7 +70,7 @@ class DataFingerprint(Frozen):
     sha256: str
     """Hash over the questions that were used, in canonical form."""
     version: Literal[1, 2] = Field(default=1, exclude_if=lambda version: version == 1)
-    """What is hashed. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
+    """Hashed content. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
@@ -111,8 +111,8 @@ class DataFingerprint(Frozen):
     def covers_early_stopping(self) -> bool:
         """Whether so few questions could not be measured that a guard may stop drawing early by itself.
 
-        The fit left those questions out, as a guard holds them back. One that stops early accepts some of them: before
-        it draws the sample that would have failed.
+        The fit left those questions out, as a guard holds them back. A guard that stops early accepts some of them,
+        because it never draws the sample that would have failed.
         """
         return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
 
@@ -125,7 +125,7 @@ class DataFingerprint(Frozen):
 class Reach(Frozen):
     """The part of the scores that labels were spent on: questions above the cut are never answered.
 
-    A cut that does not depend on the labels leaves the error rate behind every threshold below it as it is, so a rule
+    A cut that does not depend on the labels leaves the error rate behind every threshold below it unchanged, so a rule
     that is fitted on labels from below the cut keeps its promise; only acceptance is a share of fewer questions.
     """
 
@@ -138,7 +138,7 @@ class Reach(Frozen):
     n_pool: int
     """Measured questions that were scored, none of them labelled."""
     n_within: int
-    """Of those, questions with a score of at most the cut."""
+    """Questions among them with a score of at most the cut."""
     n: int
     """Questions drawn from them to be labelled, uniformly and without replacement."""
     seed: int
@@ -219,18 +219,18 @@ class CalibrationScores(Frozen):
 
     @field_validator("uncertainty", "error", mode="wrap")
     @classmethod
-    def _compact(cls, given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def _compact(cls, scores: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         # Five million scores take 38 MiB in an array, and 190 MiB in a tuple.
         kind = "d" if info.field_name == "uncertainty" else "b"
-        if isinstance(given, dict):
-            given = _unpack(given, "bd")
-        if isinstance(given, array) and given.typecode != kind:
-            given = given.tolist()
-        if not isinstance(given, array) or (kind == "b" and not set(given) <= {0, 1}):
-            given = check(tuple(given) if isinstance(given, array) else given)
-        if len(given) < PACKED_FROM:
-            return tuple(given)
-        return given if isinstance(given, array) else array(kind, given)
+        if isinstance(scores, dict):
+            scores = _unpack(scores, "bd")
+        if isinstance(scores, array) and scores.typecode != kind:
+            scores = scores.tolist()
+        if not isinstance(scores, array) or (kind == "b" and not set(scores) <= {0, 1}):
+            scores = check(tuple(scores) if isinstance(scores, array) else scores)
+        if len(scores) < PACKED_FROM:
+            return tuple(scores)
+        return scores if isinstance(scores, array) else array(kind, scores)
 
     @field_serializer("uncertainty", "error", when_used="json")
     def _packed(self, values: Sequence[float]) -> Any:
@@ -279,10 +279,9 @@ class Segments(Frozen):
     """"together": each certificate spends delta divided by their number, so all hold at once with probability at least
     1 - delta. "each": each spends delta, and one by itself holds with probability at least 1 - delta."""
     unknown: Literal["others", "abstain"]
-    """What questions of other segments get: a threshold fitted on the questions that are in no named segment, or none.
-    """
+    """Threshold for questions of other segments: fitted on the questions that are in no named segment, or none."""
     min_labels: int
-    """Labelled questions from which on a category became a segment with a threshold of its own."""
+    """Labelled questions from which on a category became a segment with its own threshold."""
 
 
 class CalibrationArtifact(Persisted):
@@ -302,9 +301,9 @@ class CalibrationArtifact(Persisted):
     model: ModelIdentity
     """The model whose answers were calibrated."""
     plan: SamplingPlan
-    """How outputs are drawn, at calibration and at run time."""
+    """The way outputs are drawn, at calibration and at run time."""
     prompt: PromptWrapping
-    """How a question becomes messages."""
+    """The way a question becomes messages."""
     estimator: EstimatorSpec
     """The estimator that turns samples into an uncertainty, with its judge and their versions."""
     correctness: CorrectnessSpec
@@ -323,7 +322,7 @@ class CalibrationArtifact(Persisted):
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
     questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
     reach: Reach | None = None
-    """Where labels were spent, if only questions below a cut were labelled; None for a sample of all questions."""
+    """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
     looks: Looks | None = None
     """The look this is, if several were declared; None for the only one."""
     lineage: tuple[str, ...] = ()
@@ -332,12 +331,12 @@ class CalibrationArtifact(Persisted):
     """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
-    """How the estimator was chosen among several (`--estimator auto`); None if it was named."""
+    """The choice of the estimator among several (`--estimator auto`); None if it was named."""
 
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
-        known = None if self.calibration.segment is None else {one for one in self.calibration.segment if one}
-        if known != (None if self.segments is None else set(self.segments.outcomes)):
+        named = None if self.calibration.segment is None else {name for name in self.calibration.segment if name}
+        if named != (None if self.segments is None else set(self.segments.outcomes)):
             raise ValueError("the segments of the calibration items are not those that have a threshold")
         return self
 
@@ -436,14 +435,14 @@ class CalibrationArtifact(Persisted):
         return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
 
     def outcome_in(self, segment: str | None) -> Outcome:
-        """What decides about questions of a segment: its own outcome, or that of all others."""
+        """The outcome that decides about questions of a segment: its own, or that of all others."""
         return self.outcome if self.segments is None else self.segments.outcomes.get(segment or "", self.outcome)
 
     def in_segment(self, name: str | None) -> Self:
-        """The artifact for questions of one segment only: it has one threshold, and works wherever such a one does.
+        """The artifact for questions of one segment only. It has one threshold, like an artifact without segments.
 
         Args:
-            name: A segment; None, or a name that is not one, for all other questions.
+            name: A segment; None, or an unknown name, for all other questions.
 
         Raises:
             UsageError: The artifact has one threshold for all questions.
@@ -454,9 +453,9 @@ class CalibrationArtifact(Persisted):
             )
         own = name if name in self.segments.outcomes else None
         outcome, scores = self.outcome_in(own), self.calibration
-        kept = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
+        places = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
         part = CalibrationScores(
-            uncertainty=tuple(scores.uncertainty[i] for i in kept), error=tuple(scores.error[i] for i in kept)
+            uncertainty=tuple(scores.uncertainty[i] for i in places), error=tuple(scores.error[i] for i in places)
         )
         update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None}
         return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
@@ -478,17 +477,17 @@ class CalibrationArtifact(Persisted):
     @property
     def n_accepted(self) -> int:
         """Calibration items at or below the threshold, over all segments if there are several."""
-        return sum(one.n_accepted for one in self._feasible)
+        return sum(outcome.n_accepted for outcome in self._feasible)
 
     @property
     def n_errors(self) -> int:
         """Wrong answers among them."""
-        return sum(one.n_errors for one in self._feasible)
+        return sum(outcome.n_errors for outcome in self._feasible)
 
     @property
     def _feasible(self) -> list[Feasible]:
         several = () if self.segments is None else self.segments.outcomes.values()
-        return [one for one in (self.outcome, *several) if isinstance(one, Feasible)]
+        return [outcome for outcome in (self.outcome, *several) if isinstance(outcome, Feasible)]
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
@@ -505,8 +504,8 @@ class CalibrationArtifact(Persisted):
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt if there were none such at calibration, otherwise None."""
-        found = turns_of(messages, self.plan.bindings)
-        return None if found in (self.turns or (ONE_QUESTION,)) else found
+        turns = turns_of(messages, self.plan.bindings)
+        return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
     def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
         """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.
@@ -522,10 +521,10 @@ class CalibrationArtifact(Persisted):
             MissingDependencyError: The ``calibrate`` extra is not installed.
         """
         # An entry point, because `guardrail` must not import `calibrate`.
-        found = entry_points(group="acrc_guardrail.refit")
-        if not found:
+        refits = entry_points(group="acrc_guardrail.refit")
+        if not refits:
             raise MissingDependencyError("refitting needs: pip install 'acrc-guardrail[calibrate]'")
-        refit = next(iter(found)).load()
+        refit = next(iter(refits)).load()
         refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
         return refitted
 
@@ -549,7 +548,7 @@ class StageShare(Frozen):
 
 
 class CascadeOutcome(Frozen):
-    """Thresholds of all stages, or why there are none."""
+    """Thresholds of all stages, or the reason why the rule found none."""
 
     rule: str
     """Name of the rule."""
@@ -569,7 +568,7 @@ class CascadeOutcome(Frozen):
     """95 % Clopper-Pearson interval of the error rate among accepted calibration answers. Post-selection: it describes
     these questions and is not a certificate. None if nothing is accepted."""
     reason: InfeasibleReason | None = None
-    """Why no thresholds satisfy the rule; None when some do."""
+    """The reason why no thresholds satisfy the rule; None if some do."""
     detail: str = ""
     """The reason in words."""
 
@@ -606,8 +605,8 @@ class CascadeArtifact(Persisted):
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     stages: tuple[CalibrationArtifact, ...] = Field(min_length=2)
-    """What each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The promise is about
-    the system; a stage alone promises nothing."""
+    """The parts that each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The promise
+    is about the system; a stage alone promises nothing."""
     outcome: CascadeOutcome
     """The thresholds in force."""
     certificate: CascadeOutcome

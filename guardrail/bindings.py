@@ -50,8 +50,8 @@ def bindings_for(
     try:
         described = tuple(convert_to_openai_tool(tool, strict=strict) for tool in tools)
         plain = json.loads(json.dumps(described))  # no enum, tuple or subclass that JSON would change
-        wanted = response_format if response_format is None else _format(response_format)
-        return Bindings(tools=tuple(plain), tool_choice=_choice(tool_choice), response_format=wanted)
+        described_format = response_format if response_format is None else _format(response_format)
+        return Bindings(tools=tuple(plain), tool_choice=_choice(tool_choice), response_format=described_format)
     except ValidationError as error:
         raise UsageError(f"these tools cannot be bound: {error.errors()[0]['msg']}") from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -76,41 +76,42 @@ def read_bindings(path: str | Path) -> Bindings:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
     try:
-        found = Bindings.model_validate({"tools": content} if isinstance(content, list) else content)
+        bindings = Bindings.model_validate({"tools": content} if isinstance(content, list) else content)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{path}: {'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}") from error
-    if not found.tools and found.response_format is None:
+    if not bindings.tools and bindings.response_format is None:
         raise UsageError(f"{path}: has neither a tool nor a response_format. Leave it out, or list at least one tool.")
-    return found
+    return bindings
 
 
-def check_bindings(calibrated: Bindings | None, asked: Bindings) -> None:
-    """Refuse other tools or another format than the calibrated ones; only what is asked for is compared.
+def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
+    """Refuse other tools or another format than the calibrated ones; a setting that is not requested is not compared.
 
     Raises:
         ArtifactMismatchError: They differ; the message names both sides and the way out.
     """
-    known = calibrated or Bindings()
-    if asked.tools and known.model_copy(update={"tools": asked.tools}).digest != known.digest:
-        had = f"with the tools {known.tool_names}" if known.tools else "without tools"
-        other = " (same names, other schemas)" if sorted(known.tool_names) == sorted(asked.tool_names) else ""
+    bound = calibrated or Bindings()
+    if requested.tools and bound.model_copy(update={"tools": requested.tools}).digest != bound.digest:
+        had = f"with the tools {bound.tool_names}" if bound.tools else "without tools"
+        other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
         raise ArtifactMismatchError(
-            f"this guard is calibrated {had}; binding {asked.tool_names}{other} would void its threshold. {HOW}"
+            f"this guard is calibrated {had}; binding {requested.tool_names}{other} would void its threshold. {HOW}"
         )
-    if asked.tool_choice is not None and asked.tool_choice != known.tool_choice and not _only_one(known, asked):
+    choice = requested.tool_choice
+    if choice is not None and choice != bound.tool_choice and not _only_one(bound, requested):
         raise ArtifactMismatchError(
-            f"tool_choice differs: calibrated with {known.tool_choice!r}, asked for {asked.tool_choice!r}. {HOW}"
+            f"tool_choice differs: calibrated with {bound.tool_choice!r}, asked for {choice!r}. {HOW}"
         )
-    if asked.response_format is not None and asked.response_format != known.response_format:
-        other = " (same name, another schema)" if _named(known) == _named(asked) else ""
+    if requested.response_format is not None and requested.response_format != bound.response_format:
+        other = " (same name, another schema)" if _named(bound) == _named(requested) else ""
         raise ArtifactMismatchError(
-            f"response_format differs: calibrated with {_named(known)}, asked for {_named(asked)}{other}. {HOW}"
+            f"response_format differs: calibrated with {_named(bound)}, asked for {_named(requested)}{other}. {HOW}"
         )
 
 
 def binding_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[str, Any]:
-    """Keywords with which a call of this model carries the bindings, in the form of its ``bind_tools``.
+    """Keywords by which a call of this model carries the bindings, in the form of its ``bind_tools``.
 
     Raises:
         UsageError: The model does not support tools.
@@ -143,10 +144,10 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
         UsageError: The sampler does not accept one of them.
     """
     settings = binding_settings(model, bindings)
-    taken = inspect.signature(draw).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+    parameters = inspect.signature(draw).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return settings
-    refused = sorted(settings.keys() - taken.keys())
+    refused = sorted(settings.keys() - parameters.keys())
     if refused:
         raise UsageError(
             f"{type(model).__name__} cannot draw samples with {', '.join(refused)}: it cannot be enforced there. "
@@ -155,9 +156,10 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
     return settings
 
 
-def _only_one(known: Bindings, asked: Bindings) -> bool:
+def _only_one(calibrated: Bindings, requested: Bindings) -> bool:
     """Whether "any" and the name of the only tool mean the same."""
-    return len(known.tools) == 1 and {known.tool_choice, asked.tool_choice} == {"any", known.tool_names[0]}
+    choices = {calibrated.tool_choice, requested.tool_choice}
+    return len(calibrated.tools) == 1 and choices == {"any", calibrated.tool_names[0]}
 
 
 def _choice(choice: Any) -> str | None:
@@ -170,18 +172,18 @@ def _choice(choice: Any) -> str | None:
     return str(choice)
 
 
-def _format(given: Any) -> dict[str, Any]:
-    if isinstance(given, Mapping) and given.get("type") in ("json_schema", "json_object", "text"):
-        if not isinstance(given.get("json_schema", {}), Mapping):
+def _format(response_format: Any) -> dict[str, Any]:
+    if isinstance(response_format, Mapping) and response_format.get("type") in ("json_schema", "json_object", "text"):
+        if not isinstance(response_format.get("json_schema", {}), Mapping):
             raise ValueError("json_schema must be an object")
-        found: dict[str, Any] = json.loads(json.dumps(given))
-        return found
-    return json_format(given)
+        described: dict[str, Any] = json.loads(json.dumps(response_format))
+        return described
+    return json_format(response_format)
 
 
 def _named(bindings: Bindings) -> str:
-    wanted = bindings.response_format
-    if wanted is None:
+    response_format = bindings.response_format
+    if response_format is None:
         return "free text"
-    name = wanted.get("json_schema", {}).get("name")
-    return f"{wanted.get('type')} {name!r}" if name else str(wanted.get("type"))
+    name = response_format.get("json_schema", {}).get("name")
+    return f"{response_format.get('type')} {name!r}" if name else str(response_format.get("type"))

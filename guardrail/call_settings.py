@@ -115,8 +115,8 @@ register_settings(
 
 
 # -- how each class of LangChain's takes the settings -----------------------------------------------------------------
-# LangChain names no setting: a call's keywords go to the provider's client as they are, and each package has words of
-# its own. A plan's word that is not listed is a keyword of the call under the same name.
+# LangChain has no common names for settings: a call's keywords go to the provider's client unchanged, and each package
+# has different words. A word of the plan that is not listed is a keyword of the call under the same name.
 
 _WORDS: dict[str, dict[str, str | None]] = {
     "AzureChatOpenAI": {"max_tokens": "max_completion_tokens", "seed": "seed"},
@@ -136,8 +136,8 @@ _WORDS: dict[str, dict[str, str | None]] = {
 }  # fmt: skip
 """The words of a class, found by its name or that of a base, so that no provider's package is imported.
 
-".name" is a field of the model, for classes whose calls do not take the setting or take it in vain; "+name" is both;
-None is a setting the class does not take. Versions tested: docs/langchain.md.
+".name" is a field of the model, for classes whose calls refuse or ignore the setting; "+name" is both; None is a
+setting that the class does not take. Versions tested: docs/langchain.md.
 """
 _RESPONSES: dict[str, str | None] = {"max_tokens": "max_completion_tokens", "logprobs": None, "stop": None}
 """OpenAI's Responses API, to which `ChatOpenAI` sends some calls: LangChain drops stop strings there without a word."""
@@ -155,15 +155,16 @@ class ProviderSettings(NamedTuple):
 
 
 def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> ProviderSettings:
-    """The settings of a call (temperature, top_p, max_tokens, stop, seed, logprobs) as a model's class takes them.
+    """The settings of a call (temperature, top_p, max_tokens, stop, seed, logprobs) in the words of a model's class.
 
-    A class that is not listed takes them under the plan's names as keywords of a call and as fields where it has them.
-    If its field for the longest answer has another name (``num_predict``), it takes all that it has fields for by these
-    alone. A seed is left out where nothing says that it is taken, because samples may differ without.
+    A class that is not listed takes them under the plan's names, as keywords of a call and as fields if it has them. If
+    its field for the longest answer has another name (``num_predict``), the settings that it has fields for are set by
+    the fields alone. A seed is omitted unless the class is known to take one, because samples
+    may differ without it.
 
     Args:
         model: The chat model; it is not changed.
-        settings: By the plan's names; others, such as tools, are keywords of the call as they are.
+        settings: By the plan's names; others, such as tools, become keywords of the call unchanged.
 
     Raises:
         UsageError: The model does not take one of them, or takes only temperature 1 and is asked for another.
@@ -214,7 +215,7 @@ def takes_temperature(model: BaseChatModel) -> bool:
 
 
 def _omitted(model: BaseChatModel, settings: Mapping[str, Any]) -> frozenset[str]:
-    """Settings that are at the provider's own value and not sent, because naming them is refused."""
+    """Settings that are not sent, because the provider refuses them even at its own value."""
     if not takes_temperature(model):
         wrong = next((name for name in ("temperature", "top_p") if settings.get(name, 1) != 1), None)
         if wrong is not None:
@@ -229,13 +230,13 @@ def _omitted(model: BaseChatModel, settings: Mapping[str, Any]) -> frozenset[str
 
 
 def _words(model: BaseChatModel) -> Mapping[str, str | None]:
-    known = next((_WORDS[base.__name__] for base in type(model).__mro__ if base.__name__ in _WORDS), None)
-    if known is not None:
+    own = next((_WORDS[base.__name__] for base in type(model).__mro__ if base.__name__ in _WORDS), None)
+    if own is not None:
         responses = getattr(model, "_use_responses_api", None)
-        return _RESPONSES if callable(responses) and responses({}) else known
+        return _RESPONSES if callable(responses) and responses({}) else own
     fields = type(model).model_fields
     longest = next((name for name in LONGEST_ANSWER if name in fields), None)
     where = "+" if longest in (None, "max_tokens", "max_completion_tokens") else "."
-    taken: dict[str, str] = {name: name for name in ("temperature", "top_p", "seed") if name in fields}
-    taken |= {} if longest is None else {"max_tokens": longest}
-    return {name: where + field for name, field in taken.items()}
+    words: dict[str, str] = {name: name for name in ("temperature", "top_p", "seed") if name in fields}
+    words |= {} if longest is None else {"max_tokens": longest}
+    return {name: where + field for name, field in words.items()}

@@ -46,13 +46,13 @@ MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One checked thing.
+    """The result of one check.
 
     Attributes:
-        check: What was checked.
+        check: Name of the check.
         status: "ok", "warn" (works, but look at it) or "fail" (a guard would refuse or abstain).
-        detail: What was found.
-        fix: What to do about it; empty for "ok".
+        detail: The result in words.
+        fix: The next step; empty for "ok".
     """
 
     check: str
@@ -97,11 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _days(given: str | float) -> float:
-    days = float(given)
+def _days(text: str | float) -> float:
+    days = float(text)
     if not (math.isfinite(days) and days >= 0):
         # argparse replaces the text of a ValueError by the function's name; this error keeps its text
-        raise argparse.ArgumentTypeError(f"must be a finite number of days, at least 0, got {given}")
+        raise argparse.ArgumentTypeError(f"must be a finite number of days, at least 0, got {text}")
     return days
 
 
@@ -112,12 +112,12 @@ def examine(
     question: str = QUESTION,
     max_age_days: float = 180.0,
 ) -> Iterator[Finding]:
-    """Check an artifact and, where a model is given, everything that needs it. Yields findings as they are made.
+    """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
     Args:
         path: The artifact's file, of a guard or of a cascade; None probes the models alone.
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
-        question: What is asked to measure the cost of a question.
+        question: The question that is asked to measure the cost of one.
         max_age_days: An older calibration is worth a warning; finite and at least 0.
 
     Raises:
@@ -153,26 +153,26 @@ def examine(
             return
     for number, stage in enumerate(stages, start=1):
         place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
-        given = models[number - 1] if models else None
-        for finding in _guard(stage, given, question):
+        stage_model = models[number - 1] if models else None
+        for finding in _guard(stage, stage_model, question):
             yield replace(finding, check=place + finding.check)
 
 
 def _alone(model: Model) -> Iterator[Finding]:
-    """What a model honours, before anything is calibrated with it."""
-    made = _made(model)
-    if isinstance(made, Finding):
-        yield made
+    """Findings on a model without an artifact, before a calibration."""
+    chat = _made(model)
+    if isinstance(chat, Finding):
+        yield chat
         return
-    yield Finding("model", "ok", f"{identify(made).model} can be made; no artifact is named, so it is only probed")
-    yield from _support(made)
+    yield Finding("model", "ok", f"{identify(chat).model} can be made; no artifact is named, so it is only probed")
+    yield from _support(chat)
     plan = SamplingPlan(logprobs=True)
-    yield from _endpoint(made, plan, bound=False)
-    yield from _longest(made, plan)
+    yield from _endpoint(chat, plan, bound=False)
+    yield from _longest(chat, plan)
 
 
 def _is_cascade(path: str) -> bool:
-    """Whether a file says that it is a cascade's artifact. Loading it reports anything else that is wrong."""
+    """Whether a file says that it is a cascade's artifact. Any other fault shows when it is loaded."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -184,10 +184,11 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
     """Checks of one guard, or of one stage of a cascade."""
     if (cut := artifact.data.n_cut_off) is not None:
         longest = f"max_tokens = {artifact.plan.max_tokens}"
-        said = f"{cut} of {artifact.data.n_questions} calibration answers were cut off at {longest}"
+        cut_answers = f"{cut} of {artifact.data.n_questions} calibration answers were cut off at {longest}"
         fix = "collect with a larger --max-tokens and fit again"
         many = artifact.data.many_cut_off
-        yield Finding("length of answers", "warn", said, fix) if many else Finding("length of answers", "ok", said)
+        status: Status = "warn" if many else "ok"
+        yield Finding("length of answers", status, cut_answers, fix if many else "")
     estimator = None
     try:
         estimator = from_spec(artifact.estimator)
@@ -201,31 +202,31 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
     if model is None:
         yield Finding("model", "warn", "not checked", "name it with --model")
         return
-    found = _model(model, artifact)
-    if isinstance(found, Finding):
-        yield found
+    chat = _model(model, artifact)
+    if isinstance(chat, Finding):
+        yield chat
         return
     yield Finding("model", "ok", f"{artifact.model.model} is the calibrated one")
-    yield from _support(found)
+    yield from _support(chat)
     try:
-        check_settings(found, artifact.plan)
+        check_settings(chat, artifact.plan)
     except UsageError as error:
         yield Finding("requests", "fail", str(error), "calibrate again with what the model takes")
         return
-    yield from _endpoint(found, artifact.plan)
-    yield from _longest(found, artifact.plan)
-    yield from _question(found, artifact, estimator, question)
+    yield from _endpoint(chat, artifact.plan)
+    yield from _longest(chat, artifact.plan)
+    yield from _question(chat, artifact, estimator, question)
 
 
 def _feasible(artifact: CalibrationArtifact) -> Finding:
     outcome = artifact.outcome
     if artifact.segments is not None:
         each = {**artifact.segments.outcomes, ALL_OTHERS: outcome}
-        none = [name for name, one in each.items() if isinstance(one, Infeasible)]
-        said = f"{len(each) - len(none)} of {len(each)} segments have one"
-        said += f"; everything is held back in: {', '.join(none)}" if none else ""
+        none = [name for name, each_outcome in each.items() if isinstance(each_outcome, Infeasible)]
+        segments = f"{len(each) - len(none)} of {len(each)} segments have one"
+        segments += f"; everything is held back in: {', '.join(none)}" if none else ""
         fix = "label more questions of these, or calibrate with a larger alpha"
-        return Finding("threshold", "warn", said, fix) if none else Finding("threshold", "ok", said)
+        return Finding("threshold", "warn", segments, fix) if none else Finding("threshold", "ok", segments)
     if isinstance(outcome, Infeasible):
         return Finding(
             "threshold",
@@ -245,8 +246,9 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
             f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
             "calibrate with a larger alpha, more questions, or better models",
         )
-    each = ", ".join("never answers" if one.threshold is None else f"{one.threshold:.4g}" for one in outcome.stages)
-    return Finding("threshold", "ok", f"{each} for {outcome.alpha:.0%} error of the whole system ({outcome.rule})")
+    thresholds = (stage.threshold for stage in outcome.stages)
+    listed = ", ".join("never answers" if threshold is None else f"{threshold:.4g}" for threshold in thresholds)
+    return Finding("threshold", "ok", f"{listed} for {outcome.alpha:.0%} error of the whole system ({outcome.rule})")
 
 
 def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Finding:
@@ -272,7 +274,7 @@ def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Findi
 
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
-    """Whether the plan draws what the estimator reads; `_requests` checks what the model was actually asked."""
+    """Whether the plan draws all that the estimator reads; `_requests` checks the actual calls."""
     if unmet := unmet_needs(estimator, plan):
         detail = f"{estimator.name} needs {', '.join(need for need, _ in unmet)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
@@ -290,7 +292,7 @@ PAIRS = (
     (("42", "42"), ("42", "7")),
     ((CALL_A, CALL_A), (CALL_A, CALL_B)),
 )
-"""An equal and a different pair, as texts, numbers and tool calls: a judge needs to know one kind."""
+"""An equal and a different pair, as texts, numbers and tool calls: a judge needs to know only one of the kinds."""
 
 
 def _judge(estimator: Estimator) -> Iterator[Finding]:
@@ -313,29 +315,29 @@ def _judge(estimator: Estimator) -> Iterator[Finding]:
 
 def _verdicts(judge: Judge) -> Finding:
     name, start = judge.spec.name, time.perf_counter()
-    found = []
+    verdicts = []
     for pairs in PAIRS:
         try:
-            found.append(tuple(judge.equivalent(QUESTION, list(pairs))))
+            verdicts.append(tuple(judge.equivalent(QUESTION, list(pairs))))
         except Exception as error:  # user code may raise anything
             detail = f"{name}: {type(error).__name__}: {error}"
             return Finding("judge", "fail", detail, "fix it; until then every question abstains")
     seconds = time.perf_counter() - start
-    if (True, False) in found:
+    if (True, False) in verdicts:
         return Finding("judge", "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
-    detail = f"{name} does not tell equal from different answers: {found}"
+    detail = f"{name} does not tell equal from different answers: {verdicts}"
     return Finding("judge", "fail", detail, "check its model and revision")
 
 
 def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Finding:
-    made = _made(model)
-    if isinstance(made, Finding):
-        return made
+    chat = _made(model)
+    if isinstance(chat, Finding):
+        return chat
     try:
-        artifact.check_model(identify(made))
+        artifact.check_model(identify(chat))
     except (Exception, SystemExit) as error:
         return Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
-    return made
+    return chat
 
 
 def _made(model: Model) -> BaseChatModel | Finding:
@@ -347,7 +349,7 @@ def _made(model: Model) -> BaseChatModel | Finding:
 
 
 def _support(model: BaseChatModel) -> Iterator[Finding]:
-    """What a local model was found to do exactly when it was loaded."""
+    """The limits of a local model that its self-check found on loading."""
     support = getattr(model, "support", None)
     reason = getattr(support, "reason", None)
     if isinstance(reason, str):
@@ -358,7 +360,7 @@ def _support(model: BaseChatModel) -> Iterator[Finding]:
 
 
 def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -> Iterator[Finding]:
-    """What a probe shows; without log-probabilities a plan that is not ``bound`` by an artifact can do."""
+    """The findings of a probe. Missing log-probabilities only warn if no artifact ``bound`` the plan to them."""
     if not needs_probe(model) or not wants_probe(plan):
         yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
         return
@@ -383,19 +385,19 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -
 
 
 LONGEST = 16
-"""Tokens that are asked for to see whether a model keeps to the longest answer; sixteen words are more."""
+"""Longest answer of the test whether a model keeps to it, in tokens; sixteen words need more."""
 
 
 def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
-    """Whether the model keeps to the longest answer that it is asked for."""
+    """Whether the model keeps to the longest answer of a call."""
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
     short = SamplingPlan(n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p)
     drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
-        found = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
+        excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
         yield Finding(
-            "endpoint", "warn", found, "set the longest answer in the model itself, or bound its cost otherwise"
+            "endpoint", "warn", excess, "set the longest answer in the model itself, or bound its cost otherwise"
         )
 
 
@@ -413,12 +415,12 @@ _WAYS_OUT = (
         "(docs/langchain.md), or a subclass that does",
     ),
 )
-"""What providers and their clients say when they refuse a setting, and the way out."""
+"""Patterns of the messages with which providers and their clients refuse a setting, and the way out of each."""
 
 
-def _way_out(said: object) -> str:
-    """The way out of a refusal, or nothing where it is none."""
-    text = " ".join(str(said).split())
+def _way_out(refusal: object) -> str:
+    """The way out of a refusal; empty if the text is not a known refusal."""
+    text = " ".join(str(refusal).split())
     return next((way for pattern, way in _WAYS_OUT if re.search(pattern, text, re.IGNORECASE)), "")
 
 
@@ -430,34 +432,34 @@ def _question(
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
     prompt = artifact.prompt
     messages = prompt.messages(question, options, {name: f"({name})" for name in prompt.slots})
-    asked = CallRecorder()
+    recorder = CallRecorder()
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            drawn = draw(model, [messages], plan, callbacks=[asked])[0]
+            drawn = draw(model, [messages], plan, callbacks=[recorder])[0]
     except (Exception, SystemExit) as error:
         yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
         return
-    yield from _requests(model, plan, asked)
-    dropped = {str(one.message): fix for one in warned if (fix := _way_out(one.message))}
+    yield from _requests(model, plan, recorder)
+    dropped = {str(warning.message): fix for warning in warned if (fix := _way_out(warning.message))}
     for text, fix in dropped.items():  # Gemini's and Bedrock's classes warn and leave the setting out
         yield Finding("requests", "warn", text, fix)
     if drawn.problem is not None:
-        refusal = _way_out(asked.error)
-        said = f" ({asked.error})" if refusal else ""
+        refusal = _way_out(recorder.error)
+        refused = f" ({recorder.error})" if refusal else ""
         fix = refusal or "fix the cause; until then every question abstains"
-        yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{said}", fix)
+        yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{refused}", fix)
     else:
         distinct = len({(sample.text, str(sample.tool_calls)) for sample in drawn.samples})
         samples = f"{len(drawn.samples)} samples, {distinct} different" if plan.n else "the primary answer"
         yield Finding("sampling", "ok", f"received {samples}")
         if estimator is not None:
-            found = measure(drawn, estimator, plan)
-            if found.value is None:
-                detail = f"{found.reason}: {found.detail}"
+            uncertainty = measure(drawn, estimator, plan)
+            if uncertainty.value is None:
+                detail = f"{uncertainty.reason}: {uncertainty.detail}"
                 yield Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
             else:
-                yield Finding("measuring", "ok", f"{estimator.name} = {found.value:.4g}")
+                yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}")
     cost = drawn.cost
     yield Finding(
         "cost of a question",
@@ -467,14 +469,14 @@ def _question(
     )
 
 
-def _requests(model: BaseChatModel, plan: SamplingPlan, asked: CallRecorder) -> Iterator[Finding]:
-    """Whether the model was asked what the plan says; `_endpoint` checks how its server responds."""
-    wrong = differences(asked, plan)
-    own = own_settings(model, asked, plan)
+def _requests(model: BaseChatModel, plan: SamplingPlan, recorder: CallRecorder) -> Iterator[Finding]:
+    """Whether the calls had the plan's settings; `_endpoint` checks how the server responds to them."""
+    wrong = differences(recorder, plan)
+    own = own_settings(model, recorder, plan)
     if wrong:
         yield Finding("requests", "fail", "; ".join(wrong), "use a model that takes the settings of each call")
-    elif asked.calls:
-        yield Finding("requests", "ok", f"{len(asked.calls)} calls, with the plan's settings wherever they name one")
+    elif recorder.calls:
+        yield Finding("requests", "ok", f"{len(recorder.calls)} calls, with the plan's settings wherever they name one")
     elif is_native(model):
         yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
     if own:
@@ -484,11 +486,11 @@ def _requests(model: BaseChatModel, plan: SamplingPlan, asked: CallRecorder) -> 
 
 
 def _describe(error: BaseException) -> str:
-    """An error as text: other libraries' errors get their type name in front."""
+    """An error as text; errors of other libraries begin with the name of their type."""
     return str(error) if isinstance(error, GuardrailError) else f"{type(error).__name__}: {error}"
 
 
-# -- What the model was actually asked ---------------------------------------------------------------------------------
+# -- The settings of the actual calls ----------------------------------------------------------------------------------
 # LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
 # responds to them is checked by the probe (`guardrail.sampling.probe`).
 
@@ -519,32 +521,34 @@ class CallRecorder(BaseCallbackHandler):
         self.error = self.error or error
 
 
-def differences(asked: CallRecorder, plan: SamplingPlan) -> list[str]:
+def differences(recorder: CallRecorder, plan: SamplingPlan) -> list[str]:
     """Differences between the calls and the plan, as text. Settings that a call does not name are not compared."""
-    found: dict[str, None] = {}  # each once, in order
-    for index, sent in sorted(asked.calls.items()):
-        what = "samples are" if index >= 0 else "the primary answer is"
+    texts: dict[str, None] = {}  # as a set in order: several samples differ in the same way
+    for index, sent in sorted(recorder.calls.items()):
+        subject = "samples are" if index >= 0 else "the primary answer is"
         sampled = index >= 0 or plan.primary == "sampled"
-        wanted: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
-        wanted |= {"top_p": plan.top_p} if sampled else {}
-        wanted |= {name: plan.max_tokens for name in LONGEST_ANSWER}
-        for name, value in wanted.items():
+        planned: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
+        planned |= {"top_p": plan.top_p} if sampled else {}
+        planned |= {name: plan.max_tokens for name in LONGEST_ANSWER}
+        for name, value in planned.items():
             if sent.get(name) is not None and sent[name] != value:
-                found[f"{what} asked with {name} {sent[name]!r}, the plan says {value!r}"] = None
+                texts[f"{subject} asked with {name} {sent[name]!r}, the plan says {value!r}"] = None
         if (stop := tuple(sent.get("stop") or ())) != plan.stop:
-            found[f"{what} asked with stop {stop!r}, the plan says {plan.stop!r}"] = None
+            texts[f"{subject} asked with stop {stop!r}, the plan says {plan.stop!r}"] = None
         bound = [_name(tool) for tool in sent.get("tools") or ()]
-        known = list(plan.bindings.tool_names) if plan.bindings else []
-        if None not in bound and sorted(map(str, bound)) != sorted(known):
-            found[f"{what} asked with the tools {bound}, the plan says {known}"] = None
-    return list(found)
+        planned_tools = list(plan.bindings.tool_names) if plan.bindings else []
+        if None not in bound and sorted(map(str, bound)) != sorted(planned_tools):
+            texts[f"{subject} asked with the tools {bound}, the plan says {planned_tools}"] = None
+    return list(texts)
 
 
-def own_settings(model: BaseChatModel, asked: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
+def own_settings(model: BaseChatModel, recorder: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
     """Settings of the model itself, beyond the plan's, that change how answers are drawn."""
     own = {name: getattr(model, name, None) for name in SHAPING}
-    drawn = {"seed"} if len({call.get("seed") for call in asked.calls.values()}) > 1 else set()  # one for each sample
-    own |= {n: value for call in asked.calls.values() for n, value in call.items() if n in SHAPING - drawn}
+    # Seeds that differ are those that the guard sent, one for each sample; a seed of the model's own is always the
+    # same.
+    drawn = {"seed"} if len({call.get("seed") for call in recorder.calls.values()}) > 1 else set()
+    own |= {n: value for call in recorder.calls.values() for n, value in call.items() if n in SHAPING - drawn}
     if not plan.stop:
         own |= {name: getattr(model, name, None) for name in STOP_STRINGS}
     if own["n"] == 1:

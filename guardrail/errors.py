@@ -150,7 +150,7 @@ def require(package: str, *, extra: str) -> Any:
 
 
 def load_entry_point(entry: EntryPoint) -> Any:
-    """What an entry point names. Ours lie in ``integrations``, a name that other packages have, too.
+    """The object that an entry point names. Ours lie in ``integrations``, a name that other packages have, too.
 
     Raises:
         MissingDependencyError: Another package of that name is found first; the message names its path.
@@ -159,9 +159,9 @@ def load_entry_point(entry: EntryPoint) -> Any:
         return entry.load()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        found = sys.modules.get(package)
-        places = [*getattr(found, "__path__", ())] or [str(getattr(found, "__file__", None))]
-        if found is None or not entry.module.startswith(f"{package}.") or error.name != entry.module:
+        first = sys.modules.get(package)
+        places = [*getattr(first, "__path__", ())] or [str(getattr(first, "__file__", None))]
+        if first is None or not entry.module.startswith(f"{package}.") or error.name != entry.module:
             raise
         raise MissingDependencyError(
             f"{entry.name!r} needs {entry.module}, but Python finds another package named {package!r} first, at "

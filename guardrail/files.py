@@ -47,7 +47,7 @@ def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: in
     Args:
         path: The target; its folder must exist. A link is replaced, not followed.
         content: Text (written as UTF-8), bytes, or chunks of bytes.
-        mode: Permissions of the file, whatever the umask says; default: as any new file.
+        mode: Permissions of the file, regardless of the umask; default: as any new file.
 
     Raises:
         UsageError: The target is a special file; see `refuse_special`.
@@ -128,14 +128,14 @@ def sqlite_path(url: str) -> Path | None:
 def check_version(
     found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
 ) -> None:
-    """Refuse what another version of this library stored. None (no version is stored) means the first version.
+    """Refuse content of another version of this library. None (no version is stored) means the first version.
 
     Args:
         found: The version that is stored.
         reads: The version that this library reads.
-        what: What it is the version of, e.g. the path.
-        way_out: What to do instead of upgrading.
-        error: What to raise.
+        what: The content with this version, e.g. its path.
+        way_out: The alternative to upgrading.
+        error: The class of the error.
     """
     if found is not None and (type(found) is not type(reads) or found != reads):
         raise error(
@@ -172,13 +172,13 @@ class Persisted(Frozen):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_content(cls, given: Any, make: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+    def _keep_content(cls, data: Any, make: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         # The digest names the artifact in verdicts, monitors and candidate rules. A field that is new in this version,
         # or that only a newer one knows, must not change the digest of a file that exists.
-        made = make(given)
-        if info.context is _STORED and isinstance(given, dict):
-            made.__dict__["content"] = given
-        return made
+        persisted = make(data)
+        if info.context is _STORED and isinstance(data, dict):
+            persisted.__dict__["content"] = data
+        return persisted
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with some fields changed; it gets a new digest and loses fields this version does not know.
@@ -208,7 +208,7 @@ class Persisted(Frozen):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read an artifact, and refuse one that cannot be trusted.
+        """Read an artifact, and refuse it if it cannot be trusted.
 
         Raises:
             ArtifactFormatError: Missing, truncated, not JSON, with values that JSON does not have, wrong schema, or

@@ -48,8 +48,8 @@ def resolve_model(spec: str) -> BaseChatModel:
         raise UsageError(f"model {spec!r} names no provider. {FORMS}")
     if kind == "python":
         return _from_python(spec, rest)
-    found = _form(kind)
-    return _from_langchain(spec) if found is None else _checked(load_entry_point(found)(rest), spec)
+    entry = _form(kind)
+    return _from_langchain(spec) if entry is None else _checked(load_entry_point(entry)(rest), spec)
 
 
 def _form(kind: str) -> EntryPoint | None:
@@ -57,19 +57,19 @@ def _form(kind: str) -> EntryPoint | None:
 
 
 def _from_python(spec: str, target: str) -> BaseChatModel:
-    found = import_named(target, f"model {spec!r}")
-    return _checked(found() if callable(found) and not isinstance(found, BaseChatModel) else found, spec)
+    named = import_named(target, f"model {spec!r}")
+    return _checked(named() if callable(named) and not isinstance(named, BaseChatModel) else named, spec)
 
 
 def import_named(target: str, what: str) -> Any:
-    """What "MODULE:NAME" leads to; the working folder is searched, too. It runs code: never pass untrusted names.
+    """The object that "MODULE:NAME" names, also in the working folder. It runs code: never pass untrusted names.
 
     Args:
         target: Module and attribute.
-        what: Who asks for it, for errors.
+        what: The purpose of the object, for errors.
 
     Raises:
-        UsageError: No attribute is named, or nothing is found there.
+        UsageError: No attribute is named, or the module or attribute does not exist.
     """
     module_name, _, name = target.partition(":")
     if not name:

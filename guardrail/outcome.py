@@ -1,4 +1,4 @@
-"""What a threshold rule returns: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
+"""Results of a threshold rule: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
 
 They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy.
 """
@@ -18,7 +18,7 @@ __all__ = ["Diagnostics", "Feasible", "Infeasible", "InfeasibleReason", "Outcome
 
 
 class InfeasibleReason(StrEnum):
-    """Why no threshold keeps the rule's promise."""
+    """The reason why no threshold keeps the rule's promise."""
 
     TOO_FEW_ITEMS = "too_few_items"
     """Even without a single error there are not enough items for this alpha (and delta)."""
@@ -29,13 +29,13 @@ class InfeasibleReason(StrEnum):
     TIE_BLOCK_TOO_LARGE = "tie_block_too_large"
     """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
     UNKNOWN_SEGMENT = "unknown_segment"
-    """Of an artifact with a threshold for each segment: none was fitted for the questions of all other segments."""
+    """The artifact has a threshold for each segment, but none was fitted for the questions of all other segments."""
     NOT_CALIBRATED = "not_calibrated"
     """There is no artifact yet ("collect"): a person decides about each call, and its samples are recorded."""
 
 
 class Diagnostics(Frozen):
-    """What every fit reports, feasible or not."""
+    """Figures that every fit reports, feasible or not."""
 
     base_error: float
     """Share of wrong answers when everything is accepted (mu)."""
@@ -61,7 +61,7 @@ class _OutcomeBase(Frozen):
     n: int
     """Calibration items."""
     guarantee: str
-    """What the rule promises, in one sentence, including what it assumes."""
+    """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
 
@@ -70,9 +70,10 @@ class _OutcomeBase(Frozen):
         return f"{self.rule} at alpha = {self.alpha:g}{sure}"
 
     def _without_gate(self) -> tuple[str, str]:
-        found = self.diagnostics
-        area = "-" if found.auroc is None else f"{found.auroc:.3f}"
-        return "without a gate", f"{percent(found.base_error)} of {self.n} answers wrong; AUROC of the score {area}"
+        diagnostics = self.diagnostics
+        area = "-" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"
+        wrong = percent(diagnostics.base_error)
+        return "without a gate", f"{wrong} of {self.n} answers wrong; AUROC of the score {area}"
 
 
 class Feasible(_OutcomeBase):
@@ -139,7 +140,7 @@ class Infeasible(_OutcomeBase):
 
     status: Literal["infeasible"] = "infeasible"
     reason: InfeasibleReason
-    """Why."""
+    """The reason."""
     detail: str
     """The reason in words, with the numbers and what to do next."""
 

@@ -90,12 +90,12 @@ def visible(text: str, *, one_line: bool = False) -> str:
         text: The text.
         one_line: Whether line ends and tabs are named, too; otherwise they stay.
     """
-    found = _IN_LINE if one_line else _IN_TEXT
-    return found.sub(lambda one: one[0].encode("unicode_escape").decode(), text)
+    unsafe = _IN_LINE if one_line else _IN_TEXT
+    return unsafe.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def text_fault(text: str) -> str | None:
-    """Why a text cannot be written, or None."""
+    """The reason why a text cannot be written, or None."""
     if text.isascii() or spelled(text) == text:
         return None
     place = next(i for i, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
@@ -103,7 +103,7 @@ def text_fault(text: str) -> str | None:
 
 
 def json_fault(value: Any, *, packed: bool = False) -> str | None:
-    """Why a value is not plain JSON that reads back as it was written, or None. Never recurses.
+    """The reason why a value is not plain JSON that reads back equal, or None. Never recurses.
 
     Args:
         value: Any value.
@@ -111,25 +111,26 @@ def json_fault(value: Any, *, packed: bool = False) -> str | None:
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
-        one, depth = waiting.pop()
-        found = None
-        if isinstance(one, str):
-            found = text_fault(one)
-        elif isinstance(one, float) and not math.isfinite(one):
-            found = f"the number {one}, which JSON does not have"
-        elif packed and isinstance(one, int) and one not in PACKED:
-            found = f"an integer of {one.bit_length()} bits; -2**63 to 2**64 - 1 can be stored, and texts of any length"
-        elif isinstance(one, Mapping | list | tuple):
+        item, depth = waiting.pop()
+        fault = None
+        if isinstance(item, str):
+            fault = text_fault(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            fault = f"the number {item}, which JSON does not have"
+        elif packed and isinstance(item, int) and item not in PACKED:
+            bits = item.bit_length()
+            fault = f"an integer of {bits} bits; -2**63 to 2**64 - 1 can be stored, and texts of any length"
+        elif isinstance(item, Mapping | list | tuple):
             if depth >= DEEPEST:
                 return f"values nested more than {DEEPEST} deep"
-            inner: Iterable[Any] = one
-            if isinstance(one, Mapping):
-                inner = [*(str(key) for key in one), *one.values()]
+            inner: Iterable[Any] = item
+            if isinstance(item, Mapping):
+                inner = [*(str(key) for key in item), *item.values()]
             waiting.extend((part, depth + 1) for part in inner)
-        elif one is not None and not isinstance(one, bool | int | float):
-            found = f"a {type(one).__name__}, which JSON does not have"
-        if found is not None:
-            return found
+        elif item is not None and not isinstance(item, bool | int | float):
+            fault = f"a {type(item).__name__}, which JSON does not have"
+        if fault is not None:
+            return fault
     return None
 
 
@@ -141,8 +142,8 @@ def too_deep(value: Any) -> bool:
             return False
         level = [
             part
-            for one in level
-            if isinstance(one, dict | list)
-            for part in (one.values() if isinstance(one, dict) else one)
+            for item in level
+            if isinstance(item, dict | list)
+            for part in (item.values() if isinstance(item, dict) else item)
         ]
-    return any(isinstance(one, dict | list) for one in level)
+    return any(isinstance(item, dict | list) for item in level)

@@ -40,7 +40,7 @@ _CLASSES = (
 
 
 def role_of(message: BaseMessage) -> str:
-    """Who speaks: "system", "human", "ai" or "tool", whatever class says so; another role by its own name."""
+    """The speaker: "system", "human", "ai" or "tool" for each class of message; another role by its own name."""
     if isinstance(message, ChatMessage):
         name = message.role.strip().casefold()
         return _ROLES.get(name, name)
@@ -48,27 +48,27 @@ def role_of(message: BaseMessage) -> str:
 
 
 def _not_text(message: BaseMessage) -> list[str]:
-    """Types of a message's content beside text, each once: "image_url", "document"; a cache's mark is none."""
+    """Types of a message's content other than text and cache points, each once: "image_url", "document"."""
     blocks = message.content if isinstance(message.content, list) else []
-    found = (block for block in blocks if isinstance(block, dict) and block.keys() - {"cachePoint"})
-    kinds = {str(block.get("type") or next(iter(block))) for block in found if not _is_text(block)}
+    others = (block for block in blocks if isinstance(block, dict) and block.keys() - {"cachePoint"})
+    kinds = {str(block.get("type") or next(iter(block))) for block in others if not _is_text(block)}
     return sorted(kinds)
 
 
 def _is_text(block: Mapping[str, Any]) -> bool:
-    """Whether ``message.text`` has all that a block says."""
+    """Whether ``message.text`` has all the content of a block."""
     return block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> str:
-    """Who speaks in a prompt, in order, the system message left out: "human" or "human,ai,human".
+    """The speakers of a prompt, in order, without the system message: "human" or "human,ai,human".
 
-    A human message that holds more than text says so: "human+image_url".
+    A human message that holds more than text names the types: "human+image_url".
 
     Args:
         messages: The prompt.
-        bindings: Of the plan. Where it has tools, calls of tools and their results are left out: they are steps to the
-            answer of one question, as many as it takes.
+        bindings: Bindings of the plan. If it has tools, calls of tools and their results do not count: they are steps
+            to the answer of one question, and their number varies.
     """
     tools = bindings is not None and bool(bindings.tools)
     listed = []
@@ -81,14 +81,14 @@ def turns_of(messages: Sequence[BaseMessage], bindings: Bindings | None = None) 
 
 
 def question_text(messages: Sequence[BaseMessage]) -> str:
-    """Text of the last human message, or of the last message when there is none: what judges read as the question."""
+    """The question for judges: text of the last human message, or of the last message if no human speaks."""
     human = [message for message in messages if role_of(message) == "human"]
     chosen = human[-1] if human else messages[-1]
     return str(chosen.text)
 
 
 def conversation_text(messages: Sequence[BaseMessage]) -> str:
-    """A conversation as the text of a question: one line a message; a single message as `question_text` has it."""
+    """A conversation as the text of a question: one line a message; `question_text` for a single message."""
     if len(messages) == 1:
         return question_text(messages)
     return "\n".join(_spoken(message) for message in messages)
@@ -96,8 +96,8 @@ def conversation_text(messages: Sequence[BaseMessage]) -> str:
 
 def _spoken(message: BaseMessage) -> str:
     calls = getattr(message, "tool_calls", [])
-    made = canonical_calls(ToolCall(name=call["name"], arguments=call["args"]) for call in calls) if calls else ""
-    return f"{message.type}: {' '.join(part for part in (str(message.text), made) if part)}"
+    calls_text = canonical_calls(ToolCall(name=call["name"], arguments=call["args"]) for call in calls) if calls else ""
+    return f"{message.type}: {' '.join(part for part in (str(message.text), calls_text) if part)}"
 
 
 class PromptWrapping(Frozen):
@@ -191,13 +191,13 @@ class PromptWrapping(Frozen):
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
             )
         text = question_text(messages)
-        found = _values(self.template, ("question", *self.slots), text)
-        if found is None:
+        values = _values(self.template, ("question", *self.slots), text)
+        if values is None:
             raise ArtifactMismatchError(
                 f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}. "
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
             )
-        if options is not None and not self._has_lines_of(options, found["question"]):
+        if options is not None and not self._has_lines_of(options, values["question"]):
             example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
             raise ArtifactMismatchError(
                 f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
@@ -206,20 +206,20 @@ class PromptWrapping(Frozen):
             )
 
     def question_of(self, messages: Sequence[BaseMessage]) -> str:
-        """What judges read as the question: the last human message, or what it has for ``{question}`` beside slots."""
+        """The question for judges: the last human message, or its text for ``{question}`` if the prompt has slots."""
         text = question_text(messages)
-        found = _values(self.template, ("question", *self.slots), text) if self.slots else None
-        return text if found is None else found["question"]
+        values = _values(self.template, ("question", *self.slots), text) if self.slots else None
+        return text if values is None else values["question"]
 
-    def _all(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
+    def _all(self, slots: Mapping[str, str] | None) -> Mapping[str, str]:
         """The text of each slot."""
-        found = given or {}
-        if set(found) != set(self.slots):
+        values = slots or {}
+        if set(values) != set(self.slots):
             raise UsageError(
-                f"the prompt has the slots {self.slots}, got texts for {tuple(found)}. Give each slot one text: "
+                f"the prompt has the slots {self.slots}, got texts for {tuple(values)}. Give each slot one text: "
                 "prompt.messages(question, slots={name: text})."
             )
-        return found
+        return values
 
     def _has_lines_of(self, options: Sequence[str], text: str) -> bool:
         """Whether the text is a question followed by one line for each option, in order, as `render` writes them."""
@@ -236,7 +236,7 @@ class PromptWrapping(Frozen):
 
 
 def _whole_text(message: BaseMessage) -> str:
-    """A message's text, or all of its content where that is more than text."""
+    """A message's text, or all of its content if that is more than text."""
     return repr(message.content) if _not_text(message) else str(message.text)
 
 
@@ -251,10 +251,10 @@ def _filled(template: str, texts: Mapping[str, str]) -> str:
 
 
 def _values(template: str, names: Collection[str], text: str) -> dict[str, str] | None:
-    """What a text has for the slots of a template, in linear time; None where it does not fit.
+    """The text of each slot of a template, found in linear time; None if the text does not fit the template.
 
     Raises:
-        ArtifactMismatchError: It fits in several ways, so that a slot's content could pose as another's.
+        ArtifactMismatchError: The text fits in several ways, so that a slot's content could pose as another's.
     """
     (first, *parts), last = _parts(template, names), ""
     if parts:

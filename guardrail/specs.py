@@ -1,4 +1,4 @@
-"""What an artifact says about its parts: model, estimator, judge and correctness rule. Run time must have the same."""
+"""Identities of the parts of an artifact: model, estimator, judge and correctness rule. Run time must have the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelIdentity(Frozen):
     model: str
     """Model id as the provider knows it; for a local folder its base name."""
     revision: str | None = None
-    """What pins the weights: "sha256:..." of the weight files, or a hub commit; None if unknown."""
+    """The identity of the weights: "sha256:..." of the weight files, or a hub commit; None if unknown."""
 
     def differences(self, running: ModelIdentity) -> list[str]:
         """Human-readable differences between this (calibrated) identity and the running one; empty when equal.
@@ -72,7 +72,7 @@ def identify(model: BaseChatModel) -> ModelIdentity:
 
 
 class JudgeSpec(Frozen):
-    """What an artifact stores about a judge; another spec at run time is a mismatch."""
+    """The identity of a judge in an artifact; another spec at run time is a mismatch."""
 
     name: str
     """Name of the judge."""
@@ -95,7 +95,7 @@ class JudgeSpec(Frozen):
 
 
 class EstimatorSpec(Frozen):
-    """What an artifact stores about an estimator; another spec at run time is a mismatch."""
+    """The identity of an estimator in an artifact; another spec at run time is a mismatch."""
 
     name: str
     """Name of the estimator."""
@@ -106,7 +106,7 @@ class EstimatorSpec(Frozen):
     judge: JudgeSpec | None = None
     """The equivalence judge, for estimators that cluster."""
     clustering: Clustering | None = None
-    """How verdicts become clusters, for estimators that cluster."""
+    """The way verdicts become clusters, for estimators that cluster."""
     similarity: JudgeSpec | None = None
     """The graded similarity, for estimators over a graph of samples or over pieces of an answer."""
     entailment: JudgeSpec | None = None
@@ -116,7 +116,7 @@ class EstimatorSpec(Frozen):
 
 
 Clustering = Literal["components", "greedy"]
-"""How pairwise verdicts become clusters.
+"""Ways from pairwise verdicts to clusters.
 
 * components: connected components of the equivalence graph. Does not depend on the order of the samples (default).
 * greedy: each answer is compared with the first member of every cluster so far (Farquhar et al., Nature 2024).

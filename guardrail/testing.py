@@ -32,8 +32,8 @@ class ScriptedChat(BaseChatModel):
     """A chat model that answers from a script.
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
-    ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; one
-    that is a message (with tool calls, say) is returned as it is.
+    ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; a
+    message (with tool calls, say) is returned unchanged.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
@@ -110,7 +110,7 @@ def make_artifact(
     bindings: Bindings | None = None,
     turns: Sequence[str] = (ONE_QUESTION,),
 ) -> CalibrationArtifact:
-    """An artifact with a threshold you name instead of one that was fitted, for tests of code around a guard.
+    """An artifact with a threshold that you name instead of a fitted threshold, for tests of code around a guard.
 
     It promises nothing, and says so in its guarantee.
 
@@ -125,7 +125,7 @@ def make_artifact(
         bindings: Tools and answer format it should load with.
         turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
     """
-    made = make_estimator(estimator, bindings=bindings)
+    own_estimator = make_estimator(estimator, bindings=bindings)
     common: dict[str, Any] = {
         "rule": "none",
         "alpha": alpha,
@@ -144,9 +144,9 @@ def make_artifact(
     return CalibrationArtifact(
         created="1970-01-01T00:00:00+00:00",
         model=identify(model),
-        plan=plan_for([made], options=options, n=n, bindings=bindings),
+        plan=plan_for([own_estimator], options=options, n=n, bindings=bindings),
         prompt=prompt or PromptWrapping(),
-        estimator=made.spec,
+        estimator=own_estimator.spec,
         correctness=CorrectnessSpec(name="none", version=0),
         data=DataFingerprint(name="none", sha256="", n_questions=1, n_used=1, n_unmeasured=0, n_unlabelled=0),
         outcome=outcome,

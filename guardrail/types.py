@@ -129,7 +129,7 @@ class Bindings(Frozen):
 
 
 class SamplingPlan(Frozen):
-    """How outputs are drawn. Part of the artifact: run time repeats exactly what calibration did.
+    """The way outputs are drawn. Part of the artifact: run time repeats exactly the drawing of calibration.
 
     Usually derived from the needs that estimators declare, by :func:`guardrail.uncertainty.plan.plan_for`.
     """
@@ -160,23 +160,23 @@ class SamplingPlan(Frozen):
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
     cut_off: Literal["abstain", "measure"] | None = None
-    """What a primary answer that was cut off at ``max_tokens`` is: "abstain", unmeasured at calibration and run time;
-    "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
+    """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
+    run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled"] = "greedy"
-    """How the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
+    """The way the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
     samples, for models that take no other temperature than 1 (reasoning models)."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Plans of before these fields keep their stored form, and with it every digest over it.
-        found: dict[str, Any] = write(self)
+        content: dict[str, Any] = write(self)
         if self.primary == "greedy":
-            found.pop("primary", None)
+            content.pop("primary", None)
         if not self.stop_token_ids:
-            found.pop("stop_token_ids", None)
-        return found
+            content.pop("stop_token_ids", None)
+        return content
 
     @field_validator("options")
     @classmethod
@@ -238,7 +238,7 @@ class Sample(Frozen):
 
     @property
     def comparable(self) -> str:
-        """What judges compare: the canonical JSON of the tool calls if there are any, else the text.
+        """The text that judges compare: the canonical JSON of the tool calls, or the text of an answer without calls.
 
         A text without a visible character is empty: white space, control and format characters, fillers.
         """
@@ -319,7 +319,7 @@ class OptionScores(Frozen):
 
 
 class Cost(Frozen):
-    """What the measurement cost, summed over the primary answer and all samples."""
+    """The cost of a measurement, summed over the primary answer and all samples."""
 
     calls: int = 0
     """Model calls made (a native sampler that prefills once counts one call a request)."""
@@ -343,7 +343,7 @@ class Cost(Frozen):
 
 
 class Unmeasured(StrEnum):
-    """Why an uncertainty could not be measured. The gate abstains for all of these reasons."""
+    """Reasons why an uncertainty could not be measured. The gate abstains for all of them."""
 
     SAMPLING_SHORTFALL = "sampling_shortfall"
     """Fewer samples came back than the plan asks for."""
@@ -405,13 +405,13 @@ class SampleSet(Frozen):
     cost: Cost = Cost()
     """Calls, tokens and seconds."""
     problem: Unmeasured | None = None
-    """Why this set is incomplete, or None if it has everything the plan asks for."""
+    """The reason why this set is incomplete, or None if it has everything the plan asks for."""
     problem_detail: str = ""
     """The problem in words, e.g. "asked for 10 samples, received 1"."""
 
 
 class Uncertainty(Frozen):
-    """A measured uncertainty, or the reason why there is none. Never NaN, never a stand-in number."""
+    """A measured uncertainty, or the reason why it is missing. Never NaN, never a stand-in number."""
 
     value: float | None
     """Higher is less certain; None when it could not be measured."""
@@ -420,7 +420,7 @@ class Uncertainty(Frozen):
     estimator: str
     """Name of the estimator that produced it."""
     reason: Unmeasured | None = None
-    """Why ``value`` is None; None when it was measured."""
+    """The reason why ``value`` is None; None if it was measured."""
     detail: str = ""
     """The reason in words."""
     is_bound: bool = False
@@ -428,19 +428,19 @@ class Uncertainty(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _bound_of_before(cls, given: Any) -> Any:
-        # Verdicts that were stored before this field was there say it in words only.
-        if not isinstance(given, Mapping) or "is_bound" in given or given.get("value") is None:
-            return given
-        return {**given, "is_bound": True} if str(given.get("detail", "")).startswith("settled by") else given
+    def _bound_of_before(cls, data: Any) -> Any:
+        # Verdicts that were stored before this field existed say it in words only.
+        if not isinstance(data, Mapping) or "is_bound" in data or data.get("value") is None:
+            return data
+        return {**data, "is_bound": True} if str(data.get("detail", "")).startswith("settled by") else data
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most values are scores: their stored form stays what it was before this field.
-        found: dict[str, Any] = write(self)
+        content: dict[str, Any] = write(self)
         if not self.is_bound:
-            found.pop("is_bound", None)
-        return found
+            content.pop("is_bound", None)
+        return content
 
     @model_validator(mode="after")
     def _value_or_reason(self) -> Self:
@@ -458,7 +458,7 @@ class Uncertainty(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a formula has no value here."""
+    """The reason why a formula has no value here."""
 
     reason: Unmeasured
     detail: str

@@ -26,7 +26,7 @@ ALL_OTHERS = "all others"
 
 
 class Reason(StrEnum):
-    """Why the gate decided as it did."""
+    """The reason of a verdict."""
 
     WITHIN_THRESHOLD = "within_threshold"
     """Accepted: uncertainty <= threshold."""
@@ -52,12 +52,12 @@ class Meaning(Frozen):
 
 
 class Verdict(Frozen):
-    """What the gate decided about one prompt, and everything a person needs to understand it."""
+    """The decision of the gate about one prompt, and everything a person needs to understand it."""
 
     accepted: bool
     """Whether the candidate may be returned."""
     reason: Reason
-    """Why."""
+    """The reason of the decision."""
     detail: str
     """The reason in words, with the numbers and what to do about it."""
     uncertainty: Uncertainty
@@ -67,7 +67,7 @@ class Verdict(Frozen):
     alpha: float
     """Target error rate among accepted answers."""
     guarantee: str
-    """What the artifact's rule promises, in one sentence."""
+    """The promise of the artifact's rule, in one sentence."""
     artifact: str
     """Digest of the artifact that decided."""
     candidate: Sample | None
@@ -91,11 +91,11 @@ class Verdict(Frozen):
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
-        found: dict[str, Any] = write(self)
+        content: dict[str, Any] = write(self)
         for name in ("turns", "segment", "record"):
             if getattr(self, name) is None:
-                found.pop(name, None)
-        return found
+                content.pop(name, None)
+        return content
 
     @property
     def is_result(self) -> bool:
@@ -121,8 +121,8 @@ class Verdict(Frozen):
     def to_metadata(self) -> dict[str, Any]:
         """Plain JSON for ``response_metadata["guardrail"]``.
 
-        No answer but the one that is given leaves through the metadata: it holds the candidate of an acceptance, and
-        otherwise nothing that quotes the model. The verdict itself has all (``guard.assess()``, handlers, errors).
+        Only an accepted answer leaves through the metadata: they hold the candidate of an acceptance, and otherwise no
+        words of the model. The verdict itself has all of them (``guard.assess()``, handlers, errors).
         """
         if not self.accepted or self.candidate is None:
             return self.without_answers()
@@ -147,11 +147,11 @@ _NEXT = {
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
 CONFIGURATION = "Correct the endpoint's key, model name or address; until then every question is held back."
-"""What to do about an endpoint that answers no call."""
+"""The next step for an endpoint that answers no call."""
 
 
 def next_step(verdict: Verdict) -> str:
-    """What to do after this verdict, in one sentence."""
+    """The next step after this verdict, in one sentence."""
     if verdict.uncertainty.reason is Unmeasured.MISCONFIGURED:
         return CONFIGURATION
     if verdict.record is not None:
@@ -206,8 +206,8 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
         heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
     elif verdict.alternatives:
-        what = "distinct answers among the samples" if verdict.samples else "options and their probability"
-        sections.append(("Evidence", [what, *(_share_line(share, text) for text, share in verdict.alternatives)]))
+        title = "distinct answers among the samples" if verdict.samples else "options and their probability"
+        sections.append(("Evidence", [title, *(_share_line(share, text) for text, share in verdict.alternatives)]))
     if verdict.samples:
         sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))
     sections += [

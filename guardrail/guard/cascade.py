@@ -88,12 +88,12 @@ class Cascade(GuardedChatModel):
     artifact: CascadeArtifact
     """The cascade's artifact, or the path of its JSON file."""
     on_abstain: Any = "message"
-    """What to do when no stage is certain, as in `Guardrail`: "message", "raise", a Runnable (or a model's name), or a
+    """The path if no stage is certain, as in `Guardrail`: "message", "raise", a Runnable (or a model's name), or a
     human hook."""
     abstain_message: Wording = ABSTENTION
     """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
-    """What to do with a conversation whose turns were not calibrated; as in `Guardrail`."""
+    """The answer to a conversation whose turns were not calibrated; as in `Guardrail`."""
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
     ``on_verdict`` of its guard (``stage_settings``)."""
@@ -215,7 +215,7 @@ class Cascade(GuardedChatModel):
         return CascadeVerdict(**whole, stage=number, stages=tuple(verdict for _, verdict in verdicts))
 
     def _left_out(self, number: int, last: Verdict) -> str:
-        """Why the next stage was not asked, and what to do; empty after an answer or the last stage."""
+        """The reason why the next stage was not asked, and the next step; empty after an answer or the last stage."""
         after = next((other for other, _ in self._asked if other > number), None)
         if last.accepted or after is None:
             return ""

@@ -82,7 +82,7 @@ class Guardrail(GuardedChatModel):
     artifact: CalibrationArtifact
     """The calibration artifact, or the path of its JSON file."""
     on_abstain: Any = "message"
-    """What to do with an abstention: "message" returns `abstain_message`; "raise" raises `AbstainedError`; a Runnable
+    """The path of an abstention: "message" returns `abstain_message`; "raise" raises `AbstainedError`; a Runnable
     (another model or its name, a chain) is invoked with the same messages; any other callable is a human hook: it
     receives the `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
     abstain_message: Wording = ABSTENTION
@@ -103,7 +103,7 @@ class Guardrail(GuardedChatModel):
     """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
-    """What to do with a conversation whose turns were not calibrated, such as a second question to an artifact of
+    """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
     does not cover it."""
     segment: Any = Field(default=None, repr=False)

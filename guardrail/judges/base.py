@@ -57,13 +57,13 @@ class Judge(Protocol):
         """Whether the answers of each pair mean the same as answers to ``question``.
 
         Returns:
-            One verdict for each pair, in order; None if there is none (the score is then unmeasured).
+            One verdict for each pair, in order; None without a verdict (the score is then unmeasured).
         """
         ...
 
 
 class Comparer(ABC):
-    """What judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
+    """Facts that judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
 
     Facts about speed and about further answers (``is_slow``, ``can_merge``, ``is_stable``) hold for the class that
     states them. A subclass must state them again: it may ask a model where its base class does not.
@@ -154,12 +154,12 @@ class BatchJudge(Comparer):
 
 @dataclass(frozen=True, slots=True)
 class EntailmentScores:
-    """What an entailment model says about a premise and a hypothesis: probabilities; those given sum to 1.
+    """Probabilities of an entailment model for a premise and a hypothesis. The probabilities that it gives sum to 1.
 
     Attributes:
         entailment: The premise entails the hypothesis.
-        neutral: Neither. None if the model has no such label.
-        contradiction: The premise contradicts the hypothesis. None if the model has no such label.
+        neutral: Neither of the two. None if the model lacks this label.
+        contradiction: The premise contradicts the hypothesis. None if the model lacks this label.
     """
 
     entailment: float
@@ -177,7 +177,7 @@ class Entailment(Protocol):
         ...
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """Scores of each (question, premise, hypothesis), in order; None if there are none (then unmeasured)."""
+        """Scores of each (question, premise, hypothesis), in order; None without scores (then unmeasured)."""
         ...
 
 
@@ -190,11 +190,11 @@ def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]
     places: dict[str, list[int]] = {}
     for place, (question, _, _) in enumerate(items):
         places.setdefault(question, []).append(place)
-    found: dict[int, Value] = {}
+    answer_at: dict[int, Value] = {}
     for question, own in places.items():
         answers = ask(question, [items[place][1:] for place in own])
-        found.update(zip(own, answers, strict=True))
-    return [found[place] for place in range(len(items))]
+        answer_at.update(zip(own, answers, strict=True))
+    return [answer_at[place] for place in range(len(items))]
 
 
 def judge_batch(judge: Judge, items: Sequence[Item]) -> list[bool | None]:

@@ -76,8 +76,8 @@ class PairCache:
             pass
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """The stored values of keys; keys without one are left out."""
-        found: dict[bytes, Any] = {}
+        """The stored values by key; keys without a value are omitted."""
+        stored: dict[bytes, Any] = {}
         with self._connected() as connection:
             for start in range(0, len(keys), _LOOK_UP):
                 part = keys[start : start + _LOOK_UP]
@@ -85,13 +85,13 @@ class PairCache:
                 rows = connection.execute(f"SELECT key, value FROM verdicts WHERE key IN ({marks})", part)
                 for key, value in rows:
                     try:
-                        found[key] = json.loads(value)
+                        stored[key] = json.loads(value)
                     except ValueError as error:
                         raise UsageError(
                             f"the pair cache {self.path} holds a verdict that cannot be read ({error}). Delete the "
                             "file, after which its verdicts are asked for again, or name another one."
                         ) from error
-        return found
+        return stored
 
     def store(self, values: Mapping[bytes, Any]) -> None:
         """Store values, all or none. The first of two different values for a key stays."""
@@ -107,7 +107,7 @@ class PairCache:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one operation: one that outlives it may cross a fork, and the child then loses verdicts."""
+        """A connection for one operation: one shared with a forked child would lose the child's verdicts."""
         with self._lock:
             try:
                 with closing(open_sqlite(self.path, patience=PATIENCE)) as connection:
@@ -166,35 +166,35 @@ class _Cached(Generic[Value]):
 
     @property
     def is_slow(self) -> bool:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return is_slow(self._inner)
 
     @property
     def judges_tool_calls(self) -> bool:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return knows_tool_calls(self._inner)
 
     def identity(self, text: str) -> str:
-        """As the cached judge."""
+        """The value of the cached judge."""
         return identity_of(self._inner)(text)
 
     def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
         """Answers as JSON holds them."""
         digest = self._digest()
         keys = [digest(item) for item in items]
-        known = self._cache.find(list(dict.fromkeys(keys)))
-        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
+        stored = self._cache.find(list(dict.fromkeys(keys)))
+        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
         unknown = list(missing)
         for start in range(0, len(unknown), SLICE):
             part = unknown[start : start + SLICE]
             answers = ask([missing[key] for key in part])
             fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
             self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, self._kind)})
-            known.update(fresh)
-        return [known.get(key) for key in keys]
+            stored.update(fresh)
+        return [stored.get(key) for key in keys]
 
     def _digest(self) -> Callable[[Item], bytes]:
-        """Digest of an item; of undirected ones whichever text comes first."""
+        """Digest of an item. The order of the two texts counts only for directed items."""
         judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"
@@ -202,9 +202,9 @@ class _Cached(Generic[Value]):
         def digest(item: Item) -> bytes:
             question, a, b = item
             texts = [question, a, b] if directed or a <= b else [question, b, a]
-            made = begun.copy()
-            made.update(json.dumps(texts).encode())
-            return made.digest()
+            hashed = begun.copy()
+            hashed.update(json.dumps(texts).encode())
+            return hashed.digest()
 
         return digest
 
@@ -232,15 +232,15 @@ class CachedJudge(_Cached[bool]):
 
     @property
     def can_merge(self) -> CanMerge | None:
-        """As the judge itself."""
+        """The value of the cached judge."""
         return merging_of(self._inner)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """As the judge itself."""
+        """Verdicts of the judge, from the cache if it has them."""
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """As the judge itself."""
+        """Verdicts of the judge, from the cache if it has them."""
         return self._answers(items, lambda rest: judge_batch(self._inner, rest))
 
 
@@ -249,15 +249,15 @@ class CachedSimilarity(_Cached[float]):
 
     @property
     def is_stable(self) -> bool:
-        """As the similarity itself."""
+        """The value of the cached similarity."""
         return getattr(self._inner, "is_stable", False) is True
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """As the similarity itself."""
+        """Ratings of the similarity, from the cache if it has them."""
         return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """As the similarity itself."""
+        """Ratings of the similarity, from the cache if it has them."""
 
         def ask(rest: Sequence[Item]) -> Sequence[float | None]:
             batch: Callable[[Sequence[Item]], list[float | None]] | None = getattr(
@@ -272,9 +272,9 @@ class CachedEntailment(_Cached[EntailmentScores]):
     """An entailment model whose scores are stored; made by `cached`."""
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """As the model itself."""
-        found = self._answers(items, self._inner.entailment_batch)
-        return [None if scores is None else EntailmentScores(*scores) for scores in found]
+        """Scores of the model, from the cache if it has them."""
+        answers = self._answers(items, self._inner.entailment_batch)
+        return [None if scores is None else EntailmentScores(*scores) for scores in answers]
 
 
 @overload

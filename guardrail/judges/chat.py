@@ -64,8 +64,8 @@ def read_verdict(reply: Any) -> bool | None:
     A text says "yes" or "no" (case, one final mark and white space do not count), an object a true or false "same".
     """
     if isinstance(reply, str):
-        found = _VERDICT.fullmatch(reply.strip())
-        return None if found is None else found[1].lower() == "yes"
+        verdict = _VERDICT.fullmatch(reply.strip())
+        return None if verdict is None else verdict[1].lower() == "yes"
     same = reply.get("same") if isinstance(reply, dict) else None
     return same if isinstance(same, bool) else None
 
@@ -101,8 +101,8 @@ class ChatJudge(BatchJudge):
             raise UsageError(f"max_concurrency must be at least 1, got {max_concurrency}")
         self._model = quiet_copy(model)
         self._max_concurrency = max_concurrency
-        asked, self._settings = with_settings(model, {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS})
-        self._structured = _structured(asked, reply)
+        quiet, self._settings = with_settings(model, {"temperature": 0.0, "max_tokens": _STRUCTURED_TOKENS})
+        self._structured = _structured(quiet, reply)
         self._identity = identify(model)
 
     @property
@@ -130,8 +130,10 @@ class ChatJudge(BatchJudge):
         plan = SamplingPlan(n=0, max_tokens=_TEXT_TOKENS)
         drawn = draw(self._model, prompts, plan, callbacks=[], max_concurrency=self._max_concurrency)
         return [
-            RuntimeError(one.problem_detail) if one.primary is None else _said(one.primary.text, one.primary.refusal)
-            for one in drawn
+            RuntimeError(sample_set.problem_detail)
+            if sample_set.primary is None
+            else _said(sample_set.primary.text, sample_set.primary.refusal)
+            for sample_set in drawn
         ]
 
     def _objects(self, structured: Runnable[Any, Any], prompts: list[list[BaseMessage]]) -> list[Any]:

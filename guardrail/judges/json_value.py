@@ -20,8 +20,8 @@ __all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json"]
 
 def is_structured(bindings: Bindings | None) -> bool:
     """Whether answers follow a format: a JSON schema, or JSON mode."""
-    wanted = None if bindings is None else bindings.response_format
-    return wanted is not None and wanted.get("type") != "text"
+    response_format = None if bindings is None else bindings.response_format
+    return response_format is not None and response_format.get("type") != "text"
 
 
 def read_json(text: str) -> Any:
@@ -60,16 +60,16 @@ def canonical_value(value: Any) -> str:
 def _number(value: Decimal) -> str:
     """All digits and an exponent: 1, 1.0 and 10e-1 are "1e0"."""
     sign, digits, exponent = value.as_tuple()
-    kept = "".join(map(str, digits)).rstrip("0")
+    significant = "".join(map(str, digits)).rstrip("0")
     assert isinstance(exponent, int), "JSON has finite numbers only"
-    return f"{'-' * sign}{kept}e{exponent + len(digits) - len(kept)}" if kept else "0"
+    return f"{'-' * sign}{significant}e{exponent + len(digits) - len(significant)}" if significant else "0"
 
 
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(fields)
-    if len(found) < len(fields):
+    value_of = dict(fields)
+    if len(value_of) < len(fields):
         raise ValueError("a field occurs twice")
-    return found
+    return value_of
 
 
 def _refuse(name: str) -> NoReturn:

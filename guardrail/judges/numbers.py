@@ -78,7 +78,7 @@ _LABEL = re.compile(
     r"|[^\W\d_]{1,9}(?:\^-?\d|[23])?(?:[/\u00b7][^\W\d_]{1,12}(?:\^-?\d|[23])?)*"
 )
 _CLAUSE = re.compile(r"(?:\)[.,;:]?|[.,;:])(?=\s|$)|(?<=[^\W\d_]{3})[?!](?=\s|$)| [(\[]|\u2014")
-"""Where an explanation begins that is not part of the label."""
+"""Begin of an explanation that is not part of the label."""
 _UNITS = """$ us$ usd dollar dollars|\u20ac eur euro euros|\u00a3 gbp sterling|\u00a5 jpy yen|\u20b9 inr rupee rupees
 |% percent pct|meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi
 |foot ft feet|inch inche|yard yd|gram g|kilogram kg kgs|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre
@@ -98,72 +98,74 @@ a.d o'clock score gross grand mil mn bn tn minimum maximum""")
 
 @lru_cache(maxsize=1024)
 def parse_number(text: str) -> Number | None:
-    """The number that a text states; None if it states none, several, or one that cannot be read without guessing.
+    """The number that a text states; None if it states none, or several, or if reading it would be a guess.
 
     Read: signs, thousands ("1,000", "1 000"), decimals, fractions ("3/4", "1 1/2"), exponents ("2e3", "3 x 10^5"),
     percentages, and texts that are one number in words up to ninety-nine, each with the label before or behind it.
-    What stands before "=" does not count if it is a name or a calculation.
+    A name or a calculation before "=" does not count.
     """
     if "\\" in text or "{" in text or "$" in text:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
     plain = _CALCULATED.sub("", written(text))
-    found = _NUMBER.search(plain)
-    if found is None:
+    match = _NUMBER.search(plain)
+    if match is None:
         spelt = CARDINALS.get(normalise(plain))
         return None if spelt is None else Number(Fraction(spelt))
-    prefix = _BEFORE.search(plain[: found.start()])
+    prefix = _BEFORE.search(plain[: match.start()])
     assert prefix is not None, "every part of it is optional"
-    value, lead, money = _value(found), plain[: prefix.start()], prefix["money"] or ""
+    value, lead, money = _value(match), plain[: prefix.start()], prefix["money"] or ""
     last = "".join(lead.split()[-1:])
     named = last.isalpha() and last.casefold() not in FUNCTION_WORDS and not money
-    if value is None or not _leads(lead) or (named and re.fullmatch(r".*\..*0", found["digits"] or "")):
+    if value is None or not _leads(lead) or (named and re.fullmatch(r".*\..*0", match["digits"] or "")):
         return None  # the last is a version: Python 3.10 is not 3.1
-    return _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[found.end() :])
+    return _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[match.end() :])
 
 
-def _value(found: re.Match[str]) -> Fraction | None:
+def _value(match: re.Match[str]) -> Fraction | None:
     """The value of a number without its sign; None if it cannot be read."""
-    if found["top"]:
-        whole, top, bottom = int(found["whole"] or 0), int(found["top"]), int(found["bottom"])
+    if match["top"]:
+        whole, top, bottom = int(match["whole"] or 0), int(match["top"]), int(match["bottom"])
         return None if not bottom or (whole and top >= bottom) else whole + Fraction(top, bottom)
-    digits = found["digits"].replace(",", "").replace(" ", "")
+    digits = match["digits"].replace(",", "").replace(" ", "")
     if digits[0] == "0" and digits[1:2].isdecimal():
         return None  # 007
-    return Fraction(digits) * Fraction(10) ** int(found["exponent"] or found["tens"] or 0)
+    return Fraction(digits) * Fraction(10) ** int(match["exponent"] or match["tens"] or 0)
 
 
 def _leads(lead: str) -> bool:
-    """Whether the text before a number leaves it as it is: words, a name before "=", or a heading mark."""
-    said = _LABEL.findall(lead.casefold())
-    names = said[:-1] if lead.rstrip(" (")[-1:] == "=" else said
+    """Whether the text before a number does not change it: words, a name before "=", or a heading mark."""
+    words_before = _LABEL.findall(lead.casefold())
+    names = words_before[:-1] if lead.rstrip(" (")[-1:] == "=" else words_before
     return (
         _LEAD.fullmatch(lead) is not None
-        and not any(word in _CHANGING or word in CARDINALS for word in said)
+        and not any(word in _CHANGING or word in CARDINALS for word in words_before)
         and not any(len(word) == 1 and word not in "ai" for word in names)
     )
 
 
 def _labelled(value: Fraction, money: str, after: str) -> Number | None:
-    """A number with the label behind it; None if what stands there is not a label."""
+    """A number with the label behind it; None if other text follows."""
     clause = _CLAUSE.search(after)
     named = after if clause is None else after[: clause.start()]
     rest = "" if clause is None else normalise(after[clause.start() :].strip(" .,;:?!()[]\u2014"))
     chunks = ["inch"] if named == " in" else named.replace("per cent", "%").split()
     if any(map(str.isdecimal, rest)) or not all(map(_LABEL.fullmatch, chunks)):
         return None
-    found = [_singular(chunk) for chunk in chunks]
-    end = next((i for i, word in enumerate(found) if word in FUNCTION_WORDS), len(found))
-    said = " ".join([*found[end:], rest]).strip()
+    singular = [_singular(chunk) for chunk in chunks]
+    end = next((i for i, word in enumerate(singular) if word in FUNCTION_WORDS), len(singular))
+    trailing = " ".join([*singular[end:], rest]).strip()
     attached = named[:1].isalpha() and (money or len(chunks[0]) == 1 or chunks[0] not in _ALIASES)  # $5m, 5k, 21st, 5s
     scaled = attached or (money and end and len(chunks[0]) < 3)
-    variable = end == 1 and len(found[0]) == 1 and found[0].isalpha()
-    changing = any(word in _CHANGING or word.endswith(("illion", "illiard")) for word in (*found[:end], *said.split()))
+    variable = end == 1 and len(singular[0]) == 1 and singular[0].isalpha()
+    changing = any(
+        word in _CHANGING or word.endswith(("illion", "illiard")) for word in (*singular[:end], *trailing.split())
+    )
     sign = _ALIASES.get(money, money)
-    label = [sign, *found[:end]] if sign and found[:1] != [sign] else found[:end]
+    label = [sign, *singular[:end]] if sign and singular[:1] != [sign] else singular[:end]
     if label[:1] == ["%"]:
         value /= 100
-    return Number(value, " ".join(label), said, bool(scaled or variable or changing))
+    return Number(value, " ".join(label), trailing, bool(scaled or variable or changing))
 
 
 def _singular(word: str) -> str:

@@ -87,8 +87,8 @@ class ObservationJudge(BatchJudge):
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Equality of observations; questions play no part. Each call is run once for all items."""
-        seen: dict[str, str | None] = {}
-        return [self._same(a, b, seen) for _, a, b in items]
+        by_call: dict[str, str | None] = {}
+        return [self._same(a, b, by_call) for _, a, b in items]
 
     def observed(self, items: Sequence[Item]) -> list[tuple[str | None, str | None] | None]:
         """Canonical JSON of the observations of both answers of each item; each call is run once for all items.
@@ -97,39 +97,39 @@ class ObservationJudge(BatchJudge):
             One pair for each item, with None for a missing observation; None instead of a pair if one of the two
             answers is a text.
         """
-        seen: dict[str, str | None] = {}
-        return [self._both(a, b, seen) for _, a, b in items]
+        by_call: dict[str, str | None] = {}
+        return [self._both(a, b, by_call) for _, a, b in items]
 
-    def _same(self, a: str, b: str, seen: dict[str, str | None]) -> bool | None:
+    def _same(self, a: str, b: str, by_call: dict[str, str | None]) -> bool | None:
         if self.identity(a) == self.identity(b):
             return True
-        found = self._both(a, b, seen)
-        if found is None:
+        both = self._both(a, b, by_call)
+        if both is None:
             return False
-        one, other = found
-        return None if one is None or other is None else one == other
+        ours, theirs = both
+        return None if ours is None or theirs is None else ours == theirs
 
-    def _both(self, a: str, b: str, seen: dict[str, str | None]) -> tuple[str | None, str | None] | None:
+    def _both(self, a: str, b: str, by_call: dict[str, str | None]) -> tuple[str | None, str | None] | None:
         ours, theirs = read_calls(a), read_calls(b)
         if ours is None or theirs is None:
             return None
-        return self._observed(ours, seen), self._observed(theirs, seen)
+        return self._observed(ours, by_call), self._observed(theirs, by_call)
 
-    def _observed(self, calls: Sequence[ToolCall], seen: dict[str, str | None]) -> str | None:
-        """The observations of an answer's calls, as one text; None if one of them has none that can be compared."""
+    def _observed(self, calls: Sequence[ToolCall], by_call: dict[str, str | None]) -> str | None:
+        """The observations of an answer's calls, as one text; None if a call has no comparable observation."""
         whole = canonical_calls(calls)
         if whole in self._observations:
             return self._text(self._observations[whole])
-        found = [self._observed_one(call, seen) for call in calls]
-        if len(found) == 1:
-            return found[0]
-        return None if None in found else json.dumps(found)
+        observed = [self._observed_one(call, by_call) for call in calls]
+        if len(observed) == 1:
+            return observed[0]
+        return None if None in observed else json.dumps(observed)
 
-    def _observed_one(self, call: ToolCall, seen: dict[str, str | None]) -> str | None:
+    def _observed_one(self, call: ToolCall, by_call: dict[str, str | None]) -> str | None:
         key = canonical_calls([call])
-        if key not in seen:
-            seen[key] = self._text(self._observations[key]) if key in self._observations else self._live(call)
-        return seen[key]
+        if key not in by_call:
+            by_call[key] = self._text(self._observations[key]) if key in self._observations else self._live(call)
+        return by_call[key]
 
     def _live(self, call: ToolCall) -> str | None:
         if self._run is None or call.name not in self._tools:
@@ -143,9 +143,9 @@ class ObservationJudge(BatchJudge):
     def _text(self, observation: Any) -> str | None:
         """Canonical JSON of an observation; None if it is not JSON (equal objects may differ in their `repr`)."""
         try:
-            made = self._canonical(observation) if self._canonical is not None else observation
-            made = made.strip() if isinstance(made, str) else plain_json(made)
-            return canonical_json(made, allow_nan=False)
+            plain = self._canonical(observation) if self._canonical is not None else observation
+            plain = plain.strip() if isinstance(plain, str) else plain_json(plain)
+            return canonical_json(plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             return None
 
@@ -153,7 +153,7 @@ class ObservationJudge(BatchJudge):
 class ObservationSimilarity(BatchSimilarity):
     """Similarity of two tool calls: that of their observations. It refines votes by `ObservationJudge`.
 
-    An observation is compared as text: strings as they are, other JSON values as their keys and values in order. A call
+    An observation is compared as text: strings unchanged, other JSON values as their keys and values in order. A call
     and a text have similarity 0; two texts have that of ``similarity``. A pair without an observation is unmeasured.
     In one estimator with the judge, each distinct call is run twice, once for each of them.
 
@@ -182,13 +182,13 @@ class ObservationSimilarity(BatchSimilarity):
         return JudgeSpec(name="observation", version=1, params=params)
 
     def identity(self, text: str) -> str:
-        """As the judge."""
+        """The identity of the judge."""
         return self._judge.identity(text)
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """How alike the observations are. Each call is run once for all items."""
-        found = self._judge.observed(items)
-        return [self._rated(item, both) for item, both in zip(items, found, strict=True)]
+        """Similarities of the observations. Each call is run once for all items."""
+        observed = self._judge.observed(items)
+        return [self._rated(item, both) for item, both in zip(items, observed, strict=True)]
 
     def _rated(self, item: Item, both: tuple[str | None, str | None] | None) -> float | None:
         question, a, b = item

@@ -39,9 +39,9 @@ __all__ = [
 
 @runtime_checkable
 class Similarity(Protocol):
-    """Says how alike the answers of each pair are.
+    """Rates how alike the answers of each pair are.
 
-    Similarity must be symmetric: one that asks a directed question (entailment) averages both directions itself. These
+    Similarity must be symmetric: if it asks a directed question (entailment), it averages both directions itself. These
     two members are enough; `BatchSimilarity` documents the optional ones.
     """
 
@@ -51,10 +51,10 @@ class Similarity(Protocol):
         ...
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """How alike the answers of each pair are as answers to ``question``.
+        """Ratings of the answers of each pair, as answers to ``question``.
 
         Returns:
-            One number in [0, 1] for each pair, in order, 1 for the same; None if there is none (the score is then
+            One number in [0, 1] for each pair, in order, 1 for the same; None without a rating (the score is then
             unmeasured).
         """
         ...
@@ -207,7 +207,7 @@ class JudgeSimilarity(BatchSimilarity):
 
     @property
     def is_slow(self) -> bool:
-        """As the judge."""
+        """The value of the judge."""
         return is_slow(self.judge)
 
     @property
@@ -217,11 +217,11 @@ class JudgeSimilarity(BatchSimilarity):
 
     @property
     def judges_tool_calls(self) -> bool:
-        """As the judge."""
+        """The value of the judge."""
         return knows_tool_calls(self.judge)
 
     def identity(self, text: str) -> str:
-        """As the judge."""
+        """The value of the judge."""
         return identity_of(self.judge)(text)
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:

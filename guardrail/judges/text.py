@@ -1,8 +1,8 @@
-"""Texts as light judges and correctness rules read them: when two say the same, and which say that there is no answer.
+"""Rules by which light judges and correctness rules read texts: which two say the same, and which are refusals.
 
 A merge needs evidence: answers merged wrongly hide that the model is unsure, while answers split wrongly cost an answer
 at most. So only plain prose is folded (case, punctuation, articles). A text with anything beyond it (operators,
-brackets, primes, code) is compared as it is written. Every step takes time linear in the length of a text.
+brackets, primes, code) is compared unchanged. Every step takes time linear in the length of a text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# -- How a text is written: one way for each sign, white space and emphasis --------------------------------------------
+# -- Spelling of a text: one way for each sign, white space and emphasis
+# ------------------------------------------------
 
 _ONE_WAY = str.maketrans(
     {
@@ -70,12 +71,12 @@ def unspaced(text: str) -> str:
 def written(text: str) -> str:
     """NFKC text with one way to write each sign ("-" for a hyphen or minus, "^5" for a raised 5), without emphasis."""
     if not text.isascii():
-        text = _RAISED.sub(lambda found: f"^{found[0]}", text)
+        text = _RAISED.sub(lambda match: f"^{match[0]}", text)
         text = _LOWERED.sub("_", _FRACTION.sub(" ", text))
         text = _QUOTED.sub(r'"\1"', text.replace("\u2122", ""))
         text = unicodedata.normalize("NFKC", text).translate(_ONE_WAY)
     if "*" in text or "`" in text:
-        text = _EMPHASIS.sub(lambda found: found[2] if found[1] == found[3] else found[0], text)
+        text = _EMPHASIS.sub(lambda match: match[2] if match[1] == match[3] else match[0], text)
     return unspaced(text)
 
 
@@ -100,7 +101,7 @@ _CHUNK = re.compile(
 """The shape of prose between two spaces: a word, or a number or letter, which has no quotes. "a," is part of a list."""
 _SPLIT = re.compile(r"(?<=aa)-|-(?=aa)|(?<=\ba)\.(?=a)|(?<=aa),(?=a)|,(?=aa)")
 _JOINT = re.compile(rf"{_SPLIT.pattern}|(?<=0)[-.,:/](?=0)|(?<=[a0])'(?=a)|\.")
-"""What may stand between runs of letters and digits, and what of it becomes a space. "x-1" and "a/b" are not prose."""
+"""Marks between runs of letters and digits in prose; `_SPLIT` becomes a space. "x-1" and "a/b" are not prose."""
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
 _NAMED = word_set("flat level major minor negative plus positive sharp team")  # make a name of the letter before them
@@ -117,8 +118,8 @@ def normalise(text: str) -> str:
     operators and brackets does not count in a formula: a text without words of two letters and without quotes.
     """
     plain = written(text)
-    found = _prose(plain)
-    return _as_written(plain) if found is None else " ".join(found)
+    folded = _prose(plain)
+    return _as_written(plain) if folded is None else " ".join(folded)
 
 
 def distinct_answers(texts: Sequence[str]) -> list[tuple[str, int]]:
@@ -132,7 +133,7 @@ def _prose(plain: str) -> list[str] | None:
     """The folded words of a `written` text; None if it is not plain prose."""
     chunks, shapes = plain.split(" "), [*plain.translate(_SHAPES).split(" "), ""]
     begun = not plain[:1].islower()  # "?" ends a sentence, and those begin with a capital: "ab?" is a pattern
-    found: list[str] = []
+    folded: list[str] = []
     for i, (chunk, form) in enumerate(zip(chunks, shapes, strict=False)):
         word, after = chunk.removeprefix('"'), shapes[i + 1].removeprefix('"')
         if after and word.casefold() in _ARTICLES and _is_article(word, chunks[i + 1], after, first=not i):
@@ -142,8 +143,8 @@ def _prose(plain: str) -> list[str] | None:
             return None
         if i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
             own = (chunk[: len(own[0])], *own[1:])  # a unit, perhaps: "5 mW" is not "5 MW"
-        found += own
-    return found
+        folded += own
+    return folded
 
 
 def _is_article(word: str, following: str, shape: str, *, first: bool) -> bool:
@@ -161,12 +162,12 @@ def _words_of(chunk: str, shape: str) -> tuple[str, ...] | None:
     """The folded words of a chunk without spaces, given its shape; None if it is not prose."""
     if shape.isalnum():
         return _folded(chunk)
-    found = _CHUNK.fullmatch(shape)
-    if found is None:
+    match = _CHUNK.fullmatch(shape)
+    if match is None:
         return None
-    kind = 1 if found[1] else 3
-    form, body = found[kind], chunk[slice(*found.span(kind))]
-    if (found[2] and not body.endswith("s")) or not _JOINT.sub("", form).isalnum():
+    kind = 1 if match[1] else 3
+    form, body = match[kind], chunk[slice(*match.span(kind))]
+    if (match[2] and not body.endswith("s")) or not _JOINT.sub("", form).isalnum():
         return None  # a prime, not the plural's apostrophe; or an operator
     cuts = [0, *(edge for joint in _SPLIT.finditer(form) for edge in joint.span()), len(body)]
     pieces = (body[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
@@ -192,11 +193,11 @@ _BESIDE = re.compile(r" ([-=+*/<>^|&!]+) |(?<=[(\[{,$\u20ac\u00a3\u00a5]) | (?=[
 def _as_written(plain: str) -> str:
     shape = plain.translate(_SHAPES)
     if not ("aa" in shape or '"' in shape or "'" in shape):
-        plain = _BESIDE.sub(lambda found: found[1] or "", plain)
+        plain = _BESIDE.sub(lambda match: match[1] or "", plain)
     return plain[:-1] if plain[-1:] == "." and (plain[-2:-1].isalnum() or plain[-2:-1] in ("%", ")")) else plain
 
 
-# -- Answers that say there is none ------------------------------------------------------------------------------------
+# -- Refusals: answers that give no answer -----------------------------------------------------------------------------
 
 _OF = "exact|specific|correct|definite|definitive|reliable|further|more|enough|sufficient"
 _NOUN = "(?:answer|question|request|detail)s?|information|data|topic|subject|matter|idea|clue|knowledge|opinion|comment"
@@ -227,23 +228,23 @@ _SPELT_OUT = {"i'm": "i am", "we're": "we are", "i'd": "i would", "we'd": "we wo
 
 @lru_cache(maxsize=1024)
 def is_refusal(text: str) -> bool:
-    """Whether an answer says that there is none, and nothing else: every word is part of a phrase of a closed list.
+    """Whether an answer only refuses to answer: every word is part of a phrase of a closed list.
 
-    A refusal that is missed is one more meaning; an answer taken for a refusal would hide what it says.
+    A refusal that is missed is one more meaning; an answer taken for a refusal would be lost.
     """
     return len(text) <= 200 and _REFUSAL.fullmatch(_spelt_out(text)) is not None
 
 
 @lru_cache(maxsize=1024)
 def is_hedged(text: str) -> bool:
-    """Whether an answer begins with an apology for having none: its words are mostly the question's."""
+    """Whether an answer begins with an apology for not answering: its words are mostly the question's."""
     return _HEDGED.match(_spelt_out(text[:200])) is not None
 
 
 def _spelt_out(text: str) -> str:
     """The words of a text in lower case, without sentence marks and contractions."""
-    found = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
-    return " ".join(_SPELT_OUT.get(word) or " ".join(_folded(word)) for word in found).casefold()
+    spelled = [word.strip(".,;!") for word in written(text).casefold().split(" ")]
+    return " ".join(_SPELT_OUT.get(word) or " ".join(_folded(word)) for word in spelled).casefold()
 
 
 # -- Words -------------------------------------------------------------------------------------------------------------
@@ -263,8 +264,8 @@ def words(text: str) -> list[str]:
         plain = _THOUSAND.sub("", plain)
     if "'" in plain:
         plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
-    found = [plain[slice(*one.span())].lstrip("+") for one in _WORD.finditer(plain.translate(_SHAPES))]
-    return [word for word in found if word not in _ARTICLES] or found
+    all_words = [plain[slice(*match.span())].lstrip("+") for match in _WORD.finditer(plain.translate(_SHAPES))]
+    return [word for word in all_words if word not in _ARTICLES] or all_words
 
 
 @lru_cache(maxsize=1024)
@@ -309,10 +310,11 @@ uncertain unclear unknown unlikely likely update ve want wrong yet""")
 
 
 def overlap(question: str, a: str, b: str) -> float:
-    """Token-F1 of what two answers say: of their content words, less those of the question. In [0, 1], symmetric.
+    """Token-F1 of two answers over their content words, without those of the question. In [0, 1], symmetric.
 
-    Where one of them has no such word, of their content words; where one has none of these either, of all words.
-    Numbers do not count beside other words: the guards compare them, and "5 km" shares its number with "5 miles".
+    If an answer has only words of the question, all content words are compared; if an answer has no content word, all
+    words are. Numbers do not count beside other words: the guards compare them, and "5 km" shares its number with
+    "5 miles".
     """
     ours, theirs = _said(question, a, b)
     named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
@@ -326,10 +328,10 @@ def shared(question: str, a: str, b: str) -> float:
 
 
 def _said(question: str, a: str, b: str) -> tuple[Sequence[str], Sequence[str]]:
-    asked = frozenset(word_tuple(question))
+    in_question = frozenset(word_tuple(question))
     ours, theirs = ([word for word in word_tuple(text) if word not in FUNCTION_WORDS] for text in (a, b))
     hedges = _HEDGES.intersection(ours, theirs)
-    new = [[word for word in own if word not in asked and word not in hedges] for own in (ours, theirs)]
+    new = [[word for word in own if word not in in_question and word not in hedges] for own in (ours, theirs)]
     return (new[0], new[1]) if all(new) else (ours, theirs) if ours and theirs else (word_tuple(a), word_tuple(b))
 
 
@@ -345,7 +347,7 @@ _ROWS = [row.split() for row in _SPELLINGS.split("|")]
 _SPELT = {word: row[0] for row in _ROWS for word in row[1:]}
 """Numbers in words, the same for cardinals, ordinals and Roman numerals."""
 CARDINALS = {row[1]: int(row[0]) for row in _ROWS[:28]}
-CARDINALS |= {f"{row[1]} {one[1]}": int(row[0]) + int(one[0]) for row in _ROWS[20:28] for one in _ROWS[1:10]}
+CARDINALS |= {f"{row[1]} {unit[1]}": int(row[0]) + int(unit[0]) for row in _ROWS[20:28] for unit in _ROWS[1:10]}
 """Numbers in words up to ninety-nine, as `normalise` writes them."""
 
 
@@ -366,7 +368,8 @@ def _spelt_numbers(text: str) -> frozenset[str]:
     return frozenset(run.strip() for run in " ".join(spelt).split("|")) - {""}
 
 
-# -- What common words do not outweigh ---------------------------------------------------------------------------------
+# -- Differences that common words do not outweigh
+# ----------------------------------------------------------------------
 
 SCALES = word_set("hundred thousand million billion trillion dozen lakh crore")  # make another number of that before
 _COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")
@@ -405,7 +408,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             beside = shapes[max(0, i - 1) : i] + shapes[i + 1 : i + 2]
             if any(map(str.isalnum, chunk)):
                 marks.append(chunk.rstrip(".,:;"))
-            elif chunk not in ("-", "--", "\u2014", "&") or not all("aa" in one for one in beside):
+            elif chunk not in ("-", "--", "\u2014", "&") or not all("aa" in shape for shape in beside):
                 marks.append(" ".join(chunks[max(0, i - 1) : i + 2]))
             following = chunk
             continue

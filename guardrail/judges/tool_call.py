@@ -35,12 +35,12 @@ def is_canonical_call(text: str) -> bool:
 def read_calls(text: str) -> list[ToolCall] | None:
     """The calls of a text that holds one call or a list of calls as JSON; None otherwise."""
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if too_deep(found):
+    if too_deep(content):
         return None
-    calls = found if isinstance(found, list) else [found]
+    calls = content if isinstance(content, list) else [content]
     if not calls or not all(_is_call(call) for call in calls):
         return None
     return [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
@@ -67,17 +67,17 @@ class ToolCallJudge(BatchJudge):
 
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,
     "arguments": {...}}``, or a list of these; "id" and "type" do not count) is converted to that form; any other text
-    is compared as it is.
+    is compared unchanged.
 
-    Without options nothing else counts as the same. Each option declares what else does. Options are part of the spec,
-    so a threshold made with one set of options loads with that set only. A value that an option cannot read stays as it
-    is, and differs. "The same" is always equality of one form, so it is symmetric and transitive.
+    Without options nothing else counts as the same; each option allows more. Options are part of the spec, so a
+    threshold made with one set of options loads with that set only. A value that an option cannot read stays unchanged,
+    and differs. "The same" is always equality of one form, so it is symmetric and transitive.
 
     Attributes:
         numbers: A text that is a number and nothing else is read as that number, exactly: "5.00", "5" and 5 are the
             same, "1,000" is 1000. A leading zero or plus ("007", "+49170") marks an id or a telephone number, which
             stays a text.
-        decimals: Numbers with decimals are rounded to that many; whole ones stay as they are.
+        decimals: Numbers with decimals are rounded to that many; whole numbers stay unchanged.
         dates: Formats of ``strptime`` in which a text is read as a point in time, e.g. ("%Y-%m-%d", "%d.%m.%Y"). A text
             that fits several with different meanings stays a text, so 03/04 is never guessed.
         text: Case, kind of quotes, white space and a final full stop or semicolon of texts do not count, and in prose
@@ -121,7 +121,7 @@ class ToolCallJudge(BatchJudge):
     def spec(self) -> JudgeSpec:
         """Name, version and parameters: the options that are set."""
         chosen = self.arguments
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "numbers": self.numbers,
             "decimals": self.decimals,
             "dates": list(self.dates),
@@ -137,7 +137,7 @@ class ToolCallJudge(BatchJudge):
             "any_order": self.any_order,
         }
         params = {
-            name: value for name, value in given.items() if value is not None and value is not False and value != []
+            name: value for name, value in options.items() if value is not None and value is not False and value != []
         }
         # 2 reads numbers exactly, 3 compares what is not plain prose as written.
         version = 3 if self.text else 2 if self.numbers or self.decimals is not None else 1
@@ -171,8 +171,8 @@ class ToolCallJudge(BatchJudge):
         chosen = self.arguments
         if isinstance(chosen, Mapping):
             chosen = chosen.get(call.name, chosen.get("*"))
-        kept = call.arguments if chosen is None else {k: v for k, v in call.arguments.items() if k in chosen}
-        return {name: self._value(value, name) for name, value in kept.items()}
+        compared = call.arguments if chosen is None else {k: v for k, v in call.arguments.items() if k in chosen}
+        return {name: self._value(value, name) for name, value in compared.items()}
 
     def _value(self, value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -213,11 +213,11 @@ def _canonical(value: Any) -> str:
 
 def _moment(text: str, forms: Sequence[str]) -> str | None:
     """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
-    found = set()
+    moments = set()
     for form in forms:
         try:
             moment = datetime.strptime(text, form)  # noqa: DTZ007 - an offset is read where the format has one
-            found.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
+            moments.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
         except (ValueError, OverflowError):  # no such date, or in UTC before the year 1 or after 9999
             continue
-    return found.pop() if len(found) == 1 else None
+    return moments.pop() if len(moments) == 1 else None

@@ -1,4 +1,4 @@
-"""What both monitors share: the alarm, reporting it, and saving the state."""
+"""Base of both monitors: the alarm, its report, and the saved state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Alarm(Frozen):
     """An alarm of a monitor."""
 
     monitor: Literal["risk", "drift"]
-    """Which monitor raised it."""
+    """The monitor that raised it."""
     at: int
     """Number of updates at which it was raised."""
     wealth: float
@@ -38,14 +38,14 @@ class Alarm(Frozen):
     delta: float
     """Upper bound on the probability of a false alarm over the whole life of the monitor."""
     detail: str
-    """What was found, and what to do."""
+    """The finding, and the next step."""
 
 
 class Monitor:
     """Base of both monitors: reports an alarm once, saves and loads. Updates are thread-safe.
 
-    A state that already has an alarm reports it at once, because this listener has not received it yet. One that raises
-    has not received it either: it is called again at the next update.
+    A state that already has an alarm reports it at once, because this listener has not received it yet. A listener that
+    raises is called again at the next update, because it may not have acted on the alarm.
     """
 
     kind: Literal["risk", "drift"]
@@ -77,12 +77,12 @@ class Monitor:
         return target
 
     def _report(self) -> None:
-        """Report the alarm, if there is one that was not reported."""
+        """Report an alarm that was not reported yet."""
         if self._on_alarm is None or not self.alarmed:
             return
         with self._lock:
-            known, self._reported = self._reported, True
-        if known:
+            reported, self._reported = self._reported, True
+        if reported:
             return
         try:
             self._on_alarm(cast(Alarm, self.alarm))
@@ -91,7 +91,7 @@ class Monitor:
             raise
 
     def _detail(self) -> str:
-        """Text of the alarm: what was found, and what to do."""
+        """Text of the alarm: the finding, and the next step."""
         raise NotImplementedError
 
 
@@ -126,9 +126,9 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
         raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
     if isinstance(content, dict):
         content = kind.upgraded(content)
-        found = content.get("format")
+        version = content.get("format")
         required = {name for name, field in kind.model_fields.items() if field.is_required()}
-        if found in _FORMATS and required - set(content):  # of the other monitor, whose format may be another one
+        if version in _FORMATS and required - set(content):  # of the other monitor, whose format may be another one
             raise UsageError(f"{where}: not a {kind.__name__} that `save` wrote. {_WAY_OUT}")
         check_version(content.get("format"), kind.FORMAT, where, "start a new monitor")
     try:

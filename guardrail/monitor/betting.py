@@ -57,7 +57,7 @@ def amount(log_wealth: float) -> float:
 
 
 class BettingState(Frozen):
-    """What both monitors remember. Plain JSON; an update keeps only the fields this version knows."""
+    """The state of both monitors. Plain JSON; an update keeps only the fields that this version knows."""
 
     BETS: ClassVar[tuple[float, ...]]
     """The bets of the monitor, over which the money is divided."""
@@ -76,7 +76,7 @@ class BettingState(Frozen):
     peak_log_wealth: float = 0.0
     """Its largest value so far."""
     shares: tuple[tuple[float, ...], ...]
-    """How the wealth is divided over jump rates and bets; sums to 1."""
+    """The share of the wealth in each jump rate and bet; sums to 1."""
     alarmed_at: int | None = None
     """Update at which the wealth first reached 1/delta; None before that. The monitor keeps its alarm."""
 
@@ -102,7 +102,7 @@ class BettingState(Frozen):
 
     @classmethod
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Stored content in today's layout; what is in no earlier layout stays as it is."""
+        """Stored content in today's layout; content that is not in an earlier layout stays unchanged."""
         return content
 
     @property
@@ -119,7 +119,7 @@ class BettingState(Frozen):
         """Bet once or several times, one after another.
 
         Args:
-            gains: What a unit of money in each bet becomes, by time and bet; shape (T, B).
+            gains: The amount that a unit of money in each bet becomes, by time and bet; shape (T, B).
 
         Returns:
             The fields that change, and the log-wealth after each bet.

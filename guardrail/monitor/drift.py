@@ -45,8 +45,8 @@ class Grid(Frozen):
     the n + 1 gaps between the n calibration pairs.
 
     Let N_j scores of the stream be in cell j, t in all. The rank of the next pair among the n + t pairs before it is
-    uniform over n + t + 1 places whatever the earlier ranks were, because the pairs are exchangeable and never equal.
-    Cell j holds exactly gaps[j] + N_j of these places, as each pair in it splits one place into two. So
+    uniform over n + t + 1 places, independently of the earlier ranks, because the pairs are exchangeable and never
+    equal. Cell j holds exactly gaps[j] + N_j of these places, as each pair in it splits one place into two. So
 
         P(next score in cell j | all earlier cells) = (gaps[j] + N_j) / (n + 1 + t)    exactly (a Pólya urn),
 
@@ -99,16 +99,16 @@ class Grid(Frozen):
             thetas: Uniform numbers, one for each.
         """
         places = self._arrays[2] + np.array(counts or 0)
-        found = []
+        p_values = []
         for first in range(0, len(cells), _AT_ONCE):
             some = cells[first : first + _AT_ONCE]
             earlier = np.tri(len(some), k=-1, dtype=bool)  # in row t: the new scores before t
             above = places.sum() - places.cumsum()[some] + (earlier & (some > some[:, None])).sum(axis=1)
             within = places[some] + (earlier & (some == some[:, None])).sum(axis=1)
             total = places.sum() + np.arange(len(some))
-            found.append((above + thetas[first : first + _AT_ONCE] * within) / total)
+            p_values.append((above + thetas[first : first + _AT_ONCE] * within) / total)
             places = places + np.bincount(some, minlength=len(places))
-        return np.concatenate(found), places - self._arrays[2]
+        return np.concatenate(p_values), places - self._arrays[2]
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
@@ -116,7 +116,7 @@ class Grid(Frozen):
 
 
 class DriftState(BettingState):
-    """What a `DriftMonitor` remembers; of bounded size."""
+    """The state of a `DriftMonitor`; its size is bounded."""
 
     BETS = DRIFT_BETS
     FORMAT = 2
@@ -136,11 +136,13 @@ class DriftState(BettingState):
     @classmethod
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
         """As `BettingState.upgraded`. The first format had all scores (stream) and their p-values."""
-        found, p = content.get("format"), content.get("p_values")
-        if not (found is None or (type(found) is int and found == 1)):
+        version, p = content.get("format"), content.get("p_values")
+        if not (version is None or (type(version) is int and version == 1)):
             return content
-        known = p[-100:] if isinstance(p, list) and all(isinstance(one, float | int) for one in p[-100:]) else []
-        recent = sum(known) / len(known) if known else 0.5
+        latest = (
+            p[-100:] if isinstance(p, list) and all(isinstance(p_value, float | int) for p_value in p[-100:]) else []
+        )
+        recent = sum(latest) / len(latest) if latest else 0.5
         return {**content, "format": cls.FORMAT, "uncounted": content.get("stream", ()), "recent": recent}
 
     def after(self, grid: Grid, scores: Sequence[float]) -> tuple[DriftState, list[float], list[float]]:
@@ -164,8 +166,8 @@ class DriftState(BettingState):
             grid: The grid of its artifact.
             scores: The scores; default: those that the state lists.
         """
-        seen = [float(score) for score in (self.uncounted if scores is None else scores)]
-        cells = grid.cells(seen, [_uniform(self.seed, str(i))[0] for i in range(len(seen))])
+        listed = [float(score) for score in (self.uncounted if scores is None else scores)]
+        cells = grid.cells(listed, [_uniform(self.seed, str(i))[0] for i in range(len(listed))])
         counts = np.bincount(cells, minlength=len(grid.gaps)).tolist()
         return self.model_copy(update={"counts": tuple(counts), "uncounted": ()})
 
@@ -244,10 +246,10 @@ class DriftMonitor(Monitor):
             UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
-        seen = sum(state.counts) + len(state.uncounted)
-        if state.n != seen:
+        scores = sum(state.counts) + len(state.uncounted)
+        if state.n != scores:
             raise UsageError(
-                f"{path}: n is {state.n}, but there are {seen} scores. Copy the file again, or start a new monitor."
+                f"{path}: n is {state.n}, but there are {scores} scores. Copy the file again, or start a new monitor."
             )
         return cls(artifact, delta=state.delta, seed=state.seed, on_alarm=on_alarm, state=state)
 
@@ -295,9 +297,9 @@ def drift_detail(state: DriftState) -> str:
     )
 
 
-def _uniform(seed: int, what: str) -> tuple[float, float]:
+def _uniform(seed: int, name: str) -> tuple[float, float]:
     """Two independent uniform numbers in [0, 1) that depend on seed and name only, on every machine."""
-    digest = hashlib.blake2b(f"{seed}:{what}".encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53, (int.from_bytes(digest[8:], "big") >> 11) * 2.0**-53
 
 
@@ -369,7 +371,7 @@ class Reference:
 
 
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
-    """What the scores of an artifact depend on, and its calibration scores."""
+    """The parts of an artifact that its scores depend on, and its calibration scores."""
     return {
         "model": artifact.model,
         "plan": artifact.plan,

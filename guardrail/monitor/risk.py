@@ -20,7 +20,7 @@ RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
 
 
 class RiskState(BettingState):
-    """What a `RiskMonitor` remembers."""
+    """The state of a `RiskMonitor`."""
 
     BETS = RISK_BETS
 
@@ -47,7 +47,7 @@ class RiskState(BettingState):
 class RiskMonitor(Monitor):
     """Tests "the error rate among accepted answers is at most alpha" on audited accepted answers, at any time.
 
-    Null hypothesis: whatever happened before, the next accepted answer is wrong with probability at most alpha. For
+    Null hypothesis: given everything before, the next accepted answer is wrong with probability at most alpha. For
     exchangeable answers this is SCER <= alpha. With bets lambda fixed before the answer is seen, and an audit
     that happens with known probability q independently of whether the answer is wrong (given everything known before
     the audit), the gain of an audited answer with error E in {0, 1} is
@@ -177,17 +177,21 @@ class RiskMonitor(Monitor):
         return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
 
     def _detail(self) -> str:
-        found = self.interval()
-        seen = "" if found is None else f" Audits suggest {found[0]:.1%} (bounds {found[1]:.1%} to {found[2]:.1%})."
+        interval = self.interval()
+        audits = (
+            ""
+            if interval is None
+            else f" Audits suggest {interval[0]:.1%} (bounds {interval[1]:.1%} to {interval[2]:.1%})."
+        )
         return (
             f"The error rate among accepted answers exceeds the promised {self.state.alpha:.0%}: {self.state.n} audits "
-            f"refute it (false alarm probability {self.state.delta:g}).{seen} Hold answers back or switch to a "
+            f"refute it (false alarm probability {self.state.delta:g}).{audits} Hold answers back or switch to a "
             "stricter threshold, and calibrate again on recent questions."
         )
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
-    """Where ``above`` turns from true to false; ``low`` if it is never true."""
+    """The point at which ``above`` turns from true to false; ``low`` if it is never true."""
     if not above(1e-9):
         return low
     for _ in range(60):

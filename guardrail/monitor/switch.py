@@ -13,7 +13,7 @@ __all__ = ["SafetySwitch"]
 
 
 class SafetySwitch:
-    """What a guard does after an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
+    """The reaction of a guard to an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
 
     Pass it to a guard, ``Guardrail(..., switch=switch)``, and as ``on_alarm=switch.alarm`` to monitors.
 
@@ -82,5 +82,5 @@ class SafetySwitch:
         return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
 
     def reason(self) -> str:
-        """Why answers are held back; empty if they are not."""
+        """The reason why answers are held back; empty if they are not."""
         return self._alarms[-1].detail if self._alarms else ""

@@ -116,7 +116,7 @@ class ProbeReport(Frozen):
     """The findings of a probe. True and False are observed; None means that the replies do not tell."""
 
     failed: str = ""
-    """Why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
+    """The reason why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
     silent_at: int | None = None
     """Longest answer (tokens) which the model spent on thought, so that it said nothing; None if it answered."""
     samples: int = 0

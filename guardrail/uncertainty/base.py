@@ -25,7 +25,7 @@ Level = Literal["word", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must be drawn for an estimator; `guardrail.plan_for` turns it into a plan."""
+    """The data that must be drawn for an estimator; `guardrail.plan_for` turns it into a plan."""
 
     samples: bool = False
     """The n sampled responses."""
@@ -66,10 +66,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a formula sees: the sample set, and what it declared in its needs (None otherwise).
+    """The input of a formula: the sample set, and the data that it declared in its needs (None otherwise).
 
     Attributes:
-        drawn: What was drawn.
+        drawn: The sample set.
         clusters: The samples by meaning.
         primary_cluster: Cluster that the primary answer belongs to; -1 if no sample means the same.
         matrix: Similarity of samples, shape (n, n), symmetric with unit diagonal. Rows are in canonical order (sorted
@@ -98,10 +98,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class PartialEvidence:
-    """What the first m of n samples show, and how the remaining ones could still group them.
+    """The evidence of the first m of n samples, and the groupings that the other n - m samples could still cause.
 
     Attributes:
-        evidence: Of the m samples, in sample order.
+        evidence: The evidence of the m samples, in sample order.
         n: Samples in the full set; at least m.
         coarse: Cluster of each of the m samples after every merger that n - m further answers could bring about; empty
             for estimators without a judge.
@@ -126,7 +126,7 @@ _LONG = 20_000
 
 Formula: TypeAlias = Callable[[Evidence], float | Missing]
 Bounds: TypeAlias = Callable[[Formula, PartialEvidence], tuple[float, float] | Missing]
-"""The smallest and the largest score that the full set can have, or why it cannot have one."""
+"""The smallest and the largest score that the full set can have, or the reason why it cannot have a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Estimator:
         name: Name, as in `guardrail.uncertainty.list_estimators()`.
         version: Raised by any change that can move a score.
         unit: Unit of the score.
-        needs: What must be drawn.
+        needs: The data that must be drawn.
         formula: The pure function itself.
         judge: Equivalence judge, for estimators that cluster.
         clustering: How verdicts become clusters.
@@ -187,7 +187,7 @@ class Estimator:
 
     @property
     def spec(self) -> EstimatorSpec:
-        """What an artifact stores."""
+        """The identity that an artifact stores."""
         clusters = self.judge is not None
         return EstimatorSpec(
             name=self.name,
@@ -205,16 +205,16 @@ class Estimator:
 
         Rounding residue just below zero (an entropy of -1e-17) is set to 0.
         """
-        found: float | Missing
+        score: float | Missing
         try:
-            found = self.formula(evidence)
+            score = self.formula(evidence)
         except (ArithmeticError, np.linalg.LinAlgError) as error:  # an eigendecomposition need not converge
-            found = Missing(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
-        if isinstance(found, float) and not math.isfinite(found):
-            found = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {found}")
-        if isinstance(found, Missing):
-            return self.unmeasured(found.reason, found.detail)
-        value = 0.0 if -1e-9 < found <= 0 else float(found)
+            score = Missing(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
+        if isinstance(score, float) and not math.isfinite(score):
+            score = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {score}")
+        if isinstance(score, Missing):
+            return self.unmeasured(score.reason, score.detail)
+        value = 0.0 if -1e-9 < score <= 0 else float(score)
         return Uncertainty(value=value, unit=self.unit, estimator=self.name)
 
     def unmeasured(self, reason: Unmeasured, detail: str) -> Uncertainty:

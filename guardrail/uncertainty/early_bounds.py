@@ -69,22 +69,22 @@ def _is_stable(estimator: Estimator) -> bool:
 def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimator, n: int) -> PartialEvidence:
     if estimator.judge is None or evidence.clusters is None:
         return PartialEvidence(evidence, n)
-    found, m = evidence.clusters.assignment, len(evidence.clusters.assignment)
+    labels, m = evidence.clusters.assignment, len(evidence.clusters.assignment)
     if evidence.primary_cluster is not None:
-        found += (evidence.primary_cluster if evidence.primary_cluster >= 0 else m,)
+        labels += (evidence.primary_cluster if evidence.primary_cluster >= 0 else m,)
     folded = fold(answers, estimator.judge)
     can_merge = merging_of(estimator.judge)
     # A string that stands for several answers may be replaced by a smaller one with the same key. A judge that does not
     # state that its verdicts depend on the key may then judge anew: only equal keys are sure to stay together.
-    fine = found if can_merge is not None else _numbered(folded.keys)
+    fine = labels if can_merge is not None else _numbered(folded.keys)
     merges = estimator.clustering == "components" or can_merge is None
-    coarse = _merged(found, folded.keys, folded.text_of, set(folded.judged), can_merge, n - m) if merges else found
+    coarse = _merged(labels, folded.keys, folded.text_of, set(folded.judged), can_merge, n - m) if merges else labels
     own = None if evidence.primary_cluster is None else (coarse[m], fine[m])
     return PartialEvidence(evidence, n, coarse=coarse[:m], fine=fine[:m], own=own)
 
 
 def _merged(
-    found: tuple[int, ...],
+    labels: tuple[int, ...],
     keys: tuple[str, ...],
     text_of: dict[str, str],
     judged: set[str],
@@ -93,11 +93,11 @@ def _merged(
 ) -> tuple[int, ...]:
     """Clusters joined wherever a chain of further answers could join them; answers that are not judged join nothing."""
     if left == 0:
-        return found
-    root = list(range(len(found)))
+        return labels
+    root = list(range(len(labels)))
     for j, key in enumerate(keys):
         for i in range(j):
-            same = found[i] == found[j]
+            same = labels[i] == labels[j]
             if not same and keys[i] in judged and key in judged:
                 same = can_merge is None or can_merge(text_of[keys[i]], text_of[key], left)
             if same and root[i] != root[j]:
@@ -115,61 +115,62 @@ def _numbered(labels: Iterable[Hashable]) -> tuple[int, ...]:
 # -- Bounds, by what a formula reads -----------------------------------------------------------------------------------
 
 
-def by_partition(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
+def by_partition(formula: Formula, partial: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula over cluster sizes: entropy, 1 - share of the largest, number of clusters.
 
-    It must never fall when a cluster splits, and never rise when a sample moves to a larger cluster (Schur-concave).
+    The formula must never fall when a cluster splits, and never rise when a sample moves to a larger cluster
+    (Schur-concave).
     Largest: every further sample is a new meaning, and everything that can split has split. Smallest: everything
     that can merge has merged, and every further sample joins the largest cluster. Both ends are partitions, and the
     formula itself is applied to them.
     """
-    largest = max(set(given.coarse), key=given.coarse.count)
-    first = max(given.fine) + 1
+    largest = max(set(partial.coarse), key=partial.coarse.count)
+    first = max(partial.fine) + 1
     return _ends(
-        formula(_grouped(given, (*given.coarse, *[largest] * given.left))),
-        formula(_grouped(given, (*given.fine, *range(first, first + given.left)))),
+        formula(_grouped(partial, (*partial.coarse, *[largest] * partial.left))),
+        formula(_grouped(partial, (*partial.fine, *range(first, first + partial.left)))),
     )
 
 
-def by_primary(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
+def by_primary(formula: Formula, partial: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula over how many samples mean the same as the primary answer, and how alike they are to it.
 
-    It must never rise when a sample joins the primary's cluster, nor with any likeness. Smallest: everything that can
-    merge has merged, and every further sample is the primary answer again. Largest: everything that can split has
-    split, and no further sample has anything in common with it.
+    The formula must never rise when a sample joins the primary's cluster, nor with any likeness. Smallest: everything
+    that can merge has merged, and every further sample is the primary answer again. Largest: everything that can split
+    has split, and no further sample has anything in common with it.
     """
-    assert given.own is not None, "declared by the estimator"
-    alike, alone = given.own
-    other = max(*given.fine, alone) + 1
+    assert partial.own is not None, "declared by the estimator"
+    alike, alone = partial.own
+    other = max(*partial.fine, alone) + 1
     return _ends(
-        formula(_compared(given, (*given.coarse, *[alike] * given.left), alike, 1.0)),
-        formula(_compared(given, (*given.fine, *[other] * given.left), alone, 0.0)),
+        formula(_compared(partial, (*partial.coarse, *[alike] * partial.left), alike, 1.0)),
+        formula(_compared(partial, (*partial.fine, *[other] * partial.left), alone, 0.0)),
     )
 
 
-def by_pairs(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
+def by_pairs(formula: Formula, partial: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of a formula that never rises with any entry of the similarity matrix: mean pairwise dissimilarities.
 
     Pairs with a further sample have a similarity of 1 (smallest) or 0 (largest).
     """
-    seen = given.evidence.matrix
-    assert seen is not None, "declared by the estimator"
-    m = len(seen)
-    alike, unlike = np.ones((given.n, given.n)), np.eye(given.n)
-    alike[:m, :m] = unlike[:m, :m] = seen
-    return _ends(formula(replace(given.evidence, matrix=alike)), formula(replace(given.evidence, matrix=unlike)))
+    drawn = partial.evidence.matrix
+    assert drawn is not None, "declared by the estimator"
+    m = len(drawn)
+    alike, unlike = np.ones((partial.n, partial.n)), np.eye(partial.n)
+    alike[:m, :m] = unlike[:m, :m] = drawn
+    return _ends(formula(replace(partial.evidence, matrix=alike)), formula(replace(partial.evidence, matrix=unlike)))
 
 
-def _grouped(given: PartialEvidence, assignment: tuple[int, ...]) -> Evidence:
-    return replace(given.evidence, clusters=Clusters(assignment=assignment))
+def _grouped(partial: PartialEvidence, assignment: tuple[int, ...]) -> Evidence:
+    return replace(partial.evidence, clusters=Clusters(assignment=assignment))
 
 
-def _compared(given: PartialEvidence, assignment: tuple[int, ...], own: int, likeness: float) -> Evidence:
-    seen = given.evidence.likeness
+def _compared(partial: PartialEvidence, assignment: tuple[int, ...], own: int, likeness: float) -> Evidence:
+    drawn = partial.evidence.likeness
     return replace(
-        _grouped(given, assignment),
+        _grouped(partial, assignment),
         primary_cluster=own,
-        likeness=None if seen is None else (*seen, *[likeness] * given.left),
+        likeness=None if drawn is None else (*drawn, *[likeness] * partial.left),
     )
 
 

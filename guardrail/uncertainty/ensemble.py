@@ -49,7 +49,7 @@ class EnsembleParams(Frozen):
     members: tuple[Member, ...] = Field(min_length=1)
     """The members, with positive weights."""
     training: Training
-    """What it was fitted on."""
+    """The questions that it was fitted on."""
 
     @model_validator(mode="after")
     def _flat(self) -> EnsembleParams:
@@ -111,9 +111,9 @@ def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
     return [each for estimator in estimators for each in (estimator.members or (estimator,))]
 
 
-def combined(drawn: SampleSet, estimators: Sequence[Estimator], found: Sequence[Uncertainty]) -> list[Uncertainty]:
+def combined(drawn: SampleSet, estimators: Sequence[Estimator], scores: Sequence[Uncertainty]) -> list[Uncertainty]:
     """The scores of the estimators from those of `expanded(estimators)`, in order."""
-    rest = iter(found)
+    rest = iter(scores)
     return [
         _combine(drawn, estimator, [next(rest) for _ in estimator.members]) if estimator.members else next(rest)
         for estimator in estimators
@@ -123,7 +123,7 @@ def combined(drawn: SampleSet, estimators: Sequence[Estimator], found: Sequence[
 def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
     missing = [score for score in scores if score.reason is not None]
     if missing:  # a reason that depends on the question comes first: a guard never draws it again
-        score = next((one for one in missing if one.reason and one.reason.depends_on_question), missing[0])
+        score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
         return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
     return estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
 

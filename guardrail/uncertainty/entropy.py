@@ -101,7 +101,7 @@ def graded_disagreement(evidence: Evidence) -> float | Missing:
 
 
 def _votes(evidence: Evidence) -> tuple[int, int] | Missing:
-    """How many samples mean the same as the primary answer, and how many there are."""
+    """The number of samples that mean the same as the primary answer, and the number of all samples."""
     clusters = _clusters(evidence)
     if isinstance(clusters, Missing):
         return clusters
@@ -146,7 +146,7 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     return _entropy([math.fsum(weights) for weights in members.values()])
 
 
-def semantic_entropy_bounds(formula: Formula, given: PartialEvidence) -> tuple[float, float] | Missing:
+def semantic_entropy_bounds(formula: Formula, partial: PartialEvidence) -> tuple[float, float] | Missing:
     """Bounds of `semantic_entropy` in closed form: weights p(s) of further samples are unknown, anywhere in (0, 1].
 
     Let W_C be the weights of the clusters, T their sum, H their entropy, r the samples to come.
@@ -158,21 +158,21 @@ def semantic_entropy_bounds(formula: Formula, given: PartialEvidence) -> tuple[f
 
     Widened by 1e-9 for rounding.
     """
-    means = [mean_logprob(sample) for sample in given.evidence.drawn.samples]
+    means = [mean_logprob(sample) for sample in partial.evidence.drawn.samples]
     missing = next((mean for mean in means if isinstance(mean, Missing)), None)
     if missing is not None:
         return missing
     weights = [math.exp(mean) for mean in means if not isinstance(mean, Missing)]
     if min(weights) == 0.0:
-        return (0.0, math.log(given.n))  # too unlikely for a float: only the range of entropy is known
-    coarse, fine = _masses(given.coarse, weights), _masses(given.fine, weights)
-    coarse[coarse.index(max(coarse))] += given.left
+        return (0.0, math.log(partial.n))  # too unlikely for a float: only the range of entropy is known
+    coarse, fine = _masses(partial.coarse, weights), _masses(partial.fine, weights)
+    coarse[coarse.index(max(coarse))] += partial.left
     low = _entropy(coarse)
     spread, total = _entropy(fine), math.fsum(fine)
     if total <= math.exp(spread):
-        high = math.log(math.exp(spread) + given.left)
+        high = math.log(math.exp(spread) + partial.left)
     else:
-        high = _entropy([*fine, *[1.0] * given.left])
+        high = _entropy([*fine, *[1.0] * partial.left])
     return (low - 1e-9, high + 1e-9)
 
 

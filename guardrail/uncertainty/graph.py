@@ -89,12 +89,12 @@ def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[
     own, *keys = folded.keys
     others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
     rated = yield [(folded.text_of[own], folded.text_of[other]) for other in others]
-    found = {own: 1.0}
+    likeness_of = {own: 1.0}
     for other, value in zip(others, rated, strict=True):
         if value is None:
             return None
-        found[other] = checked(value)
-    return tuple(found.get(key, 0.0) for key in keys)
+        likeness_of[other] = checked(value)
+    return tuple(likeness_of.get(key, 0.0) for key in keys)
 
 
 def checked(value: float) -> float:
@@ -176,8 +176,8 @@ def eccentricity(evidence: Evidence) -> float | Missing:
     if isinstance(W, Missing):
         return W
     values, vectors = _spectrum(W)
-    kept = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
-    return round(float(np.linalg.norm(kept - kept.mean(axis=0))), _DECIMALS)
+    selected = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
+    return round(float(np.linalg.norm(selected - selected.mean(axis=0))), _DECIMALS)
 
 
 def kernel_language_entropy(evidence: Evidence) -> float | Missing:

@@ -91,7 +91,7 @@ def _contradiction(scores: EntailmentScores) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Why an item has no answer.
+    """The reason why an item has no answer.
 
     Attributes:
         detail: What went wrong.
@@ -103,7 +103,7 @@ class _Failed:
 
 
 class _Pool:
-    """What one rater was asked, and what it will be asked next."""
+    """The items that one rater has answered, and those of its next call."""
 
     def __init__(self, rater: Rater) -> None:
         self.rater = rater
@@ -121,13 +121,13 @@ class _Pool:
         self.together.append(new)
 
     def ask(self) -> None:
-        wanted, self.wanted = list(self.wanted), {}
+        pending, self.wanted = list(self.wanted), {}
         together, self.together = self.together, []
-        for start in range(0, len(wanted), BATCH):
-            part = wanted[start : start + BATCH]
+        for start in range(0, len(pending), BATCH):
+            part = pending[start : start + BATCH]
             for item, answer in zip(part, self._answers(part), strict=True):
                 self.known[item] = self._checked(answer)
-        failed = [item for item in wanted if self._raised(item)]
+        failed = [item for item in pending if self._raised(item)]
         if failed:
             self._ask_apart(failed, together)
 
@@ -183,10 +183,10 @@ class _Pool:
 
 
 def _by_question(items: Iterable[Item]) -> list[list[Item]]:
-    found: dict[str, list[Item]] = {}
+    grouped: dict[str, list[Item]] = {}
     for item in items:
-        found.setdefault(item[0], []).append(item)
-    return list(found.values())
+        grouped.setdefault(item[0], []).append(item)
+    return list(grouped.values())
 
 
 @dataclass(slots=True)

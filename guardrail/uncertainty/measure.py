@@ -134,7 +134,7 @@ class _Wants:
 
 @dataclass(slots=True)
 class _Set:
-    """A sample set in a pass: the number of each of its measurements there, or why there is none."""
+    """A sample set in a pass: the number of each of its measurements there, or the reason why it has none."""
 
     drawn: SampleSet
     answers: list[str]
@@ -194,16 +194,16 @@ class _Batch:
                     self._sets[place] = self._begun([self._chosen(whole, part, want, results) for want in self._wants])
             results = self._judging.run()
         for (whole, _), measured in zip(self._added, self._sets, strict=True):
-            found = []
-            for want, (one, gap) in zip(self._wants, measured, strict=True):
-                evidence = gap or _evidence(one, want, results)
+            scores = []
+            for want, (sample_set, gap) in zip(self._wants, measured, strict=True):
+                evidence = gap or _evidence(sample_set, want, results)
                 if isinstance(evidence, Missing):
-                    found.append(want.estimator.unmeasured(evidence.reason, evidence.detail))
+                    scores.append(want.estimator.unmeasured(evidence.reason, evidence.detail))
                 else:
                     if self._seen is not None:
                         self._seen.append(evidence)
-                    found.append(want.estimator.score(evidence))
-            yield combined(whole.drawn, estimators, found)
+                    scores.append(want.estimator.score(evidence))
+            yield combined(whole.drawn, estimators, scores)
 
     def _part(self, drawn: SampleSet) -> _Set | None:
         """The first samples, if an adaptive plan looks at them and they may mean the same."""
@@ -214,10 +214,10 @@ class _Batch:
         return part if all(part.answers) else None
 
     def _chosen(self, whole: _Set, part: _Set, want: _Wants, results: Sequence[Any]) -> tuple[_Set, int]:
-        """What an adaptive plan measures, and the number of samples it then asks for."""
+        """The set that an adaptive plan measures, and the number of samples that it then requires."""
         task = part.tasks.get(_unanimity_key(want)) if want.stops.needs.samples else None
-        found = results[task] if isinstance(task, int) else None
-        if isinstance(found, Clusters) and len(found.sizes) == 1:
+        clusters = results[task] if isinstance(task, int) else None
+        if isinstance(clusters, Clusters) and len(clusters.sizes) == 1:
             return part, len(part.answers)
         return whole, self._plan.n
 
@@ -225,43 +225,51 @@ class _Batch:
         """Begin the judgements that each estimator needs."""
         measured: _Measured = []
         problem = _unusable(chosen[0][0].drawn, self._plan) if chosen else None
-        for want, (one, n) in zip(self._wants, chosen, strict=True):
-            gap = problem or _gap(one, want.estimator, self._plan, n)
+        for want, (sample_set, n) in zip(self._wants, chosen, strict=True):
+            gap = problem or _gap(sample_set, want.estimator, self._plan, n)
             if gap is None:
-                self._begin(one, want)
-            measured.append((one, gap))
+                self._begin(sample_set, want)
+            measured.append((sample_set, gap))
         return measured
 
-    def _begin(self, one: _Set, want: _Wants) -> None:
-        estimator, question = want.estimator, one.drawn.question
-        if want.judge is not None and (key := _clusters_key(want)) not in one.tasks:
-            assert one.drawn.primary is not None  # _unusable
-            answers = [*one.answers, one.drawn.primary.comparable] if estimator.needs.primary else one.answers
+    def _begin(self, sample_set: _Set, want: _Wants) -> None:
+        estimator, question = want.estimator, sample_set.drawn.question
+        if want.judge is not None and (key := _clusters_key(want)) not in sample_set.tasks:
+            assert sample_set.drawn.primary is not None  # _unusable
+            answers = (
+                [*sample_set.answers, sample_set.drawn.primary.comparable]
+                if estimator.needs.primary
+                else sample_set.answers
+            )
             steps: Steps[Any, Any] = clustering(answers, estimator.judge, estimator.clustering)
-            one.tasks[key] = self._judging.add(want.judge, question, steps)
+            sample_set.tasks[key] = self._judging.add(want.judge, question, steps)
         if want.similarity is not None:
-            if estimator.needs.similarity and (key := _matrix_key(want)) not in one.tasks:
-                one.tasks[key] = self._judging.add(want.similarity, question, graph(one.answers, estimator.similarity))
-            if estimator.needs.likeness and (key := _likeness_key(want)) not in one.tasks:
-                assert one.drawn.primary is not None  # _unusable
-                steps = likeness(one.drawn.primary.comparable, one.answers, estimator.similarity)
-                one.tasks[key] = self._judging.add(want.similarity, question, steps)
-            if estimator.relevance is not None and (key := _relevance_key(want)) not in one.tasks:
-                one.tasks[key] = self._begin_relevance(one, want.similarity, estimator)
-        if want.entailment is not None and (key := want.entailment.key) not in one.tasks:
-            assert one.drawn.primary is not None  # _unusable
-            steps = contradictions(sentences(one.drawn.primary.comparable), one.answers)
-            one.tasks[key] = self._judging.add(want.entailment, "", steps)
+            if estimator.needs.similarity and (key := _matrix_key(want)) not in sample_set.tasks:
+                sample_set.tasks[key] = self._judging.add(
+                    want.similarity, question, graph(sample_set.answers, estimator.similarity)
+                )
+            if estimator.needs.likeness and (key := _likeness_key(want)) not in sample_set.tasks:
+                assert sample_set.drawn.primary is not None  # _unusable
+                steps = likeness(sample_set.drawn.primary.comparable, sample_set.answers, estimator.similarity)
+                sample_set.tasks[key] = self._judging.add(want.similarity, question, steps)
+            if estimator.relevance is not None and (key := _relevance_key(want)) not in sample_set.tasks:
+                sample_set.tasks[key] = self._begin_relevance(sample_set, want.similarity, estimator)
+        if want.entailment is not None and (key := want.entailment.key) not in sample_set.tasks:
+            assert sample_set.drawn.primary is not None  # _unusable
+            steps = contradictions(sentences(sample_set.drawn.primary.comparable), sample_set.answers)
+            sample_set.tasks[key] = self._judging.add(want.entailment, "", steps)
 
-    def _begin_relevance(self, one: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
+    def _begin_relevance(self, sample_set: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
         level = estimator.relevance
         assert level is not None
-        if level not in one.pieces:
-            one.pieces[level] = all_pieces(one.drawn, level)
-        own = one.pieces[level]
+        if level not in sample_set.pieces:
+            sample_set.pieces[level] = all_pieces(sample_set.drawn, level)
+        own = sample_set.pieces[level]
         if isinstance(own, Missing):
             return own
-        return self._judging.add(rater, one.drawn.question, relevance_of(one.answers, own, estimator.similarity))
+        return self._judging.add(
+            rater, sample_set.drawn.question, relevance_of(sample_set.answers, own, estimator.similarity)
+        )
 
 
 def _clusters_key(want: _Wants) -> str:
@@ -288,8 +296,8 @@ def _relevance_key(want: _Wants) -> str:
     return f"{want.similarity.key}/{want.estimator.relevance}"
 
 
-def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
-    """What the formula reads: the results of the pass, or the first reason why one is missing."""
+def _evidence(sample_set: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
+    """The input of the formula: the results of the pass, or the first reason why one is missing."""
     estimator = want.estimator
     keys = {
         "clusters": _clusters_key(want) if want.judge is not None else None,
@@ -298,28 +306,28 @@ def _evidence(one: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Mis
         "relevance": _relevance_key(want) if want.similarity is not None and estimator.relevance is not None else None,
         "contradiction": want.entailment.key if want.entailment is not None else None,
     }
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name, key in keys.items():
         if key is None:
             continue
-        task = one.tasks[key]
+        task = sample_set.tasks[key]
         result = task if isinstance(task, Missing) else results[task]
         if isinstance(result, Missing):
             return result
-        found[name] = result
-    if estimator.needs.primary and "clusters" in found:
-        *assignment, own = found["clusters"].assignment
-        found["clusters"] = found["clusters"].model_copy(update={"assignment": tuple(assignment)})
-        found["primary_cluster"] = own if own in assignment else -1
-    if "matrix" in found:
-        found["matrix"], found["rows"] = found["matrix"]
-    if "relevance" in found and estimator.relevance is not None:
-        found["pieces"] = one.pieces[estimator.relevance]
-    return Evidence(one.drawn, **found)
+        parts[name] = result
+    if estimator.needs.primary and "clusters" in parts:
+        *assignment, own = parts["clusters"].assignment
+        parts["clusters"] = parts["clusters"].model_copy(update={"assignment": tuple(assignment)})
+        parts["primary_cluster"] = own if own in assignment else -1
+    if "matrix" in parts:
+        parts["matrix"], parts["rows"] = parts["matrix"]
+    if "relevance" in parts and estimator.relevance is not None:
+        parts["pieces"] = sample_set.pieces[estimator.relevance]
+    return Evidence(sample_set.drawn, **parts)
 
 
 def _unusable(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
-    """Why nothing can be measured of a set."""
+    """The reason why a set cannot be measured, or None."""
     if drawn.problem is not None:
         return Missing(drawn.problem, drawn.problem_detail)
     if drawn.primary is None:
@@ -331,13 +339,13 @@ def _unusable(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
     return part_of_an_answer(drawn, plan) if plan.cut_off == "abstain" else None
 
 
-def _gap(one: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
-    """What the estimator needs and the set lacks, if n samples were requested."""
-    needs, drawn = estimator.needs, one.drawn
+def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
+    """The first need of the estimator that the set does not meet, if n samples were requested."""
+    needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
         if len(drawn.samples) < max(n, 2):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
-        if not all(one.answers):
+        if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     if needs.options and (drawn.options is None or drawn.options.labels != plan.options):
         read = None if drawn.options is None else drawn.options.labels

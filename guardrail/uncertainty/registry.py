@@ -64,7 +64,7 @@ def make_estimator(
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.
-        entailment: Entailment model, for estimators that look for contradictions. There is no default: without one
+        entailment: Entailment model, for estimators that look for contradictions. It has no default: without one
             they are unmeasured.
         bindings: The plan's tools and answer format, which decide the default judge.
 

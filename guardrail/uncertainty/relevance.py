@@ -1,8 +1,8 @@
 """Estimators that weigh each word or token by how much it matters to its answer: WSE and SAR.
 
 A piece matters as much as the answer changes without it. Notation: question x, n samples s_1 ... s_n, pieces w of a
-sample, g a similarity in [0, 1]. The similarity receives the question with the two texts; one that reads it (an
-embedding, a cross-encoder) prepends it to both.
+sample, g a similarity in [0, 1]. The similarity receives the question with the two texts; an embedding or a
+cross-encoder prepends it to both.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 TEMPERATURE = 0.001
-"""t of the sentence level: what similar samples add is divided by it."""
+"""t of the sentence level: the share that similar samples add is divided by it."""
 
 
 def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
-    """The pieces of an answer, with the answer as it reads without each.
+    """The pieces of an answer, each with the answer that remains without it.
 
     A piece is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
     after it, so that its neighbours stay one space apart. Tokens that share a character are one piece.
@@ -55,13 +55,13 @@ def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
         level: Size of the pieces.
 
     Returns:
-        The pieces in order, or why there are none: the tokens do not spell the answer.
+        The pieces in order, or the reason why they are missing: the tokens do not spell the answer.
     """
-    found = words(sample) if level == "word" else spans(sample)
-    if isinstance(found, Missing):
-        return found
+    extents = words(sample) if level == "word" else spans(sample)
+    if isinstance(extents, Missing):
+        return extents
     text = sample.text.strip()
-    return tuple(_piece(text, span, level) for span in found)
+    return tuple(_piece(text, span, level) for span in extents)
 
 
 def _piece(text: str, span: Span, level: Level) -> Piece:
@@ -72,16 +72,16 @@ def _piece(text: str, span: Span, level: Level) -> Piece:
 
 
 def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
-    """The pieces of every sample, or why one of them has none."""
-    found = []
+    """The pieces of every sample, or the reason why a sample has none."""
+    by_sample = []
     for sample in drawn.samples:
         if sample.tool_calls:
             return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
         own = pieces(sample, level)
         if isinstance(own, Missing):
             return own
-        found.append(own)
-    return tuple(found)
+        by_sample.append(own)
+    return tuple(by_sample)
 
 
 def relevance_of(
@@ -89,52 +89,52 @@ def relevance_of(
 ) -> Steps[float, tuple[tuple[float, ...], ...]]:
     """Similarity of each answer to itself without each of its pieces.
 
-    It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); neither is
-    asked.
+    It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); the
+    similarity is not asked about either.
     """
     identity = identity_of(similarity)
-    known: dict[tuple[str, str], float] = {}
-    asked: dict[tuple[str, str], None] = {}
+    ratings: dict[tuple[str, str], float] = {}
+    unrated: dict[tuple[str, str], None] = {}
     for answer, parts in zip(answers, own, strict=True):
         itself = identity(answer)
         for piece in parts:
             pair = (answer, piece.without)
             if not piece.without.strip():
-                known[pair] = 0.0
+                ratings[pair] = 0.0
             elif identity(piece.without) == itself:
-                known[pair] = 1.0
+                ratings[pair] = 1.0
             else:
-                asked[pair] = None
-    rated = yield list(asked)
-    for pair, value in zip(asked, rated, strict=True):
+                unrated[pair] = None
+    rated = yield list(unrated)
+    for pair, value in zip(unrated, rated, strict=True):
         if value is None:
             return None
-        known[pair] = value
+        ratings[pair] = value
     return tuple(
-        tuple(known[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
+        tuple(ratings[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
     )
 
 
-def weighted_nll(found: Sequence[Piece], likeness: Sequence[float]) -> float:
+def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
     """Relevance-weighted NLL of an answer: U = sum_w R(w) NLL(w) / sum_w R(w), R(w) = 1 - |g(x + s, x + s without w)|.
 
     Nats; a weighted mean, so between the smallest and the largest NLL of a piece. Weights are uniform if no piece
     matters (sum R = 0), and a single piece has weight 1.
 
     Args:
-        found: Pieces of the answer.
+        parts: Pieces of the answer.
         likeness: Similarity of the answer to itself without each piece.
 
     Raises:
         ValueError: The number of similarities is not that of pieces. (A score of 0 would call such an answer certain.)
     """
-    if len(found) != len(likeness):
-        raise ValueError(f"{len(found)} pieces but {len(likeness)} similarities")
+    if len(parts) != len(likeness):
+        raise ValueError(f"{len(parts)} pieces but {len(likeness)} similarities")
     matters = [1 - abs(value) for value in likeness]
     total = math.fsum(matters)
     if total <= 0:
-        return math.fsum(piece.nll for piece in found) / len(found)
-    return math.fsum(weight * piece.nll for weight, piece in zip(matters, found, strict=True)) / total
+        return math.fsum(piece.nll for piece in parts) / len(parts)
+    return math.fsum(weight * piece.nll for weight, piece in zip(matters, parts, strict=True)) / total
 
 
 def _weighted(evidence: Evidence) -> list[float] | Missing:
@@ -167,10 +167,10 @@ def _alike(evidence: Evidence) -> NDArray[np.float64] | Missing:
 
 
 def _two_level(evidence: Evidence, costs: Callable[[Evidence], list[float] | Missing]) -> float | Missing:
-    alike, found = _alike(evidence), costs(evidence)
-    if isinstance(found, Missing):
-        return found
-    return alike if isinstance(alike, Missing) else _supported(found, alike)
+    alike, own_costs = _alike(evidence), costs(evidence)
+    if isinstance(own_costs, Missing):
+        return own_costs
+    return alike if isinstance(alike, Missing) else _supported(own_costs, alike)
 
 
 def word_sequence_entropy(evidence: Evidence) -> float | Missing:
@@ -266,7 +266,7 @@ def words(sample: Sample) -> tuple[Span, ...] | Missing:
     answer's.
 
     Returns:
-        One span for each word, or why there is none.
+        One span for each word, or the reason why the words are missing.
     """
     extents = characters(sample)
     if isinstance(extents, Missing):
@@ -289,27 +289,27 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
     end.
 
     Returns:
-        One span for each token, or for each few that share a character, or why there is none.
+        One span for each token, or for each group that shares a character, or the reason why they are missing.
     """
     extents = characters(sample)
     if isinstance(extents, Missing):
         return extents
-    found: list[Span] = []
+    merged: list[Span] = []
     waiting: list[float] = []
     for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
         if start == end:
             waiting.append(-logprob)
-        elif found and start < found[-1].end:
-            last = found.pop()
-            found.append(Span(last.start, max(end, last.end), _total((last.nll, *waiting, -logprob))))
+        elif merged and start < merged[-1].end:
+            last = merged.pop()
+            merged.append(Span(last.start, max(end, last.end), _total((last.nll, *waiting, -logprob))))
             waiting = []
         else:
-            found.append(Span(start, end, _total((*waiting, -logprob))))
+            merged.append(Span(start, end, _total((*waiting, -logprob))))
             waiting = []
     if waiting:
-        last = found.pop()
-        found.append(Span(last.start, last.end, _total((last.nll, *waiting))))
-    return tuple(found)
+        last = merged.pop()
+        merged.append(Span(last.start, last.end, _total((last.nll, *waiting))))
+    return tuple(merged)
 
 
 def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
@@ -347,17 +347,17 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
 
 
 def _differing(spelled: str, text: str) -> str:
-    """Where two texts differ, without quoting them: the answer may be held back."""
+    """The place where two texts differ, without quoting them: the answer may be held back."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(spelled, text, strict=False)))
     return f"{len(spelled)} characters, it is {len(text)}, and they differ from character {same + 1} on"
 
 
 def _ends(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    found, start = [], 0
+    extents, start = [], 0
     for length in lengths:
-        found.append((start, start + length))
+        extents.append((start, start + length))
         start += length
-    return found
+    return extents
 
 
 def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
@@ -376,7 +376,7 @@ def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _total(values: Iterable[float]) -> float:
-    """Their sum; infinite, which no estimator counts as a measurement, if it is too large for a float."""
+    """The sum of values; infinite if it is too large for a float, which no estimator counts as a measurement."""
     try:
         return math.fsum(values)
     except OverflowError:

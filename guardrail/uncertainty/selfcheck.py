@@ -72,12 +72,12 @@ def sentences(text: str) -> tuple[str, ...]:
 
 
 def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
-    """How far each premise contradicts each hypothesis, shape (hypotheses, premises)."""
+    """The degree to which each premise contradicts each hypothesis, shape (hypotheses, premises)."""
     pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
-    found = yield pairs
-    if any(value is None for value in found):
+    scores = yield pairs
+    if any(value is None for value in scores):
         return None
-    return np.array(found, dtype=np.float64).reshape(len(hypotheses), len(premises))
+    return np.array(scores, dtype=np.float64).reshape(len(hypotheses), len(premises))
 
 
 def selfcheck_nli(evidence: Evidence) -> float | Missing:
@@ -89,16 +89,16 @@ def selfcheck_nli(evidence: Evidence) -> float | Missing:
     sentence first), sentences are found by rule, and the entailment model is the caller's (theirs is
     potsawee/deberta-v3-large-mnli).
     """
-    found = evidence.contradiction
-    if found is None:
+    scores = evidence.contradiction
+    if scores is None:
         return Missing(Unmeasured.JUDGE_FAILED, "no entailment model was given to look for contradictions")
-    if not found.size:
+    if not scores.size:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sentence or no sample to compare")
-    return math.fsum(found.flat) / found.size
+    return math.fsum(scores.flat) / scores.size
 
 
 def selfcheck_ngram(evidence: Evidence) -> float | Missing:
-    """How rare the rarest word of each sentence is among all answers: mean_i max_w -ln p(w). Nats, in [0, ln(T + V)].
+    """Rarity of the rarest word of each sentence among all answers: mean_i max_w -ln p(w). Nats, in [0, ln(T + V)].
 
     p(w) = (c(w) + 1) / (T + V): c counts w in the primary answer and all samples, T is the sum of counts, V the number
     of distinct words. It is not 0 for an answer of several words that all samples repeat: k equally frequent words
@@ -149,8 +149,8 @@ def support_question(question: str, sentence: str, sample: str) -> str:
 
 def ask_selfcheck(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
     """One question for each sentence and each distinct sample."""
-    asked = support_questions(drawn)
-    return [] if isinstance(asked, Missing) else [[HumanMessage(text)] for text in dict.fromkeys(asked)]
+    questions = support_questions(drawn)
+    return [] if isinstance(questions, Missing) else [[HumanMessage(text)] for text in dict.fromkeys(questions)]
 
 
 SELFCHECK_PROMPT = FollowUp("selfcheck_prompt", ask_selfcheck)
@@ -166,25 +166,25 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
     that answered is asked.
     """
     drawn = evidence.drawn
-    asked = support_questions(drawn)
-    if isinstance(asked, Missing):
-        return asked
+    questions = support_questions(drawn)
+    if isinstance(questions, Missing):
+        return questions
     replies = {reply.question: reply for reply in drawn.follow_ups.get(SELFCHECK_PROMPT.name, ())}
     against: dict[str, int] = {}
-    for text in dict.fromkeys(asked):
+    for text in dict.fromkeys(questions):
         reply = replies.get(text)
         if reply is None:
             return Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
         if reply.problem is not None or reply.primary is None:
             return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT.name}: {reply.problem_detail}")
-        said = _YES_OR_NO.match(reply.primary.text)
-        if said is None:
+        verdict = _YES_OR_NO.match(reply.primary.text)
+        if verdict is None:
             length = len(reply.primary.text)
             return Missing(
                 Unmeasured.JUDGE_FAILED, f"asked for yes or no, the model said something else, of length {length}"
             )
-        against[text] = int(said[1].lower() == "no")
-    return sum(against[text] for text in asked) / len(asked)
+        against[text] = int(verdict[1].lower() == "no")
+    return sum(against[text] for text in questions) / len(questions)
 
 
 def _words(text: str) -> list[str]:
@@ -237,11 +237,11 @@ def p_true(evidence: Evidence) -> float | Missing:
 def ask_verbalised(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
     """The prompt, the answer as the model's turn, and a question about it."""
     assert drawn.primary is not None
-    asked = HumanMessage(
+    question = HumanMessage(
         "How likely is it that your answer above is correct? Reply with a number from 0 (certainly wrong) to 100 "
         "(certainly correct) and nothing else."
     )
-    return [[*prompt, AIMessage(drawn.primary.comparable), asked]]
+    return [[*prompt, AIMessage(drawn.primary.comparable), question]]
 
 
 VERBALISED = FollowUp("verbalised", ask_verbalised)
