@@ -365,7 +365,7 @@ def _digests(row: Any) -> tuple[bytes, bytes]:
             f'{{"group":{group},"id":{name},"options":null,"question":{quoted(row.question)},'
             f'"references":[{references}]}}'
         )
-        asked = f"[{name},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
-        return sha256(spelled.encode()).digest()[:16], sha256(asked.encode()).digest()[:8]
+        spelled_asked = f"[{name},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
+        return sha256(spelled.encode()).digest()[:16], sha256(spelled_asked.encode()).digest()[:8]
     question = Question(**{name: getattr(row, name) for name in Question.model_fields})
     return row_digest(question), question_digest(question)
