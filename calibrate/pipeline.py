@@ -45,7 +45,6 @@ __all__ = [
     "fitted_hashes",
     "hashes_of_fit",
     "held_out",
-    "is_accepted",
     "looked_before",
     "part_header",
     "question_hashes",
@@ -411,12 +410,12 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
 
 
 def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> NDArray[np.bool_]:
-    """Which records the artifact's gate accepts; see `is_accepted`."""
+    """Which records the artifact's gate accepts. A record without a score is not accepted."""
     table = table_of(records)
     # A record that was not measured has the score NaN, which is not below any threshold.
     scores = table.scores(estimator)
     if artifact.segments is None:
-        return scores <= _cut(artifact.outcome)
+        return accepts(scores, _cut(artifact.outcome))
     codes, names = table.coded("group")
     cuts = np.array([_cut(artifact.outcome_in(name)) for name in names], dtype=np.float64)
     accepted: NDArray[np.bool_] = scores <= cuts[codes]
@@ -425,15 +424,6 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 
 def _cut(outcome: Feasible | Infeasible) -> float:
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
-
-
-def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
-    """Whether the artifact's gate accepts a scored record."""
-    score = record.scores.get(estimator)
-    outcome = artifact.outcome_in(record.group)
-    if not isinstance(outcome, Feasible) or score is None or score.value is None:
-        return False
-    return accepts(score.value, outcome.threshold)
 
 
 def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:

@@ -330,7 +330,7 @@ def _folds(records: Sequence[Record], groups: Groups, seed: int) -> NDArray[np.i
 
 
 def _units(records: Sequence[Record], groups: Groups) -> list[str]:
-    """Each record's unit, which folds must not cut: records with an equal question or, with clusters, an equal group."""
+    """Each record's unit, which folds keep whole: records linked by an equal question or, with clusters, by a group."""
     if groups == "cluster" and any(record.group is None for record in records):
         raise UsageError("cluster by group was asked for, but some records have no group. Leave the flag out.")
     parent: dict[str, str] = {}
