@@ -75,7 +75,7 @@ class Step(Frozen):
     """The conversation it is part of."""
 
     def to_messages(self, system: str | None) -> list[BaseMessage]:
-        """What the model is asked."""
+        """The messages that the model is asked with."""
         before: list[BaseMessage] = [] if system is None else [SystemMessage(system)]
         return [*before, *convert_to_messages(list(self.messages))]
 
@@ -97,15 +97,15 @@ def steps_of(conversation: Sequence[BaseMessage], *, group: str) -> list[Step]:
     A system message is left out: it is given when collecting.
     """
     messages = [message for message in conversation if not isinstance(message, SystemMessage)]
-    found = []
+    steps = []
     for place, message in enumerate(messages):
         if not isinstance(message, AIMessage) or place == 0:
             continue
         before: Any = convert_to_openai_messages(messages[:place])
         calls = [ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls]
         reference = canonical_calls(calls) if calls else str(message.text)
-        found.append(_step({"messages": before, "references": [reference], "group": group}, f"conversation {group}"))
-    return found
+        steps.append(_step({"messages": before, "references": [reference], "group": group}, f"conversation {group}"))
+    return steps
 
 
 def read_steps(path: str | Path) -> list[Step]:
@@ -116,12 +116,12 @@ def read_steps(path: str | Path) -> list[Step]:
 
     Raises:
         RecordError: A malformed line, or the same id twice; file and line are named.
-        UsageError: No such file, or no step in it.
+        UsageError: The file is missing, or holds no step.
     """
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
-    found: dict[str, Step] = {}
+    step_of: dict[str, Step] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip():
             continue
@@ -130,12 +130,12 @@ def read_steps(path: str | Path) -> list[Step]:
             step = _step(json.loads(line), where)
         except json.JSONDecodeError as error:
             raise RecordError(f"{where}: not JSON: {error}") from error
-        if step.id in found:
+        if step.id in step_of:
             raise RecordError(f"{where}: a step with the id {step.id!r} was there before. Remove one or give it an id.")
-        found[step.id] = step
-    if not found:
+        step_of[step.id] = step
+    if not step_of:
         raise UsageError(f"{path} holds no step.")
-    return list(found.values())
+    return list(step_of.values())
 
 
 def write_steps(path: str | Path, steps: Iterable[Step]) -> None:
@@ -211,11 +211,11 @@ def split_by_action(
         names = {call.name for call in primary.tool_calls} - set(exempt)
         for name in names if primary.tool_calls else {ANSWER}:
             parts.setdefault(name, []).append(record)
-    found = {}
+    paths = {}
     for name, records in sorted(parts.items()):
-        found[name] = Path(folder or path.parent) / f"{path.name.split('.')[0]}.{name}.jsonl"
-        write_records(found[name], part_header(file.header, records), records)
-    return found
+        paths[name] = Path(folder or path.parent) / f"{path.name.split('.')[0]}.{name}.jsonl"
+        write_records(paths[name], part_header(file.header, records), records)
+    return paths
 
 
 def fit_action(
@@ -240,10 +240,10 @@ def fit_action(
         groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
             independent.
     """
-    wanted = correctness or ToolCalls()
+    correctness_rule = correctness or ToolCalls()
     file = score_records(read_records(path), [estimator])
-    labelled = tuple(label_records(file.records, wanted))
-    write_records(path, file.header.model_copy(update={"correctness": wanted.spec}), labelled)
+    labelled = tuple(label_records(file.records, correctness_rule))
+    write_records(path, file.header.model_copy(update={"correctness": correctness_rule.spec}), labelled)
     return fit_artifact(path, estimator=estimator_key(estimator), alpha=alpha, rule=rule, delta=delta, groups=groups)
 
 
@@ -258,10 +258,14 @@ def _step(row: Any, where: str) -> Step:
         raise RecordError(f"{where}: field 'messages': {error}") from error
     if any(isinstance(message, SystemMessage) for message in messages):
         raise RecordError(f"{where}: field 'messages': a system message is given when collecting; leave it out here")
-    given = row.get("references")
-    listed = given if isinstance(given, list) and not _is_calls(given) else [given]
-    rejected = tuple(_reference(one, where) for one in row.get("rejected") or ())
-    references = () if rejected and not given else tuple(_reference(one, where) for one in listed)
+    references_given = row.get("references")
+    listed = (
+        references_given
+        if isinstance(references_given, list) and not _is_calls(references_given)
+        else [references_given]
+    )
+    rejected = tuple(_reference(value, where) for value in row.get("rejected") or ())
+    references = () if rejected and not references_given else tuple(_reference(value, where) for value in listed)
     group = row.get("group")
     named = row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)
     return Step(
@@ -274,7 +278,7 @@ def _step(row: Any, where: str) -> Step:
 
 
 def _is_calls(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(one, dict) for one in value) and read_calls(json.dumps(value)) is not None
+    return bool(value) and all(isinstance(item, dict) for item in value) and read_calls(json.dumps(value)) is not None
 
 
 def _reference(value: Any, where: str) -> str:

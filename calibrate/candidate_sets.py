@@ -46,14 +46,14 @@ class Judged:
 
     @property
     def score(self) -> float:
-        """Least score among the acceptable answers; infinite where there is none."""
+        """Least score among the acceptable answers; infinite without an acceptable answer."""
         scores = ranked([share for _, share in shown_answers(self.verdict)])
         return min((s for s, good in zip(scores, self.acceptable, strict=True) if good), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How a rule did on questions.
+    """Coverage and size of a rule's sets on some questions.
 
     Attributes:
         n: Questions.
@@ -100,8 +100,8 @@ def judge_candidates(
     drawn = [(record, verdict) for record, verdict in found_verdicts if not cut_short(verdict)]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.
-    found = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
-    answers = iter(found)
+    labelled = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
+    answers = iter(labelled)
     judged: list[Judged] = []
     for record, verdict in drawn:
         labels = [next(answers).correct for _ in shown_answers(verdict)]
@@ -111,7 +111,7 @@ def judge_candidates(
 
 
 def _as_drawn(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator) -> SampleSet:
-    """What a guard would have drawn: an adaptive plan stops where the first samples agree."""
+    """The samples that a guard would have drawn: an adaptive plan stops where the first samples agree."""
     part, _ = adaptive_subset(drawn, estimator, artifact.plan)
     saved = len(drawn.samples) - len(part.samples)
     return part.model_copy(update={"cost": part.cost.model_copy(update={"saved": saved})}) if saved else part
@@ -139,15 +139,15 @@ def fit_candidates(
     """
     check_open_unit("epsilon", epsilon)
     check_open_unit("delta", delta)
-    scores = [one.score for one in judged if population == "all" or not one.accepted]
+    scores = [question.score for question in judged if population == "all" or not question.accepted]
     if not scores:
         raise UsageError(f"no {population.replace('_', ' ')} question among {len(judged)}: nothing to calibrate on.")
     missing = scores.count(math.inf)
-    found = quantile(scores, epsilon, delta)
+    limit = quantile(scores, epsilon, delta)
     return CandidateRule(
         artifact=artifact.digest,
         epsilon=epsilon,
-        quantile=None if math.isinf(found) else found,
+        quantile=None if math.isinf(limit) else limit,
         n=len(scores),
         n_without=missing,
         attainable=clopper_pearson_upper(missing, len(scores), delta),
@@ -174,12 +174,14 @@ def evaluate_candidates(judged: Sequence[Judged], rule: CandidateRule) -> Covera
     Raises:
         UsageError: No question of the rule's population.
     """
-    chosen = [one for one in judged if rule.population == "all" or not one.accepted]
+    chosen = [question for question in judged if rule.population == "all" or not question.accepted]
     if not chosen:
         raise UsageError(f"no question of the rule's population ({rule.population}) among {len(judged)}.")
     limit = math.inf if rule.quantile is None else rule.quantile
-    sizes = [sum(s <= limit for s in ranked([share for _, share in shown_answers(one.verdict)])) for one in chosen]
-    every = sum(len(one.acceptable) for one in chosen)
+    sizes = [
+        sum(s <= limit for s in ranked([share for _, share in shown_answers(question.verdict)])) for question in chosen
+    ]
+    every = sum(len(question.acceptable) for question in chosen)
     # Everything is shown where the quantile is infinite; a question without an acceptable answer is missed even then.
-    covered = sum(not math.isinf(one.score) and one.score <= limit for one in chosen)
+    covered = sum(not math.isinf(question.score) and question.score <= limit for question in chosen)
     return Coverage(len(chosen), covered / len(chosen), sum(sizes) / len(chosen), every / len(chosen))

@@ -76,15 +76,15 @@ def fit_cascade(
         UsageError: Files of different questions, prompts or labelling rules; both sides are named.
     """
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
-    found = matched(files, estimators, groups=groups, part=part)
-    outcome = fit_stages(found.uncertainty, found.error, alpha=alpha, rule=rule, delta=delta, price=price)
-    certificate = fit_stages(found.uncertainty, found.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
-    kept = set(found.ids)
+    pool = matched(files, estimators, groups=groups, part=part)
+    outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
+    certificate = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
+    used_ids = set(pool.ids)
     stages = []
     for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
-        used = [record for record in file.records if record.id in kept]
+        used = [record for record in file.records if record.id in used_ids]
         single = fit_artifact(file, estimator=key, alpha=alpha, part=used)
-        stages.append(_stage(single, outcome, certificate, stage, found.uncertainty[:, stage]))
+        stages.append(_stage(single, outcome, certificate, stage, pool.uncertainty[:, stage]))
     return CascadeArtifact(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         stages=tuple(stages),
@@ -122,10 +122,10 @@ def matched(
                 "about the others. Label questions from all scores: calibrate sample --reach 1."
             )
     chosen = one_per_cluster(first.records) if groups == "cluster" else first.records
-    wanted = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
+    chosen_ids = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
     by_id = [{record.id: record for record in file.records} for file in files]
     ids, scores, errors = [], [], []
-    for name in (record.id for record in first.records if record.id in wanted):
+    for name in (record.id for record in first.records if record.id in chosen_ids):
         row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
         if None in wrong or not any(math.isfinite(value) for value in values):

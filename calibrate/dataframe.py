@@ -47,7 +47,7 @@ class Records:
         notes: What a reader of the records should know.
 
     Attributes:
-        file: The records as they are now, a frozen value.
+        file: The present records, a frozen value.
         artifact: What `fit` made last; None before it, and after new scores or labels.
         notes: What a reader of the records should know.
     """
@@ -85,14 +85,14 @@ class Records:
         """Measure the uncertainty of every record; no model is called, unless a judge is one.
 
         Args:
-            *estimators: Names as for ``calibrate score --estimator``, or estimators. Default: every one that the
+            *estimators: Names as for ``calibrate score --estimator``, or estimators. Default: all that the
                 records support.
 
         Raises:
             UsageError: An unknown name, or nothing can be measured on these records.
         """
-        made = [parse_estimator(each) if isinstance(each, str) else each for each in estimators]
-        self.file = score_records(self.file, made or supported(self.file.header.plan))
+        computed = [parse_estimator(each) if isinstance(each, str) else each for each in estimators]
+        self.file = score_records(self.file, computed or supported(self.file.header.plan))
         self.artifact = None
         return self
 
@@ -268,8 +268,8 @@ class Records:
     def _key(self, estimator: str | None, artifact: CalibrationArtifact | None = None) -> str:
         """The scores that are named, else those of the artifact, else the default."""
         artifact = artifact or self.artifact
-        known = {} if artifact is None or estimator is not None else self.file.header.estimators
-        fitted = [key for key, spec in known.items() if artifact is not None and spec == artifact.estimator]
+        specs = {} if artifact is None or estimator is not None else self.file.header.estimators
+        fitted = [key for key, spec in specs.items() if artifact is not None and spec == artifact.estimator]
         return fitted[0] if fitted else key_of(self.file, estimator)
 
     def _unchosen(self) -> RecordTable:
@@ -323,7 +323,7 @@ def from_frame(
         The records, in the order of the rows.
 
     Raises:
-        UsageError: No such column, a lazy frame, no rows, or several models.
+        UsageError: A missing column, a lazy frame, no rows, or several models.
         RecordError: A malformed row, named by its number from 1.
         MissingDependencyError: narwhals is not installed (extra "calibrate").
     """
@@ -347,11 +347,11 @@ def from_frame(
         )
     if model is not None:
         columns["model"] = (model,) if isinstance(model, str) else ()
-    given = [score] if isinstance(score, str | ScoreColumn) else score
-    scores = tuple(ScoreColumn(name=one, column=one) if isinstance(one, str) else one for one in given)
-    made = replace(settings, columns=ColumnMap(columns, scores))
+    listed_scores = [score] if isinstance(score, str | ScoreColumn) else score
+    scores = tuple(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in listed_scores)
+    mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
-    imported = import_rows(numbered, made, name="frame")
+    imported = import_rows(numbered, mapped, name="frame")
     file = imported.file
     if model is not None and not isinstance(model, str):
         identity = model if isinstance(model, ModelIdentity) else identify(model)

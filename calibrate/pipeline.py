@@ -45,7 +45,6 @@ __all__ = [
     "fitted_hashes",
     "hashes_of_fit",
     "held_out",
-    "is_accepted",
     "looked_before",
     "part_header",
     "question_hashes",
@@ -63,7 +62,7 @@ CERTIFICATE_DELTA = 0.1
 
 
 class GateCounts(Frozen):
-    """What a gate did on labelled questions it was not fitted on. Intervals are 95 % Clopper-Pearson."""
+    """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson."""
 
     n: int
     """Labelled test questions. Those that could not be measured are among them, as abstentions."""
@@ -156,7 +155,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
-    kept = used.take(used.usable(estimator))
+    usable = used.take(used.usable(estimator))
     spec = header.estimators.get(estimator)
     if spec is None:
         raise UsageError(
@@ -178,17 +177,17 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, kept, scored),
+        data=_fingerprint(file, used, usable, scored),
         outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked)),
         certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(kept),
+        turns=_turns(usable),
         reach=reach,
         looks=looked,
         choice=choice,
     )
-    return artifact if by is None else with_segments(artifact, kept.groups, by)
+    return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
 def refit(
@@ -200,8 +199,8 @@ def refit(
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
-    `CalibrationArtifact.at` calls this. What is not given stays as it was; the rule's options are its defaults. Of
-    several declared looks, the artifact's spends its part of a delta that is given. A custom rule must be given
+    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; the rule's options are its defaults.
+    Of several declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed
     again: the artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
@@ -252,7 +251,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
         UsageError: Another model, prompt, plan, estimator or correctness rule; both sides are named.
     """
     header = file.header
-    found = artifact.model.differences(header.model)
+    differences = artifact.model.differences(header.model)
     spec = header.estimators.get(estimator)
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
@@ -260,9 +259,9 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
         ("plan", artifact.plan, _narrowed(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]
-    found += [f"{name}: artifact {ours!r}, records {theirs!r}" for name, ours, theirs in sides if ours != theirs]
-    if found:
-        listed = "\n  ".join(found)
+    differences += [f"{name}: artifact {ours!r}, records {theirs!r}" for name, ours, theirs in sides if ours != theirs]
+    if differences:
+        listed = "\n  ".join(differences)
         raise UsageError(
             f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
             "right scores with --estimator."
@@ -281,7 +280,7 @@ def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
 
 
 def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> GateCounts:
-    """What the artifact's gate does on labelled records. Records without a label are left out.
+    """Counts of the artifact's gate on labelled records. Records without a label are left out.
 
     Raises:
         UsageError: No record has a label, or the estimator was chosen on some of them.
@@ -372,8 +371,8 @@ def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
 
 def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
     """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
-    known = hashes_of_fit(artifact)
-    return known[among(known, np.sort(question_hashes(records)))]
+    hashes = hashes_of_fit(artifact)
+    return hashes[among(hashes, np.sort(question_hashes(records)))]
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
@@ -384,11 +383,11 @@ def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what
     Raises:
         UsageError: Naming how many there are.
     """
-    known = hashes_of_fit(artifact)
-    if not known.size:
+    fitted = hashes_of_fit(artifact)
+    if not fitted.size:
         return
     table = table_of(records)
-    shared = table.take(among(table.question_hashes(), known))
+    shared = table.take(among(table.question_hashes(), fitted))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -411,12 +410,12 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
 
 
 def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> NDArray[np.bool_]:
-    """Which records the artifact's gate accepts; see `is_accepted`."""
+    """Which records the artifact's gate accepts. A record without a score is not accepted."""
     table = table_of(records)
     # A record that was not measured has the score NaN, which is not below any threshold.
     scores = table.scores(estimator)
     if artifact.segments is None:
-        return scores <= _cut(artifact.outcome)
+        return accepts(scores, _cut(artifact.outcome))
     codes, names = table.coded("group")
     cuts = np.array([_cut(artifact.outcome_in(name)) for name in names], dtype=np.float64)
     accepted: NDArray[np.bool_] = scores <= cuts[codes]
@@ -427,17 +426,8 @@ def _cut(outcome: Feasible | Infeasible) -> float:
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
-def is_accepted(artifact: CalibrationArtifact, record: Record, estimator: str) -> bool:
-    """Whether the artifact's gate accepts a scored record."""
-    score = record.scores.get(estimator)
-    outcome = artifact.outcome_in(record.group)
-    if not isinstance(outcome, Feasible) or score is None or score.value is None:
-        return False
-    return accepts(score.value, outcome.threshold)
-
-
 def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:
-    """What a look spends of the failure probability; all of it where no looks were declared."""
+    """The part of the failure probability that a look spends; all of it if no looks were declared."""
     if looks is None or not rule_named(rule).uses_delta:
         return delta
     return looks.part_of(DEFAULT_DELTA if delta is None else delta)
@@ -460,7 +450,7 @@ def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -
 
 
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
-    """What run time has to draw for this one estimator: a collection may have drawn more, for others.
+    """The plan that run time needs for this one estimator: a collection may have drawn more, for others.
 
     Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
@@ -476,10 +466,10 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
-def _fingerprint(file: RecordFile, used: RecordTable, kept: RecordTable, scored: Scored) -> DataFingerprint:
+def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=kept.fingerprint(),
+        sha256=usable.fingerprint(),
         version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
@@ -496,11 +486,11 @@ def _cut_off(used: RecordTable) -> int | None:
     return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def _turns(kept: RecordTable) -> tuple[str, ...] | None:
+def _turns(usable: RecordTable) -> tuple[str, ...] | None:
     """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
-    names = kept.coded("turns")[1]
-    known = sorted(turns for turns in names if turns is not None)
-    return tuple(known) if known and len(known) == len(names) else None
+    names = usable.coded("turns")[1]
+    distinct = sorted(turns for turns in names if turns is not None)
+    return tuple(distinct) if distinct and len(distinct) == len(names) else None
 
 
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:

@@ -1,8 +1,8 @@
 """A threshold from many answers labelled by a judge and a random few labelled by people.
 
 Prediction-powered inference (Angelopoulos et al., Science 2023; power tuning: arXiv 2311.01453): the judge's error rate
-on everything, corrected by how judge and people differ on the sample. A judge that agrees narrows the bound; one that
-errs costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
+on everything, corrected by how judge and people differ on the sample. A judge that agrees narrows the bound; a judge
+that errs costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ def artifact_with_people(
     check_labelled_part(file, file.records, estimator)
     if estimator in file.header.estimators:
         refuse_overlap(file.header.estimators[estimator], file.records)
-    given = RecordFile(
+    labelled = RecordFile(
         file.path,
         file.header.model_copy(update={"correctness": labels.spec}),
         tuple(record for record in apply_labels(file.records, labels) if record.correct is not None),
     )
-    sample = RecordFile(given.path, part_header(given.header, given.records), given.records)
+    sample = RecordFile(labelled.path, part_header(labelled.header, labelled.records), labelled.records)
     people = [None if name not in labels.correct else int(not labels.correct[name]) for name in pool.ids]
     outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=delta)
     used = set(pool.ids)
@@ -195,10 +195,10 @@ def _walk(
     threshold = passed = None
     for cut in _cuts(scores):
         below = scores <= cut
-        seen = below & sampled
-        if np.count_nonzero(seen) < fewest:
+        judged = below & sampled
+        if np.count_nonzero(judged) < fewest:
             continue
-        bound = rate_bound(people[below[sampled]], judge[seen], judge[below & ~sampled], delta)
+        bound = rate_bound(people[below[sampled]], judge[judged], judge[below & ~sampled], delta)
         if bound.upper > alpha:
             return _Tested(fewest, threshold, passed, bound)
         threshold, passed = float(cut), bound
@@ -246,8 +246,8 @@ def _outcome(
     if tested.threshold is None:
         reason, detail = _why(tested, people.size, alpha)
         return Infeasible(reason=reason, detail=detail, **common)
-    taken = scores[sampled] <= tested.threshold
-    k, errors = int(np.count_nonzero(taken)), int(people[taken].sum())
+    accepted = scores[sampled] <= tested.threshold
+    k, errors = int(np.count_nonzero(accepted)), int(people[accepted].sum())
     return Feasible(
         threshold=tested.threshold,
         n_accepted=k,

@@ -71,7 +71,7 @@ AHEAD = 64
 
 _LOOPBACK = {
     # `_node_ip_address="127.0.0.1"` alone is replaced by the machine's address, and every interface is listened on.
-    # Where this variable forbids clusters, Ray leaves it as it is. It is internal: Ray is pinned, and a test looks.
+    # Where this variable forbids clusters, Ray keeps the address. It is internal: Ray is pinned, and a test looks.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -93,9 +93,9 @@ class _Cluster:
     patience: float
 
     def resources(self) -> dict[str, float]:
-        """What all nodes have together."""
-        found: dict[str, float] = self.ray.cluster_resources()
-        return found
+        """Resources of all nodes together."""
+        total: dict[str, float] = self.ray.cluster_resources()
+        return total
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
@@ -103,10 +103,10 @@ class _Cluster:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def wait(self, running: Collection[Any], asks: Mapping[str, float]) -> list[Any]:
-        """What is done, at least one; says why there is nothing for long.
+        """The finished tasks, at least one; reports a reason if none finishes for long.
 
         Args:
-            running: What is waited for.
+            running: The tasks to wait for.
             asks: Resources that each of them needs.
         """
         while True:
@@ -118,7 +118,7 @@ class _Cluster:
     def stall(self, asks: Mapping[str, float]) -> str:
         """Why nothing was done for so long: resources asked for, against those that are there."""
         free, each = self.ray.available_resources(), [node["Resources"] for node in self.nodes]
-        wanted = " and ".join(f"{number:g} {name}" for name, number in asks.items())
+        asked_for = " and ".join(f"{number:g} {name}" for name, number in asks.items())
         there = ", ".join(f"{self.resources().get(n, 0):g} {n} ({free.get(n, 0):g} free)" for n in asks)
         fits = any(all(node.get(name, 0) >= number for name, number in asks.items()) for node in each)
         cause = (
@@ -127,12 +127,12 @@ class _Cluster:
             else "No node has that much, so it waits until one joins. Add such a node, or stop the command."
         )
         return (
-            f"Nothing was done for {self.patience:g} s. Each task asks for {wanted}; {len(each)} nodes have {there}. "
-            f"{cause}"
+            f"Nothing was done for {self.patience:g} s. Each task asks for {asked_for}; {len(each)} nodes have "
+            f"{there}. {cause}"
         )
 
     def result(self, reference: Any) -> Any:
-        """What a task returned.
+        """The value that a task returned.
 
         Raises:
             GuardrailError: The error that it raised.
@@ -173,7 +173,7 @@ def _seen(path: str) -> tuple[str, str]:
 
 @contextmanager
 def _connected(address: str | None, say: Callable[[str], None], patience: float) -> Iterator[_Cluster]:
-    """Ray: that of the process if it has one, the cluster at an address, or one that lives until the end.
+    """Ray: that of the process if it has one, the cluster at an address, or a Ray that lives until the end.
 
     Raises:
         UsageError: Ray was imported too early to be kept on the loopback interface, or does not start.
@@ -228,7 +228,7 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _RayJob:
-    """What is the same for all parts."""
+    """Settings that all parts share."""
 
     name: str
     source: Path
@@ -267,7 +267,7 @@ def score_on_ray(
 
     Raises:
         UsageError: As `score_file`; or the nodes do not see the same file, or the source changed meanwhile.
-        RecordError: A malformed line, or an id that is there twice. The target is as it was.
+        RecordError: A malformed line, or an id that occurs twice. The target stays unchanged.
         GuardrailError: A part ended its process again and again.
     """
     source, target = Path(source).absolute(), Path(target).absolute()
@@ -297,10 +297,10 @@ def score_on_ray(
                 if address is not None:
                     cluster.refuse_strangers(source)
                 folder.mkdir(exist_ok=True)
-                for found in _score_parts(
+                for n_scored in _score_parts(
                     cluster, job, {number: (parts[number], files[number]) for number in left}, models
                 ):
-                    done += found
+                    done += n_scored
                     progress(done, max(done, total), f"{len(cluster.nodes)} nodes" if address else "")
         if _state(source) != state:
             raise UsageError(f"{source} was changed while it was scored. Run the same command again.")
@@ -313,7 +313,7 @@ def score_on_ray(
 def _score_parts(
     cluster: _Cluster, job: _RayJob, parts: Mapping[int, tuple[Spans, Path]], models: bool
 ) -> Iterator[int]:
-    """The number of records of each part that is done, as they are done."""
+    """The number of records of each part, as soon as the part is done."""
     asks: dict[str, float] = {"CPU": 1}
     if models and cluster.resources().get("GPU"):
         asks["GPU"] = 1  # one process for each device: models of two would share its memory
@@ -365,11 +365,11 @@ def _score_part(job: _RayJob, spans: Spans, file: Path) -> int:
 
 
 def _state(path: Path) -> list[Any]:
-    """What tells a file from a changed version of itself without reading all of it."""
-    found = path.stat()
+    """Facts that tell a file from a changed version of itself without reading all of it."""
+    status = path.stat()
     with path.open("rb") as stream:
-        stream.seek(max(0, found.st_size - 4096))
-        return [str(path), found.st_size, found.st_mtime_ns, sha256_hex(stream.read())]
+        stream.seek(max(0, status.st_size - 4096))
+        return [str(path), status.st_size, status.st_mtime_ns, sha256_hex(stream.read())]
 
 
 def _ranges(path: Path, start: int, size: int) -> tuple[list[Spans], None]:
@@ -404,7 +404,7 @@ def _buckets(path: Path, start: int, size: int) -> tuple[list[Spans], array[int]
                 spans[bucket].append((start, stop))
                 order.append(bucket)
             start = stop
-    return [tuple(one) for one in spans], order
+    return [tuple(spans_of) for spans_of in spans], order
 
 
 def _merged(files: Sequence[Path], order: array[int] | None) -> Iterator[bytes]:
@@ -428,7 +428,7 @@ class _Score:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What is read of a scored record; the rest is not decoded."""
+    """Fields of a scored record that are decoded."""
 
     id: str
     scores: dict[str, _Score]
@@ -437,16 +437,16 @@ class _Line:
 def _summarised(lines: Iterator[bytes], source: Path, summary: ScoreSummary) -> Iterator[bytes]:
     """The lines, once each id is known to be there once and the scores were counted."""
     decoder = require("msgspec", extra="ray").json.Decoder(_Line)
-    seen: dict[str, int] = {}
+    number_of: dict[str, int] = {}
     for line in filter(None, lines):
-        found = decoder.decode(line)
-        if found.id in seen:
+        entry = decoder.decode(line)
+        if entry.id in number_of:
             raise RecordError(
-                f"{source}: field 'id': got {found.id!r} in record {len(seen) + 1}, which is already in record "
-                f"{seen[found.id]}. Every question has one record: remove one of the two lines."
+                f"{source}: field 'id': got {entry.id!r} in record {len(number_of) + 1}, which is already in record "
+                f"{number_of[entry.id]}. Every question has one record: remove one of the two lines."
             )
-        seen[found.id] = len(seen) + 1
-        summary.add({key: (one.value, one.reason) for key, one in found.scores.items()})
+        number_of[entry.id] = len(number_of) + 1
+        summary.add({key: (score.value, score.reason) for key, score in entry.scores.items()})
         yield line
 
 
@@ -501,12 +501,12 @@ class RayCollector:
             )
         path = path.absolute()
         self._folder = path.with_name(f".{path.name}.shards")
-        wanted = {question.id for question in drawing.questions}
-        known: dict[str, Record] = {}
+        ids = {question.id for question in drawing.questions}
+        waiting: dict[str, Record] = {}
         for shard in sorted(self._folder.glob("*.jsonl")):
-            known.update(
+            waiting.update(
                 (id, record)
-                for id, record in _in_shard(shard, header, wanted - known.keys()).items()
+                for id, record in _in_shard(shard, header, ids - waiting.keys()).items()
                 if not record.may_be_drawn_again
             )
         batches = [drawing.questions[at : at + BATCH] for at in range(0, len(drawing.questions), BATCH)]
@@ -515,7 +515,7 @@ class RayCollector:
                 if self._address is not None:
                     cluster.refuse_strangers(path)
                 self._folder.mkdir(exist_ok=True)
-                yield from self._asked(cluster, drawing, header, batches, known)
+                yield from self._asked(cluster, drawing, header, batches, waiting)
         self.forget()
 
     def forget(self) -> None:
@@ -529,7 +529,7 @@ class RayCollector:
         drawing: Drawing,
         header: RecordHeader,
         batches: Sequence[Sequence[Question]],
-        known: dict[str, Record],
+        waiting: dict[str, Record],
     ) -> Iterator[list[Record]]:
         """The batches in their order; ``known`` holds what waits for its place."""
         count = min(self._actors or max(2, len(cluster.nodes)), self._calls or len(batches), len(batches))
@@ -540,35 +540,37 @@ class RayCollector:
         def started(place: int) -> tuple[Any, Path]:
             shard = Path(self._folder or "", f"{uuid4().hex}.jsonl")  # a new one each time: a torn line stays the last
             share = calls // count + (place < calls % count)
-            asked = (drawing.plan, drawing.prompt, drawing.messages)
-            return kind.remote(self._model, asked, share, shard, header), shard
+            settings = (drawing.plan, drawing.prompt, drawing.messages)
+            return kind.remote(self._model, settings, share, shard, header), shard
 
         actors = [started(place) for place in range(count)]
         # A reply, too, is lost with its node, although the answers in it are in the shard.
-        gone = (cluster.ray.exceptions.RayActorError, cluster.ray.exceptions.ObjectLostError)
+        lost_errors = (cluster.ray.exceptions.RayActorError, cluster.ray.exceptions.ObjectLostError)
         running: dict[Any, tuple[int, int, Path]] = {}
         left, following, lost = deque(range(len(batches))), 0, 0
         try:
             while True:
-                while following < len(batches) and all(question.id in known for question in batches[following]):
-                    yield [known.pop(question.id) for question in batches[following]]
+                while following < len(batches) and all(question.id in waiting for question in batches[following]):
+                    yield [waiting.pop(question.id) for question in batches[following]]
                     following += 1
                 if following == len(batches):
                     return
                 while left and left[0] < following + AHEAD and len(running) < 2 * count:
                     number = left.popleft()
-                    asked = [question for question in batches[number] if question.id not in known]
-                    if asked:
-                        place = min(range(count), key=lambda one: sum(busy == one for _, busy, _ in running.values()))
+                    questions = [question for question in batches[number] if question.id not in waiting]
+                    if questions:
+                        place = min(
+                            range(count), key=lambda actor: sum(busy == actor for _, busy, _ in running.values())
+                        )
                         actor, shard = actors[place]
-                        running[actor.ask.remote(asked)] = number, place, shard
+                        running[actor.ask.remote(questions)] = number, place, shard
                 for reference in cluster.wait(running, {"CPU": 0.25}) if running else ():
                     number, place, shard = running.pop(reference)
                     try:
-                        known.update((record.id, record) for record in cluster.result(reference))
+                        waiting.update((record.id, record) for record in cluster.result(reference))
                         lost = 0
-                    except gone as error:
-                        known.update(_in_shard(shard, header, {question.id for question in batches[number]}))
+                    except lost_errors as error:
+                        waiting.update(_in_shard(shard, header, {question.id for question in batches[number]}))
                         left.appendleft(number)
                         if actors[place][1] == shard:
                             lost += 1
@@ -587,12 +589,12 @@ class _Asker:
     def __init__(
         self,
         model: Callable[[], BaseChatModel],
-        asked: tuple[SamplingPlan, PromptWrapping, Mapping[str, Sequence[BaseMessage]]],
+        settings: tuple[SamplingPlan, PromptWrapping, Mapping[str, Sequence[BaseMessage]]],
         calls: int,
         shard: Path,
         header: RecordHeader,
     ) -> None:
-        self._drawing = Drawing((), model(), *asked)
+        self._drawing = Drawing((), model(), *settings)
         self._each = min(self._drawing.plan.n + 1, calls)
         self._places = asyncio.Semaphore(max(1, calls // self._each))
         replace_lines(shard, header, ())
@@ -609,7 +611,7 @@ class _Asker:
             return record
 
 
-def _in_shard(path: Path, header: RecordHeader, wanted: Collection[str]) -> dict[str, Record]:
+def _in_shard(path: Path, header: RecordHeader, ids: Collection[str]) -> dict[str, Record]:
     """The records of some questions in a shard.
 
     Raises:
@@ -620,4 +622,4 @@ def _in_shard(path: Path, header: RecordHeader, wanted: Collection[str]) -> dict
     with path.open("rb") as stream:
         reader = RecordReader(path, stream)
         refuse_other_collection(path, reader.header, header)
-        return {record.id: record for record in reader if record.id in wanted}
+        return {record.id: record for record in reader if record.id in ids}

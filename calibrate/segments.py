@@ -27,7 +27,7 @@ __all__ = ["BySegment", "SegmentRow", "segment_rows", "with_segments"]
 
 @dataclass(frozen=True, slots=True)
 class BySegment:
-    """How a threshold for each segment is fitted.
+    """Settings of a fit with a threshold for each segment.
 
     Attributes:
         share: "together": every certificate spends delta divided by the number of thresholds, so that all of them hold
@@ -97,18 +97,18 @@ def with_segments(
         "questions that were drawn within reach": artifact.reach,
         "one of several looks": artifact.looks,
     }
-    for what, given in refused.items():
-        if given is not None:
-            raise UsageError(f"a threshold for each segment cannot be fitted on {what}. Leave out one of the two.")
+    for reason, value in refused.items():
+        if value is not None:
+            raise UsageError(f"a threshold for each segment cannot be fitted on {reason}. Leave out one of the two.")
     if by.min_labels < 1:
         raise UsageError(f"min_labels must be at least 1, got {by.min_labels}. The default is 50.")
     counts = Counter(name for name in names if name)
     segments = sorted(name for name, n in counts.items() if n >= by.min_labels)
     if not segments:
         most = max(counts.items(), key=lambda item: item[1], default=None)
-        found = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
+        largest = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
         raise UsageError(
-            f"no category has {by.min_labels} labelled questions: {found}. Label more questions, lower --min-labels, "
+            f"no category has {by.min_labels} labelled questions: {largest}. Label more questions, lower --min-labels, "
             "or fit one threshold."
         )
     delta = (outcome.delta or DEFAULT_DELTA) if delta is None else delta
@@ -118,8 +118,8 @@ def with_segments(
     u, error, place = np.array(scores.uncertainty), np.array(scores.error), np.array(own, dtype=object)
 
     def part(name: str | None) -> Feasible | Infeasible:
-        kept = np.array([one == name for one in place])
-        return fit(u[kept], error[kept], alpha=outcome.alpha, rule=outcome.rule, delta=spent, diagnose=diagnose)
+        mask = np.array([segment == name for segment in place])
+        return fit(u[mask], error[mask], alpha=outcome.alpha, rule=outcome.rule, delta=spent, diagnose=diagnose)
 
     return artifact.model_copy(
         update={
@@ -172,8 +172,8 @@ def segment_rows(artifact: CalibrationArtifact) -> list[SegmentRow]:
     for name in (*artifact.segments.outcomes, None):
         items = [
             (u, error)
-            for u, error, one in zip(scores.uncertainty, scores.error, scores.segment, strict=True)
-            if one == name
+            for u, error, segment in zip(scores.uncertainty, scores.error, scores.segment, strict=True)
+            if segment == name
         ]
         outcome = artifact.outcome_in(name)
         threshold = outcome.threshold if isinstance(outcome, Feasible) else None
@@ -192,5 +192,5 @@ def segment_rows(artifact: CalibrationArtifact) -> list[SegmentRow]:
 
 
 def _accepted(items: Sequence[tuple[float, int]], threshold: float | None) -> tuple[int, int]:
-    taken = [error for u, error in items if threshold is not None and accepts(u, threshold)]
-    return len(taken), sum(taken)
+    errors = [error for u, error in items if threshold is not None and accepts(u, threshold)]
+    return len(errors), sum(errors)

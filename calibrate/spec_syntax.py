@@ -1,4 +1,4 @@
-"""How names with parameters are written and read on the command line.
+"""Names with parameters: how the command line writes and reads them.
 
 A judge or similarity is "token_f1(threshold=0.7)", a threshold rule "acrc:min_accept=1,monotone=false", and a column
 map "question=prompt": all are names and lists of key=value, which are read here.
@@ -67,17 +67,17 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UsageError: The text has another form.
     """
-    found = _NAMED.fullmatch(text.strip())
-    if found is None:
+    match = _NAMED.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: token_f1(threshold=0.6).")
     params: dict[str, Any] = {}
-    for part, key, value in _assignments(found["params"] or ""):
+    for part, key, value in _assignments(match["params"] or ""):
         if not part.strip():
             continue
         if "=" not in part or not key.isidentifier():
             raise UsageError(f"cannot read the parameter {part.strip()!r} of {text!r}. Write name=value.")
         params[key] = _value(value)
-    return found["name"], params
+    return match["name"], params
 
 
 def parse_rule(text: str) -> str | tuple[str, dict[str, Any]]:
@@ -119,7 +119,7 @@ def written(spec: JudgeSpec) -> str:
 
 
 def estimator_flags(key: str) -> str:
-    """What to write after `calibrate score RECORDS` to get the scores of a key, for a shell."""
+    """The options of `calibrate score RECORDS` that give the scores of a key, quoted for a shell."""
     name, *rest = cut(key, ":")
     if name == "ensemble":
         return "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"

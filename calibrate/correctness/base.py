@@ -1,4 +1,4 @@
-"""What a correctness rule is: it decides whether an answer is right."""
+"""Correctness rules, which decide whether an answer is right."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ class BatchRule(CorrectnessRule, Protocol):
 
 
 def rule_fact(rule: object, fact: Literal["reads_tool_calls", "compares_words"]) -> bool:
-    """What a rule or judge, or its class, states about itself; see `CorrectnessRule`."""
+    """Whether a rule or judge, or its class, states a fact about itself; see `CorrectnessRule`."""
     return bool(getattr(rule, fact, False))

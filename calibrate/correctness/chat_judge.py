@@ -58,8 +58,8 @@ def judge_messages(answer: str, question: Question) -> list[BaseMessage]:
 
 def read_verdict(reply: str) -> bool | None:
     """True for "yes", False for "no" (case, one final period and white space do not count), None for all else."""
-    found = _VERDICT.fullmatch(reply.strip())
-    return None if found is None else found[1].lower() == "yes"
+    match = _VERDICT.fullmatch(reply.strip())
+    return None if match is None else match[1].lower() == "yes"
 
 
 class ChatLabelJudge:
@@ -100,20 +100,20 @@ class ChatLabelJudge:
         """
         keys = [self._key(answer, question) for answer, question in items]
         with _open_cache(self._cache) as cache:
-            known = dict(cache.replies)
-            todo = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in known}
+            replies = dict(cache.replies)
+            todo = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in replies}
             failed: dict[str, str] = {}
             progress(len(items) - len(todo), len(items))
             for done, (key, drawn) in enumerate(self._ask(todo), start=1):
                 if drawn.primary is None:
                     failed[key] = drawn.problem_detail
-                    if not known:  # a judge that has answered before will answer again
+                    if not replies:  # a judge that has answered before will answer again
                         _stop_if_hopeless(failed, done, len(todo))
                 else:
-                    known[key] = drawn.primary.text
+                    replies[key] = drawn.primary.text
                     cache.append(key, drawn.primary.text)
                 progress(len(items) - len(todo) + done, len(items))
-        return [_label(known.get(key), failed.get(key, "")) for key in keys]
+        return [_label(replies.get(key), failed.get(key, "")) for key in keys]
 
     def _ask(self, todo: dict[str, list[BaseMessage]]) -> Iterator[tuple[str, SampleSet]]:
         """Replies as they come."""
@@ -132,8 +132,8 @@ class ChatLabelJudge:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _key(self, answer: str, question: Question) -> str:
-        asked = [PROMPT_VERSION, self._identity.model_dump(), question.question, question.options]
-        return sha256_hex(canonical_json([*asked, question.references, answer], compact=False))
+        identity = [PROMPT_VERSION, self._identity.model_dump(), question.question, question.options]
+        return sha256_hex(canonical_json([*identity, question.references, answer], compact=False))
 
 
 def _label(reply: str | None, problem: str) -> Label:

@@ -111,14 +111,14 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
         )
     items = [(_text(r, rule), _compared(r)) for r in records if r.answer is not None and (r.references or r.rejected)]
     if isinstance(rule, BatchRule):
-        found = iter(rule.label_all(items, progress))
+        labels = iter(rule.label_all(items, progress))
     else:
-        found = (rule.label(answer, question) for answer, question in items)
-    return [_labelled(record, found) for record in records]
+        labels = (rule.label(answer, question) for answer, question in items)
+    return [_labelled(record, labels) for record in records]
 
 
 def _text(record: Record, rule: CorrectnessRule) -> str:
-    """What the rule reads: the answer's text; for rules about JSON, that of its tool calls where there are any."""
+    """The text that the rule reads: the answer's; for rules about JSON, that of its tool calls if it has any."""
     assert record.drawn is not None, "only answers that were drawn are labelled"
     assert record.drawn.primary is not None, "only answers that were drawn are labelled"
     primary = record.drawn.primary
@@ -131,16 +131,16 @@ def _compared(record: Record) -> Question:
     return question if question.references else question.model_copy(update={"references": question.rejected})
 
 
-def _labelled(record: Record, found: Iterator[Label]) -> Record:
+def _labelled(record: Record, labels: Iterator[Label]) -> Record:
     if record.answer is None:
         label = Label(None, "there is no answer to label")
     elif not record.references and not record.rejected:
         label = Label(None, "there is no reference")
     elif not record.references:
-        rejected = next(found).correct
+        rejected = next(labels).correct
         label = Label(False) if rejected else Label(None, "people rejected another answer, and there is no reference")
     else:
-        label = next(found)
+        label = next(labels)
     return record.model_copy(update={"correct": label.correct, "label_detail": label.detail})
 
 
@@ -165,9 +165,9 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     if 2 * count < kinds.total():
         return []
     none_right = 0 in labels and 1 not in labels
-    made = RULES.get(rule)  # None for labels that people gave
-    of_words = rule_fact(made, "compares_words")
-    of_texts = made is not None and not rule_fact(made, "reads_tool_calls")
+    rule_class = RULES.get(rule)  # None for labels that people gave
+    of_words = rule_fact(rule_class, "compares_words")
+    of_texts = rule_class is not None and not rule_fact(rule_class, "reads_tool_calls")
     advice = []
     if kind == "JSON objects" and (of_words or (none_right and of_texts)):
         advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
@@ -176,7 +176,7 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
         advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
     if kind == "tool calls" and of_texts:
         advice.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")
-    if none_right and made is not None and not of_texts:
+    if none_right and rule_class is not None and not of_texts:
         fits = rule == _BETTER[kind]
         way = "References must be JSON of the same form: compare some with the answers." if fits else _use(kind)
         advice.append(f"No answer is right by rule {rule}, and most of them are {kind}. {way}")

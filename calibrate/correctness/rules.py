@@ -88,8 +88,8 @@ class TokenF1:
     def _same(self, question: str, answer: str, reference: str) -> bool:
         if normalise(answer) == normalise(reference):
             return True
-        found = min(token_f1(answer, reference), overlap(question, answer, reference))
-        return found >= self.threshold and not contradicts(answer, reference)
+        agreement = min(token_f1(answer, reference), overlap(question, answer, reference))
+        return agreement >= self.threshold and not contradicts(answer, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +121,41 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def _says(answer: str, reference: str) -> bool:
-    wanted = _chunks(reference)
-    if not wanted:
+    words = _chunks(reference)
+    if not words:
         return normalise(answer) == normalise(reference)
     whole = _SENTENCE_END.search(reference.strip()) is not None  # "St. Louis" is not a sentence either
-    return any(_in_sentence(_chunks(one), wanted) for one in ([answer] if whole else _SENTENCE_END.split(answer)))
+    return any(_in_sentence(_chunks(part), words) for part in ([answer] if whole else _SENTENCE_END.split(answer)))
 
 
-def _in_sentence(words: list[str], wanted: list[str]) -> bool:
-    for start in range(len(words) - len(wanted) + 1):
-        end = start + len(wanted)
-        if words[start:end] == wanted and not _changed(words[start - 1 : start], wanted, words[end : end + 1]):
+def _in_sentence(words: list[str], phrase: list[str]) -> bool:
+    for start in range(len(words) - len(phrase) + 1):
+        end = start + len(phrase)
+        if words[start:end] == phrase and not _changed(words[start - 1 : start], phrase, words[end : end + 1]):
             return True
         if words[start] in NEGATIONS or words[start].endswith("n't"):
             return False
     return False
 
 
-def _changed(before: list[str], wanted: list[str], after: list[str]) -> bool:
-    """Whether what stands beside the words makes something else of them: an operator, or a word beside a number."""
-    if not all(any(map(str.isalnum, one)) for one in (*before, *after)):
+def _changed(before: list[str], phrase: list[str], after: list[str]) -> bool:
+    """Whether the text beside the words changes their meaning: an operator, or a word beside a number."""
+    if not all(any(map(str.isalnum, word)) for word in (*before, *after)):
         return True
-    return (wanted[0][0].isdecimal() and not _SIGNS.isdisjoint(before)) or (
-        wanted[-1][-1].isdecimal() and any(one.removesuffix("s") in _MULTIPLES for one in after)
+    return (phrase[0][0].isdecimal() and not _SIGNS.isdisjoint(before)) or (
+        phrase[-1][-1].isdecimal() and any(word.removesuffix("s") in _MULTIPLES for word in after)
     )
 
 
 def _chunks(text: str) -> list[str]:
-    """What stands between spaces in a normalised text, without case, articles and the punctuation around words.
+    """The words between spaces in a normalised text, without case, articles and the punctuation around words.
 
     A capital of up to three letters behind a number may be a unit, and keeps its case as in `normalise`.
     """
-    found = [_bare(chunk) for chunk in normalise(text).split(" ")]
+    chunks = [_bare(chunk) for chunk in normalise(text).split(" ")]
     return [
-        chunk if i and len(chunk) < 4 and found[i - 1][-1:].isdecimal() else chunk.casefold()
-        for i, chunk in enumerate(found)
+        chunk if i and len(chunk) < 4 and chunks[i - 1][-1:].isdecimal() else chunk.casefold()
+        for i, chunk in enumerate(chunks)
         if chunk and chunk not in ("a", "an", "the", "An", "The")
     ]
 
@@ -205,26 +205,30 @@ class Numeric:
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
-        comparable = [one for one in question.references if parse_number(one) or any(map(str.isdecimal, one))]
+        comparable = [
+            reference
+            for reference in question.references
+            if parse_number(reference) or any(map(str.isdecimal, reference))
+        ]
         if not comparable:
             return Label(None, f"no reference is a number: {list(question.references)}")
         return Label(any(self._same(answer, reference) for reference in comparable))
 
     def _same(self, answer: str, reference: str) -> bool:
-        got, wanted = parse_number(answer), parse_number(reference)
-        if got is None or wanted is None:
-            return got is wanted and normalise(answer) == normalise(reference)
-        if not labels_agree(got, wanted):
+        number, expected = parse_number(answer), parse_number(reference)
+        if number is None or expected is None:
+            return number is expected and normalise(answer) == normalise(reference)
+        if not labels_agree(number, expected):
             return False
-        percents = got.percent != wanted.percent
-        return self._equal(got.value, wanted.value) or (percents and self._equal(_shown(got), _shown(wanted)))
+        percents = number.percent != expected.percent
+        return self._equal(number.value, expected.value) or (percents and self._equal(_shown(number), _shown(expected)))
 
-    def _equal(self, got: Fraction, wanted: Fraction) -> bool:
+    def _equal(self, number: Fraction, expected: Fraction) -> bool:
         tolerance = Fraction(str(self.tolerance))
-        largest = tolerance * (abs(wanted) or 1)
-        if self.tolerance <= _ROUNDING and wanted:
-            largest = Fraction(0) if got.denominator == wanted.denominator == 1 else min(largest, _LEAST)
-        return abs(got - wanted) <= largest
+        largest = tolerance * (abs(expected) or 1)
+        if self.tolerance <= _ROUNDING and expected:
+            largest = Fraction(0) if number.denominator == expected.denominator == 1 else min(largest, _LEAST)
+        return abs(number - expected) <= largest
 
 
 def _shown(number: Number) -> Fraction:
@@ -249,10 +253,10 @@ class Option:
         """Equality of the option named and the reference option."""
         if not question.options:
             return Label(None, "the question has no options")
-        wanted = reference_label(question)
-        if wanted is None:
+        expected = reference_label(question)
+        if expected is None:
             return Label(None, f"no reference names exactly one option: {list(question.references)}")
-        return Label(_named_option(answer, question.options) == wanted)
+        return Label(_named_option(answer, question.options) == expected)
 
 
 def _named_option(answer: str, options: dict[str, str]) -> str | None:
@@ -294,9 +298,9 @@ class JsonValues:
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
-        found = JsonJudge().identity(answer)
+        identity = JsonJudge().identity(answer)
         same = (
-            found == JsonJudge().identity(reference) or _only_field_is(answer, reference)
+            identity == JsonJudge().identity(reference) or _only_field_is(answer, reference)
             for reference in question.references
         )
         return Label(any(same))
@@ -312,12 +316,12 @@ def _only_field_is(answer: str, reference: str) -> bool:
         return False
     only = next(iter(value.values()))
     try:
-        wanted = read_json(reference)
+        expected = read_json(reference)
     except ValueError:
-        wanted = reference
-    if isinstance(only, str) and not isinstance(wanted, dict | list):
-        return normalise(only) == normalise(wanted if isinstance(wanted, str) else reference)
-    return not isinstance(wanted, dict | list | str) and canonical_value(only) == canonical_value(wanted)
+        expected = reference
+    if isinstance(only, str) and not isinstance(expected, dict | list):
+        return normalise(only) == normalise(expected if isinstance(expected, str) else reference)
+    return not isinstance(expected, dict | list | str) and canonical_value(only) == canonical_value(expected)
 
 
 class ToolCalls:
@@ -400,21 +404,21 @@ class OwnRule:
             GuardrailError: It raises, or returns anything else.
         """
         try:
-            found = self._function(answer, question)
+            verdict = self._function(answer, question)
         except Exception as error:
             raise GuardrailError(
                 f"rule 'python:{self._name}' raised {type(error).__name__} on question {question.id!r}: {error}"
             ) from error
-        if found not in (True, False, None):
+        if verdict not in (True, False, None):
             raise GuardrailError(
-                f"rule 'python:{self._name}' returned {found!r} on question {question.id!r}; it must return True, "
+                f"rule 'python:{self._name}' returned {verdict!r} on question {question.id!r}; it must return True, "
                 "False or None."
             )
-        return Label(None, "the rule returned None") if found is None else Label(bool(found))
+        return Label(None, "the rule returned None") if verdict is None else Label(bool(verdict))
 
 
 def _source_digest(function: object) -> str:
-    """Digest of the function's source; "" where there is none to read, as for a built-in function."""
+    """Digest of the function's source; "" if the source cannot be read, as for a built-in function."""
     try:
         return sha256_hex(inspect.getsource(function if inspect.isroutine(function) else type(function)), 16)
     except (OSError, TypeError):

@@ -1,1 +1,1 @@
-"""What a calibration reads and writes: questions, records, labels."""
+"""Files that a calibration reads and writes: questions, records, labels."""

@@ -113,17 +113,17 @@ class Batches:
         changed = sorted(left)
         while left:
             for group in changed:
-                asked, replies = self._asked(group), self._replies(group)
+                requests, replies = self._asked(group), self._replies(group)
                 final = len(self._attempts(group)) >= ATTEMPTS and self._open(group) is None and not again
                 ready = []
-                for key in [key for key in asked if key in left[group]]:
-                    given = {name: replies.get(f"{key}.{name}", _NEVER) for name in asked[key]}
-                    if final or not any(reply.may_pass for reply in given.values()):
-                        ready.append((key, given))
+                for key in [key for key in requests if key in left[group]]:
+                    by_name = {name: replies.get(f"{key}.{name}", _NEVER) for name in requests[key]}
+                    if final or not any(reply.may_pass for reply in by_name.values()):
+                        ready.append((key, by_name))
                 for start in range(0, len(ready), AT_ONCE):
                     part = ready[start : start + AT_ONCE]
                     names = [ids[key] for key, _ in part]
-                    given_sets = [given for _, given in part]
+                    given_sets = [answered for _, answered in part]
                     drawn = batch_sample_sets(model, [prompts[name] for name in names], plan, given_sets)
                     yield list(zip(names, drawn, strict=True))
                 left[group] -= {key for key, _ in ready}
@@ -140,8 +140,8 @@ class Batches:
 
     def _attempts(self, group: int) -> list[str]:
         """Names of the attempts of a group, the first one first."""
-        found = self.folder.glob(f"{group:04}-*.requests.jsonl")
-        return [f"{group:04}-{place}" for place in range(1, 1 + len(list(found)))]
+        paths = self.folder.glob(f"{group:04}-*.requests.jsonl")
+        return [f"{group:04}-{place}" for place in range(1, 1 + len(list(paths)))]
 
     def _path(self, attempt: str, kind: str) -> Path:
         return self.folder / f"{attempt}.{kind}"
@@ -153,30 +153,30 @@ class Batches:
 
     def _grouped(self) -> dict[str, int]:
         """The group of each question."""
-        found: dict[str, int] = {}
+        group_of: dict[str, int] = {}
         for path in sorted(self.folder.glob("*-1.requests.jsonl")):
             with path.open("rb") as lines:
-                found |= {_custom(line)[0]: int(path.name.split("-")[0]) for line in lines}
-        return found
+                group_of |= {_custom(line)[0]: int(path.name.split("-")[0]) for line in lines}
+        return group_of
 
     def _asked(self, group: int) -> dict[str, list[str]]:
         """Names of the requests of each question of a group."""
-        found: dict[str, list[str]] = {}
+        names_of: dict[str, list[str]] = {}
         with self._path(f"{group:04}-1", "requests.jsonl").open("rb") as lines:
             for line in lines:
                 key, name = _custom(line)
-                found.setdefault(key, []).append(name)
-        return found
+                names_of.setdefault(key, []).append(name)
+        return names_of
 
     def _replies(self, group: int) -> dict[str, BatchReply]:
-        """The reply to each request of a group; the first one that is final counts."""
-        found: dict[str, BatchReply] = {}
+        """The reply to each request of a group: the first final reply, else the last."""
+        reply_of: dict[str, BatchReply] = {}
         for attempt in self._attempts(group):
             path = self._path(attempt, "results.jsonl")
             for custom, _, reply in _read_results(path) if path.exists() else ():
-                if custom not in found or found[custom].may_pass:
-                    found[custom] = reply
-        return found
+                if custom not in reply_of or reply_of[custom].may_pass:
+                    reply_of[custom] = reply
+        return reply_of
 
     def _start(
         self,
@@ -194,7 +194,7 @@ class Batches:
         size, group = 0, 1 + max((int(path.name[:4]) for path in self.folder.glob("*-1.requests.jsonl")), default=0)
         for start in range(0, len(names), AT_ONCE):
             part = names[start : start + AT_ONCE]
-            for name, bodies in zip(part, batch_requests(model, [prompts[one] for one in part], plan), strict=True):
+            for name, bodies in zip(part, batch_requests(model, [prompts[each] for each in part], plan), strict=True):
                 own = [_request(f"{_key(name)}.{request}", body) for request, body in bodies.items()]
                 if lines and (len(lines) + len(own) > self._most or size + sum(map(len, own)) > MOST_BYTES):
                     atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines)
@@ -207,14 +207,14 @@ class Batches:
     def _send_again(self, group: int, keys: set[str], replies: Mapping[str, BatchReply]) -> None:
         """Write the next attempt: the requests of these questions that have no final reply."""
         with self._path(f"{group:04}-1", "requests.jsonl").open("rb") as lines:
-            wanted = [
+            unanswered = [
                 line
                 for line in lines
                 if _custom(line)[0] in keys
                 and ((reply := replies.get(".".join(_custom(line)))) is None or reply.may_pass)
             ]
         attempt = f"{group:04}-{1 + len(self._attempts(group))}"
-        atomic_write(self._path(attempt, "requests.jsonl"), wanted)
+        atomic_write(self._path(attempt, "requests.jsonl"), unanswered)
 
     def _import(self, grouped: Mapping[str, int]) -> None:
         """Copy the lines of results files of other tools to the groups that they answer."""
@@ -260,13 +260,13 @@ class Batches:
     def _submitted(self, attempt: str, model: BatchSampler) -> str:
         """The batch that runs an attempt; a kill right after the submission does not submit it twice."""
         note, requests = self._path(attempt, "json"), self._path(attempt, "requests.jsonl")
-        known = json.loads(note.read_bytes()).get("batch") if note.exists() else None
-        if known is None:
+        batch = json.loads(note.read_bytes()).get("batch") if note.exists() else None
+        if batch is None:
             again = note.exists()
             atomic_write(note, json.dumps({"format": 1, "batch": None}))
-            known = model.submit_batch(requests, sha256_hex(requests.read_bytes(), 32), again=again)
-            atomic_write(note, json.dumps({"format": 1, "batch": known}))
-        return str(known)
+            batch = model.submit_batch(requests, sha256_hex(requests.read_bytes(), 32), again=again)
+            atomic_write(note, json.dumps({"format": 1, "batch": batch}))
+        return str(batch)
 
 
 _NEVER = BatchReply(0, error=f"no answer in {ATTEMPTS} batches")

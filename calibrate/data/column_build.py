@@ -206,6 +206,7 @@ def build_part(
         }
     table = rows.table(pa).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
+    # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
     parquet.write_table(table, sink, compression="zstd", use_dictionary=["group", "turns"], write_statistics=False)
     atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes())
 
@@ -224,10 +225,10 @@ class _Rows:
         self.scores: dict[str, list[float | None]] = {key: [] for key in keys}
 
     def extend(self, path: Path, offset: int, lines: Sequence[bytes]) -> int:
-        """Append the records of lines that start at a byte, the last of them without its end.
+        """Append the records of lines that start at a byte; the last line lacks its end.
 
         Returns:
-            The byte after them: of the last, only if it is a record.
+            The byte after these lines; the last one counts only if it is a record.
         """
         *whole, last = lines
         offsets: list[int] = []
@@ -237,6 +238,7 @@ class _Rows:
                 offsets.append(offset)
                 written.append(line)
             offset += len(line) + 1
+        # One try block for all lines: a list that fails is decoded again line by line, which finds the bad one.
         rows = _decoded_together(written) or [_decoded(path, *each) for each in zip(offsets, written, strict=True)]
         self._add(offsets, rows)
         if last.strip():
@@ -248,11 +250,12 @@ class _Rows:
         return offset + len(last)
 
     def _add(self, offsets: list[int], rows: list[Any]) -> None:
-        """Append rows, column by column."""
+        """Append rows, column by column; numbers as bytes, which take less memory than lists."""
         self.offset += offsets
         self.id += [row.id for row in rows]
         self.group += [row.group for row in rows]
         self.turns += [row.turns for row in rows]
+        # A byte has no sign: 2 stands for a missing label until `table`.
         self.label += bytes([2 if row.correct is None else row.correct for row in rows])
         self.id_hash += b"".join([sha256(row.id.encode()).digest()[:8] for row in rows])
         digests = [_digests(row) for row in rows]
@@ -261,6 +264,7 @@ class _Rows:
         hashes = [blake2b(asked_text(row).encode(), digest_size=8) for row in rows]
         self.asked += b"".join([running.digest() for running in hashes])
         primaries = [None if row.drawn is None else row.drawn.primary for row in rows]
+        # The key continues the hash of the question, so that question and answer are hashed once.
         for running, primary in zip(hashes, primaries, strict=True):
             if primary is not None:
                 running.update(answered_text(primary).encode())
@@ -289,6 +293,7 @@ class _Rows:
         }
         for name in ("id_hash", "question", "asked", "key"):
             columns[name] = pa.array(np.frombuffer(getattr(self, name), dtype=">u8").astype(np.uint64))
+        # NaN marks a score that could not be measured, null a record that the estimator did not look at.
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
         return pa.table(columns)
@@ -296,7 +301,7 @@ class _Rows:
 
 @cache
 def _decoder() -> Any:
-    """Reads from a line what becomes columns; and its error, where a field of those has another type."""
+    """A decoder of the fields that become columns, and the error that it raises on another type."""
     msgspec = require("msgspec", extra="data")
 
     def struct(title: str, /, **fields: Any) -> Any:
@@ -328,13 +333,13 @@ def _decoder() -> Any:
 
 
 def _decoded_together(lines: Sequence[bytes]) -> list[Any] | None:
-    """The fields of lines that become columns; None if one of them has to be looked at by itself."""
+    """The fields of lines that become columns; None if a line has to be decoded alone."""
     decoder, refusal = _decoder()
     try:
         rows = [decoder.decode(line) for line in lines]
     except (refusal, UnicodeDecodeError):
         return None
-    # A score has a finite value, or the reason why it has none.
+    # `Uncertainty` demands a finite value or a reason, which types alone cannot say.
     scores = [score for row in rows for score in row.scores.values()]
     whole = all(
         [(score.value is not None and math.isfinite(score.value)) is (score.reason is None) for score in scores]
@@ -343,19 +348,22 @@ def _decoded_together(lines: Sequence[bytes]) -> list[Any] | None:
 
 
 def _decoded(path: Path, offset: int, line: bytes) -> Any:
-    """The fields of a line that become columns, as `Record` reads them."""
+    """The fields of one line that become columns, with the conversions of `Record` (a label may be "false")."""
     rows = _decoded_together([line])
     if rows is not None:
         return rows[0]
     try:
         record = parse_record(path, 0, line)
-    except RecordError:
+    except RecordError:  # only an error needs the number of the line, which takes a pass over the log
         record = parse_record(path, line_number(path, offset), line)
     return _decoder()[0].decode(record.model_dump_json())
 
 
 def _digests(row: Any) -> tuple[bytes, bytes]:
-    """`row_digest` and `question_digest`; a question with nothing but text and references is spelled here."""
+    """`row_digest` and `question_digest`.
+
+    A question with text and references alone is spelled here, without building a `Question` for each line.
+    """
     if row.options is None and row.slots is None and row.tools is None and not row.rejected:
         quoted = encode_basestring  # what canonical_json spells texts with
         group = "null" if row.group is None else quoted(row.group)
@@ -365,7 +373,7 @@ def _digests(row: Any) -> tuple[bytes, bytes]:
             f'{{"group":{group},"id":{name},"options":null,"question":{quoted(row.question)},'
             f'"references":[{references}]}}'
         )
-        asked = f"[{name},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
-        return sha256(spelled.encode()).digest()[:16], sha256(asked.encode()).digest()[:8]
+        spelled_asked = f"[{name},{quoted(f'[{quoted(row.question.strip())},null,null]')}]"
+        return sha256(spelled.encode()).digest()[:16], sha256(spelled_asked.encode()).digest()[:8]
     question = Question(**{name: getattr(row, name) for name in Question.model_fields})
     return row_digest(question), question_digest(question)

@@ -217,7 +217,7 @@ class ColumnRecords(RecordTable):
         """Number of each record's text among the distinct texts of a column, sorted, and how many there are."""
         if name == "group":
             return super().units(name)
-        # Ids are distinct, and pyarrow sorts them without an object of Python for each.
+        # Ids are distinct, and pyarrow sorts them without a Python object for each.
         order = require("pyarrow.compute", extra="data").sort_indices(self._texts("id")).to_numpy()
         rank = np.empty(order.size, dtype=np.int64)
         rank[order] = np.arange(order.size)
@@ -259,7 +259,7 @@ class _Texts(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self._name == "id":
             return iter(self._records._texts("id").to_pylist())
-        codes, names = self._records.coded(self._name)  # one object of Python for all that are equal
+        codes, names = self._records.coded(self._name)  # one Python object for all equal texts
         return (names[code] for code in codes.tolist())
 
 

@@ -59,7 +59,7 @@ class GivenLabels:
 
     @property
     def spec(self) -> CorrectnessSpec:
-        """What the artifact stores in the place of a rule."""
+        """The specification that the artifact stores in place of a rule."""
         return CorrectnessSpec(name=GIVEN, version=1, params={"file": self.path.name, "sha256": self.sha256})
 
 
@@ -70,7 +70,7 @@ def read_labels(path: str | Path) -> GivenLabels:
 
     Raises:
         RecordError: A malformed row or a second label for an id; file, line and field are named.
-        UsageError: No such file, or no label in it.
+        UsageError: The file is missing, or holds no label.
     """
     path = Path(path)
     correct: dict[str, bool] = {}
@@ -80,21 +80,21 @@ def read_labels(path: str | Path) -> GivenLabels:
         name = str(row.values.get("id") or "").strip()
         if not name:
             raise row.fail("id", row.values.get("id"), "every label needs the id of its record")
-        given = row.values.get("format")
-        if isinstance(given, int):  # of a labelling session; other files may use the column for anything
+        label = row.values.get("format")
+        if isinstance(label, int):  # of a labelling session; other files may use the column for anything
             way_out = "write id and correct only"
-            check_version(given, 1, f"{path}: the label of {name!r}", way_out, error=RecordError)
+            check_version(label, 1, f"{path}: the label of {name!r}", way_out, error=RecordError)
         if name in correct or name in skipped:
             raise row.fail("id", name, "it has a label already; remove one of the two")
-        given, answer = row.values.get("correct"), row.values.get("judged")
+        label, answer = row.values.get("correct"), row.values.get("judged")
         if isinstance(answer, str):
             answers[name] = answer
-        if given is None and "correct" in row.values and name in answers:
+        if label is None and "correct" in row.values and name in answers:
             skipped.add(name)
             continue
-        if str(given).strip().lower() not in _WORDS:
-            raise row.fail("correct", given, "write true or false")
-        correct[name] = _WORDS[str(given).strip().lower()]
+        if str(label).strip().lower() not in _WORDS:
+            raise row.fail("correct", label, "write true or false")
+        correct[name] = _WORDS[str(label).strip().lower()]
     if not correct and not skipped:
         raise UsageError(f'{path} holds no label. Write one JSON object a line: {{"id": ..., "correct": true}}')
     digest = sha256_hex("".join(f"{name}\t{correct[name]}\n" for name in sorted(correct)))
@@ -102,7 +102,7 @@ def read_labels(path: str | Path) -> GivenLabels:
 
 
 def apply_labels(records: Sequence[Record], labels: GivenLabels) -> list[Record]:
-    """Label records by id. A record that was skipped says so; one that is not among the labels still waits for its own.
+    """Label records by id. A skipped record says so; a record without a label in the file still waits for one.
 
     Raises:
         UsageError: A label for a record that does not exist, or for another answer than the record has: it is
@@ -138,16 +138,16 @@ def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:
     at most, with the first record of the other label.
     """
     first: dict[tuple[str, bool], Record] = {}
-    found = []
+    pairs = []
     for record in records:
         if record.correct is None:
             continue
         key = _asked_and_answered(record)
         other = first.get((key, not record.correct))
         if other is not None:
-            found.append((other, record))
+            pairs.append((other, record))
         first.setdefault((key, record.correct), record)
-    return found
+    return pairs
 
 
 def refuse_contradictions(records: Sequence[Record]) -> None:
@@ -192,7 +192,7 @@ Order = Literal["random", "file"]
 
 
 class Pressed(Enum):
-    """What a key did."""
+    """Effect of a key."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -237,7 +237,7 @@ class LabelSession:
 
     @property
     def done(self) -> int:
-        """How many of them are labelled or skipped."""
+        """Number of these records that are labelled or skipped."""
         return sum(name in self._store.labels for name in self._queue)
 
     @property
@@ -333,7 +333,7 @@ class LabelStore:
         self._remember(start, name, correct, answer)
 
     def pop(self) -> str | None:
-        """Take the last label back, on disk too; its record id, or None when there is none."""
+        """Take the last label back, on disk too. Returns its record id, or None if the file holds no label."""
         if not self._starts:
             return None
         start = self._starts.pop()

@@ -66,7 +66,7 @@ class Question(Frozen):
 
     @property
     def asked(self) -> str:
-        """What makes two questions the same: text, options and the offered tools, in any order of the tools."""
+        """Text, options and offered tools, in any order of the tools: questions with equal values are the same."""
         return canonical_json([self.question.strip(), self.options, _sorted_tools(self.tools)])
 
 
@@ -108,14 +108,16 @@ def read_questions(path: str | Path, *, require_references: bool = True) -> list
         UsageError: The file does not exist, is of another kind, or holds no question.
     """
     path = Path(path)
-    seen: dict[str, str] = {}
+    first_at: dict[str, str] = {}
     questions = []
     for row in read_rows(path):
         question = _question(row, require_references=require_references)
-        if question.id in seen:
-            what = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
-            raise row.fail("id", question.id, f"{what} is already at {seen[question.id]}. Remove one or give it an id.")
-        seen[question.id] = row.where
+        if question.id in first_at:
+            repeats = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
+            raise row.fail(
+                "id", question.id, f"{repeats} is already at {first_at[question.id]}. Remove one or give it an id."
+            )
+        first_at[question.id] = row.where
         questions.append(question)
     if not questions:
         raise UsageError(f"{path} holds no question. Write one JSON object a line, or a CSV with a header line.")
@@ -149,10 +151,10 @@ def question_digest(question: Question) -> bytes:
 
 def rows_fingerprint(rows: Iterable[bytes]) -> str:
     """SHA-256 over sorted `row_digest` of questions, one behind the other: `fingerprint` without texts in memory."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for some in rows:
-        found.update(some)
-    return found.hexdigest()
+        digest.update(some)
+    return digest.hexdigest()
 
 
 def slot_names(questions: Sequence[Question]) -> tuple[str, ...]:
@@ -195,8 +197,8 @@ def reference_label(question: Question) -> str | None:
     for reference in question.references:
         if reference.strip() in options:
             return reference.strip()
-    wanted = {normalise(reference) for reference in question.references}
-    matching = [label for label, text in options.items() if normalise(text) in wanted]
+    accepted = {normalise(reference) for reference in question.references}
+    matching = [label for label, text in options.items() if normalise(text) in accepted]
     return matching[0] if len(matching) == 1 else None
 
 
@@ -205,7 +207,7 @@ def read_rows(path: Path) -> Iterator[RawRow]:
 
     Raises:
         RecordError: A line that is not a row; file and line are named.
-        UsageError: No such file, or a file of another kind.
+        UsageError: The file is missing, or of another kind.
     """
     if not path.is_file():
         raise UsageError(f"no file at {path}. Give the path of a .jsonl, .json or .csv file.")
@@ -243,14 +245,14 @@ def json_rows(path: Path) -> Iterator[RawRow | RecordError]:
     Raises:
         RecordError: The file is not such a document.
     """
-    found = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
-    if not isinstance(found, list):
-        fields = f" with the fields {', '.join(map(str, found))[:200]}" if isinstance(found, dict) else ""
+    document = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
+    if not isinstance(document, list):
+        fields = f" with the fields {', '.join(map(str, document))[:200]}" if isinstance(document, dict) else ""
         raise RecordError(
-            f"{path}: got a {type(found).__name__}{fields}; the document must be an array of objects, [{{...}}, ...]. "
-            'From pandas: df.to_json(path, orient="records").'
+            f"{path}: got a {type(document).__name__}{fields}; the document must be an array of objects, [{{...}}, "
+            '...]. From pandas: df.to_json(path, orient="records").'
         )
-    for i, values in enumerate(found):
+    for i, values in enumerate(document):
         where = f"{path}[{i}]"
         if isinstance(values, dict):
             yield RawRow(where, values)
@@ -375,14 +377,14 @@ def _question(row: RawRow, *, require_references: bool) -> Question:
 
 
 def _refuse_near_names(row: RawRow) -> None:
-    known = {name: name for name in _FIELDS if name != "id"}
-    known |= {"reference": "references", "answer": "references", "answers": "references", "choices": "options"}
+    names = {name: name for name in _FIELDS if name != "id"}
+    names |= {"reference": "references", "answer": "references", "answers": "references", "choices": "options"}
     for name in row.values:
         if name in _FIELDS or not isinstance(name, str):
             continue
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
-        if near and known[near[0]] not in row.values:
-            raise row.fail(name, row.values[name], f"unknown field. Rename it to {known[near[0]]!r}.")
+        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.8)
+        if near and names[near[0]] not in row.values:
+            raise row.fail(name, row.values[name], f"unknown field. Rename it to {names[near[0]]!r}.")
 
 
 def _references(row: RawRow, *, required: bool) -> tuple[str, ...]:

@@ -84,12 +84,12 @@ class Record(Frozen):
 
     @property
     def answer(self) -> str | None:
-        """Text of the primary answer, or None when there is none."""
+        """Text of the primary answer; None without an answer."""
         return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None
 
     @property
     def shown_answer(self) -> str | None:
-        """The primary answer for people to read: its text and, as JSON, its tool calls; None when there is none."""
+        """The primary answer for people to read: its text and, as JSON, its tool calls; None without an answer."""
         primary = self.drawn.primary if self.drawn is not None else None
         if primary is None or not primary.tool_calls:
             return None if primary is None else primary.text

@@ -110,7 +110,7 @@ class RecordFile:
         labels = [record.correct for record in self.records if record.correct is not None]
         right, total = sum(labels), len(self.records)
         by = "" if header.correctness is None else f", by rule {header.correctness.name}"
-        known = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
+        labelled = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
         measured = {
             key: sum(
                 (score := record.scores.get(key)) is not None and score.value is not None for record in self.records
@@ -120,7 +120,7 @@ class RecordFile:
         facts = [
             ("model", f"{header.model.provider}, {header.model.model}"),
             ("drawn", f"{header.plan.n} samples a question at temperature {header.plan.temperature:g}"),
-            ("right", known if labels else "not labelled yet"),
+            ("right", labelled if labels else "not labelled yet"),
             ("scores", ", ".join(f"{key} ({n} of {total})" for key, n in measured.items()) or "none yet"),
         ]
         words = {True: "right", False: "wrong", None: "-"}
@@ -130,7 +130,7 @@ class RecordFile:
         return as_html(f"{total} records in {self.path}", facts, ("question", "answer", "label"), rows)
 
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
-        """How uncertain the model was when it was right and when it was wrong; of records without labels, in all.
+        """Plot the scores of right and of wrong answers; of records without labels, all scores.
 
         Args:
             estimator: Key of the scores; default: the first.
@@ -140,21 +140,23 @@ class RecordFile:
             The axis.
 
         Raises:
-            UsageError: There are no such scores.
+            UsageError: The file lacks these scores.
             MissingDependencyError: matplotlib is not installed (extra "calibrate").
         """
-        known = sorted(self.header.estimators)
-        key = estimator if estimator is not None else next(iter(known), "")
-        if key not in known:
-            raise UsageError(
-                f"{self.path} has no {key!r} scores (it has {', '.join(known) or 'none'}). Score it first."
-            )
-        found: dict[bool | None, list[float]] = {True: [], False: [], None: []}
+        keys = sorted(self.header.estimators)
+        key = estimator if estimator is not None else next(iter(keys), "")
+        if key not in keys:
+            raise UsageError(f"{self.path} has no {key!r} scores (it has {', '.join(keys) or 'none'}). Score it first.")
+        values_of: dict[bool | None, list[float]] = {True: [], False: [], None: []}
         for record in self.records:
             score = record.scores.get(key)
             if score is not None and score.value is not None:
-                found[record.correct].append(score.value)
-        shown = {"right": (found[True], BLUE), "wrong": (found[False], RED), "not labelled": (found[None], "#9aa3ad")}
+                values_of[record.correct].append(score.value)
+        shown = {
+            "right": (values_of[True], BLUE),
+            "wrong": (values_of[False], RED),
+            "not labelled": (values_of[None], "#9aa3ad"),
+        }
         drawn = {name: part for name, part in shown.items() if part[0]}
         ax = axis(ax)
         colours = [colour for _, colour in drawn.values()]
@@ -169,20 +171,20 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
 
     Raises:
         RecordError: A malformed line or a second record with the same id; file, line and field are named.
-        UsageError: No such file, or files that cannot be one.
+        UsageError: A missing file, or files that cannot be pooled.
     """
-    return pooled([_read(Path(one)) for one in (path, *more)])
+    return pooled([_read(Path(each)) for each in (path, *more)])
 
 
 def _read(path: Path) -> RecordFile:
     if not path.is_file():
         raise UsageError(f"no record file at {path}. `calibrate collect` makes one.")
-    found, _ = _scan(path, path.read_bytes())
-    return found
+    file, _ = _scan(path, path.read_bytes())
+    return file
 
 
 def pooled(files: Sequence[RecordFile]) -> RecordFile:
-    """Record files of one model, plan, prompt and label rule as one, in the order given; a single file as it is.
+    """Record files of one model, plan, prompt and label rule as one, in the order given; a single file unchanged.
 
     Only scores that all files have are kept. Labels that people gave may come from a file each. A question that is in
     two files under other ids stays, and `RecordFile.repeated` says so.
@@ -191,8 +193,8 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
         files: At least one.
 
     Raises:
-        UsageError: Files that differ (both sides are named), a question that is in two of them, or one that `sample`
-            drew: the pool would not be a random part of the scored questions.
+        UsageError: Files that differ (both sides are named), a question that is in two of them, or a file that
+            `sample` drew: the pool would not be a random part of the scored questions.
     """
     first, *others = files
     if not others:
@@ -263,7 +265,7 @@ def _asked_twice(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
         # Hashes only narrow down which records are read: slots, which they leave out, tell questions apart.
         records = file.records.take(among(some, shared))
         here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in records}
-        pairs += [(first[asked], name) for asked, name in here.items() if asked in first]
+        pairs += [(first[question], name) for question, name in here.items() if question in first]
         first = here | first
     return tuple(pairs)
 
@@ -278,17 +280,17 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
     Raises:
         UsageError: Naming both sides.
     """
-    found = first.header.model.differences(other.header.model)
+    differences = first.header.model.differences(other.header.model)
     for name in ("plan", "prompt", "correctness"):
         ours, theirs = getattr(first.header, name), getattr(other.header, name)
         by_people = name == "correctness" and ours and theirs and ours.name == theirs.name == GIVEN
         if name == "correctness" and (ours is None) != (theirs is None):
             bare = first if ours is None else other
-            found.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
+            differences.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
         elif ours != theirs and not by_people:
-            found.append(f"{name}: {ours!r} and {theirs!r}")
-    if found:
-        listed = "\n  ".join(found)
+            differences.append(f"{name}: {ours!r} and {theirs!r}")
+    if differences:
+        listed = "\n  ".join(differences)
         raise UsageError(
             f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nCollect and label both alike, or use each "
             "by itself (calibrate evaluate --apart compares them)."
@@ -307,9 +309,9 @@ def _correctness(specs: Sequence[CorrectnessSpec | None]) -> CorrectnessSpec | N
     first = specs[0]
     if first is None or all(spec == first for spec in specs):
         return first
-    given = [spec.params for spec in specs if spec is not None]
-    names = " + ".join(str(params.get("file")) for params in given)
-    digest = sha256_hex("".join(f"{params.get('sha256')}\n" for params in given))
+    params_of = [spec.params for spec in specs if spec is not None]
+    names = " + ".join(str(params.get("file")) for params in params_of)
+    digest = sha256_hex("".join(f"{params.get('sha256')}\n" for params in params_of))
     return CorrectnessSpec(name=GIVEN, version=first.version, params={"file": names, "sha256": digest})
 
 
@@ -318,13 +320,13 @@ def rewrite_records(path: str | Path, change: Callable[[RecordFile], RecordFile]
 
     Args:
         path: The record file.
-        change: From the file as it is to the file to write.
+        change: From the present file to the file to write.
 
     Returns:
         What is there now.
 
     Raises:
-        UsageError: No such file, or another process is writing it.
+        UsageError: The file is missing, or another process is writing it.
         RecordError: As `read_records`.
     """
     path = Path(path)
@@ -415,8 +417,8 @@ def stream_records(
         change: From a reader to a header and an iterator over records, which it must read to the end.
 
     Raises:
-        UsageError: No such file, or another process is writing the target.
-        RecordError: As `read_records`. The target is as it was.
+        UsageError: The file is missing, or another process is writing the target.
+        RecordError: As `read_records`. The target stays unchanged.
     """
     source, target = Path(source), Path(target)
     if not source.is_file():
@@ -498,9 +500,9 @@ def open_writer(
         keep: int | None = good
         refuse_other_collection(path, existing.header, header)
         if drop_failed and any(record.may_be_drawn_again for record in existing.records):
-            kept = tuple(record for record in existing.records if not record.may_be_drawn_again)
-            _replace(path, existing.header, kept)
-            existing = RecordFile(path, existing.header, kept)
+            remaining = tuple(record for record in existing.records if not record.may_be_drawn_again)
+            _replace(path, existing.header, remaining)
+            existing = RecordFile(path, existing.header, remaining)
             keep = None
         with path.open("r+b") as stream:
             if keep is not None:
@@ -522,7 +524,7 @@ def parse_header(path: Path, line: bytes) -> RecordHeader:
     """The header in the first line of a record file.
 
     Raises:
-        RecordError: There is none, or one of another version.
+        RecordError: The line holds no header, or one of another version.
     """
     values = _json_object(path, 1, line)
     header = values.get("header")
@@ -618,10 +620,10 @@ def _ends_with_newline(path: Path) -> bool:
         return stream.read(1) == b"\n"
 
 
-# -- One writer at a time: an exclusive lock on a file next to the one that is written ---------------------------------
+# -- One writer at a time: an exclusive lock on a file beside the record file ------------------------------------------
 
 _PATIENCE = 0.1
-"""Seconds to retry: a holder that is just finishing removes its lock file, which looks like a lock that is held."""
+"""Seconds to retry: a holder that is just finishing removes its lock file, which looks like a held lock."""
 
 
 @contextmanager

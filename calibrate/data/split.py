@@ -47,14 +47,14 @@ def split(
     unit_of, n_units = table.units("group" if groups == "cluster" else "id")
     n_test = round(test_fraction * n_units)
     if not 0 < n_test < n_units:
-        what = "clusters" if groups == "cluster" else "questions"
-        raise UsageError(f"{n_units} {what} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
+        units = "clusters" if groups == "cluster" else "questions"
+        raise UsageError(f"{n_units} {units} cannot be cut at {test_fraction}: one part is empty. Use more of them.")
     chosen = np.zeros(n_units, dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(n_units)[:n_test]] = True
     in_test = chosen[unit_of]
     parts: list[Any] = [table.take(~in_test), table.take(in_test)]
-    kept, test = parts if table is items else map(list, parts)  # a plain sequence gives lists
-    return kept, test
+    calibration, test = parts if table is items else map(list, parts)  # a plain sequence gives lists
+    return calibration, test
 
 
 def one_per_cluster(records: Sequence[Record]) -> RecordTable:

@@ -131,7 +131,7 @@ class RecordTable(Sequence[Record], ABC):
         return self.numbers("question")
 
     def asked_hashes(self) -> NDArray[np.uint64]:
-        """Hash of what is asked (`Question.asked`), whatever the id."""
+        """Hash of `Question.asked`, which leaves out the id."""
         return self.numbers("asked")
 
     def usable(self, key: str) -> NDArray[np.bool_]:
@@ -180,22 +180,22 @@ class RecordTable(Sequence[Record], ABC):
             Positions of up to a thousand pairs by the later record, shape (pairs, 2), and the number of all.
         """
         hashes = self.numbers("key")
-        known = _with_equals(hashes)
-        right = self.labels()[known]
-        known, right = known[right >= 0], right[right >= 0]
-        if not known.size:
+        places = _with_equals(hashes)
+        right = self.labels()[places]
+        places, right = places[right >= 0], right[right >= 0]
+        if not places.size:
             return np.empty((0, 2), dtype=np.int64), 0
-        order = np.argsort(hashes[known], kind="stable")
-        ranked_hashes = hashes[known][order]
+        order = np.argsort(hashes[places], kind="stable")
+        ranked_hashes = hashes[places][order]
         start = np.flatnonzero(np.concatenate(([True], ranked_hashes[1:] != ranked_hashes[:-1])))
         run = np.repeat(np.arange(start.size), np.diff(np.append(start, ranked_hashes.size)))
         ranked, far = right[order], ranked_hashes.size
-        # Places within `known` of the first wrong and the first right record of each run; `far` where there is none.
+        # Places within `known` of the first wrong and the first right record of each run; `far` if the run lacks it.
         firsts = np.stack([np.minimum.reduceat(np.where(ranked == label, order, far), start) for label in (0, 1)])
         other = firsts[1 - ranked.astype(np.int64), run]
         later = np.flatnonzero(other < order)
         shown = later[np.argsort(order[later])][:_MOST_PAIRS]
-        return np.stack([known[other[shown]], known[order[shown]]], axis=1), later.size
+        return np.stack([places[other[shown]], places[order[shown]]], axis=1), later.size
 
 
 class RecordsInMemory(tuple[Record, ...], RecordTable):

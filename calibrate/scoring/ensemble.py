@@ -74,7 +74,7 @@ class FitReport(Frozen):
 
 
 class EnsembleFile(Frozen):
-    """What `calibrate ensemble` writes."""
+    """The file that `calibrate ensemble` writes."""
 
     format: Literal[1] = 1
     """Version of this layout."""
@@ -136,14 +136,14 @@ def fit_ensemble(
     loss, held_out = _cross_validated(data)
     penalty = min(PENALTIES, key=lambda value: (round(loss[value], 9), -value))
     intercept, weights = _minimise(data.z, data.error, penalty)
-    kept = [i for i, weight in enumerate(weights) if weight >= SMALLEST_WEIGHT]
-    if not kept:
+    used = [i for i, weight in enumerate(weights) if weight >= SMALLEST_WEIGHT]
+    if not used:
         raise UsageError(
             f"no member ({', '.join(specs)}) tells right from wrong answers on the training part. Score with others."
         )
     keys = list(specs)
     members = [
-        Member(spec=specs[keys[i]], mean=float(mean[i]), scale=float(scale[i]), weight=float(weights[i])) for i in kept
+        Member(spec=specs[keys[i]], mean=float(mean[i]), scale=float(scale[i]), weight=float(weights[i])) for i in used
     ]
     params = EnsembleParams(intercept=intercept, members=tuple(members), training=training_of(records))
     report = FitReport(
@@ -151,10 +151,10 @@ def fit_ensemble(
         n_left_out=len(records) - len(usable),
         errors=wrong,
         penalty=penalty,
-        cross_validated={f"{value:g}": found for value, found in loss.items()},
+        cross_validated={f"{value:g}": value_loss for value, value_loss in loss.items()},
         ensemble_auroc=auroc(held_out[penalty], error.astype(np.int64)) or 0.0,
         single_auroc={key: auroc(raw[:, i], error.astype(np.int64)) or 0.0 for i, key in enumerate(keys)},
-        dropped=tuple(key for i, key in enumerate(keys) if i not in kept),
+        dropped=tuple(key for i, key in enumerate(keys) if i not in used),
     )
     spec = EstimatorSpec(name=NAME, version=1, unit="nats", params=params.model_dump(mode="json"))
     return EnsembleFile(spec=spec, fit=report)
@@ -206,13 +206,13 @@ def refuse_overlap(
     if spec.name != NAME:
         return
     training = EnsembleParams.model_validate(spec.params).training
-    ids, questions, seen = set(training.ids), set(training.questions), set(training.groups)
+    ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
     shared = [
         record.id
         for record in records
         if _hash(record.id) in ids
         or _question_hash(record) in questions
-        or (groups == "cluster" and record.group is not None and _hash(record.group) in seen)
+        or (groups == "cluster" and record.group is not None and _hash(record.group) in clusters)
     ]
     if shared:
         more = ", ..." if len(shared) > 3 else ""
@@ -228,7 +228,7 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: No such file, not an ensemble, or an ensemble of a newer version.
+        UsageError: The file is missing, not an ensemble, or an ensemble of a newer version.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -257,19 +257,19 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
     Raises:
         UsageError: A member that the file has no scores of, one named twice, or an ensemble.
     """
-    known = file.header.estimators
-    missing = [key for key in keys if key not in known]
+    specs_of = file.header.estimators
+    missing = [key for key in keys if key not in specs_of]
     if missing:
         raise UsageError(
-            f"{file.path} has no scores by {', '.join(missing)} (it has {', '.join(sorted(known)) or 'none'}). Run: "
+            f"{file.path} has no scores by {', '.join(missing)} (it has {', '.join(sorted(specs_of)) or 'none'}). Run: "
             f"calibrate score {file.typed} " + " ".join(estimator_flags(key) for key in missing)
         )
     if len(set(keys)) < len(keys):
         raise UsageError(f"--members names an estimator twice: {', '.join(keys)}. Name each once.")
-    nested = [key for key in keys if known[key].name == NAME]
+    nested = [key for key in keys if specs_of[key].name == NAME]
     if nested:
         raise UsageError(f"{nested[0]} is an ensemble itself; name its members instead.")
-    return {key: known[key] for key in keys}
+    return {key: specs_of[key] for key in keys}
 
 
 def ensemble_key(spec: EstimatorSpec) -> str:
@@ -310,7 +310,7 @@ def _minimise(z: NDArray[np.float64], error: NDArray[np.float64], penalty: float
     start = np.zeros(z.shape[1] + 1)
     start[0] = special.logit(np.clip(error.mean(), 1e-3, 1 - 1e-3))
     bounds: list[tuple[float | None, float | None]] = [(None, None), *[(0.0, None)] * z.shape[1]]
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         objective,
         start,
         jac=True,
@@ -318,7 +318,7 @@ def _minimise(z: NDArray[np.float64], error: NDArray[np.float64], penalty: float
         bounds=bounds,
         options={"maxiter": 1_000, "ftol": 1e-12, "gtol": 1e-9},
     )
-    return float(found.x[0]), np.asarray(found.x[1:], dtype=np.float64)
+    return float(optimum.x[0]), np.asarray(optimum.x[1:], dtype=np.float64)
 
 
 def _folds(records: Sequence[Record], groups: Groups, seed: int) -> NDArray[np.int64]:
@@ -330,7 +330,7 @@ def _folds(records: Sequence[Record], groups: Groups, seed: int) -> NDArray[np.i
 
 
 def _units(records: Sequence[Record], groups: Groups) -> list[str]:
-    """What must not be cut: records linked by an equal question or, with clusters, by a group."""
+    """Each record's unit, which folds keep whole: records linked by an equal question or, with clusters, by a group."""
     if groups == "cluster" and any(record.group is None for record in records):
         raise UsageError("cluster by group was asked for, but some records have no group. Leave the flag out.")
     parent: dict[str, str] = {}
@@ -352,7 +352,7 @@ def _units(records: Sequence[Record], groups: Groups) -> list[str]:
 
 
 def _question_hash(record: Record) -> str:
-    """Of text and options, without regard to case and white space."""
+    """Hash of text and options, without regard to case and white space."""
     options = "".join(f"\0{label}\0{text}" for label, text in sorted((record.options or {}).items()))
     return _hash(" ".join(f"{record.question}{options}".casefold().split()))
 

@@ -40,21 +40,21 @@ def scer(error: ArrayLike, accepted: ArrayLike) -> float | None:
         error: 0 or 1, shape (n,).
         accepted: Booleans, shape (n,), as :func:`guardrail.gate.accepts` returns them.
     """
-    wrong, taken = _labels(error, accepted)
-    return float(wrong[taken].mean()) if taken.any() else None
+    wrong, accepted_mask = _labels(error, accepted)
+    return float(wrong[accepted_mask].mean()) if accepted_mask.any() else None
 
 
 def acceptance(accepted: ArrayLike) -> float | None:
     """Accepted share of all questions (AR, coverage). None without questions."""
-    taken = np.asarray(accepted, dtype=np.bool_)
-    return float(taken.mean()) if taken.size else None
+    accepted_mask = np.asarray(accepted, dtype=np.bool_)
+    return float(accepted_mask.mean()) if accepted_mask.size else None
 
 
 def power(error: ArrayLike, accepted: ArrayLike) -> float | None:
     """Share of the correct answers that are accepted. None when no answer is correct."""
-    wrong, taken = _labels(error, accepted)
+    wrong, accepted_mask = _labels(error, accepted)
     right = ~wrong
-    return float(taken[right].mean()) if right.any() else None
+    return float(accepted_mask[right].mean()) if right.any() else None
 
 
 def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
@@ -104,16 +104,21 @@ def _prefix(uncertainty: ArrayLike, error: ArrayLike) -> Prefix:
 
 
 def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    wrong, taken = np.asarray(error), np.asarray(accepted, dtype=np.bool_)
-    if wrong.shape != taken.shape:
-        raise UsageError(f"error has shape {wrong.shape} and accepted has {taken.shape}. Pass one of each an item.")
-    return wrong == 1, taken
+    wrong, accepted_mask = np.asarray(error), np.asarray(accepted, dtype=np.bool_)
+    if wrong.shape != accepted_mask.shape:
+        raise UsageError(
+            f"error has shape {wrong.shape} and accepted has {accepted_mask.shape}. Pass one of each an item."
+        )
+    return wrong == 1, accepted_mask
 
 
 def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
     """Kolmogorov-Smirnov: largest distance of two distributions, and its asymptotic p-value (too large with ties)."""
     first, second = np.sort(first), np.sort(second)
-    below = [[np.searchsorted(one, at, side="right") / one.size for one in (first, second)] for at in (first, second)]
+    below = [
+        [np.searchsorted(sample, at, side="right") / sample.size for sample in (first, second)]
+        for at in (first, second)
+    ]
     distance = max(float(np.abs(ours - theirs).max()) for ours, theirs in below)
     # The limit distribution, as in every audit written so far; scipy's "asymp" takes a finite-sample one.
     effective = first.size * second.size / (first.size + second.size)

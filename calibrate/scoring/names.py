@@ -63,7 +63,7 @@ def parse_estimator(
 ) -> Estimator:
     """An estimator from how a user writes it.
 
-    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for one that takes both, or
+    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or
     the path of an ensemble file, which ends in ".json". An empty part is the default: "name::rouge_l". A judge or
     similarity may have parameters: "semantic_entropy:token_f1(threshold=0.7)". A judge is a similarity as
     "degree:from_judge(exact)".
@@ -79,12 +79,14 @@ def parse_estimator(
     """
     if text.endswith(".json"):
         return load_ensemble(text)
-    found = _read(text)
-    given: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
+    spelled = _read(text)
+    defaults: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     chosen: dict[str, Any] = {
-        role: _MAKERS[role](part, found.name) if part else given[role] for role, part in found.parts.items()
+        role: _MAKERS[role](part, spelled.name) if part else defaults[role] for role, part in spelled.parts.items()
     }
-    return make_estimator(found.name, clustering="greedy" if found.clustering == "greedy" else "components", **chosen)
+    return make_estimator(
+        spelled.name, clustering="greedy" if spelled.clustering == "greedy" else "components", **chosen
+    )
 
 
 def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
@@ -100,7 +102,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Returns:
-        The key; the text itself when nothing fits (a caller that looks for its scores reports that there are none).
+        The key; the text itself when nothing fits (a caller that looks for its scores reports that they are missing).
 
     Raises:
         UsageError: Several fit; they are listed. Or a light judge does not take such parameters.
@@ -110,11 +112,11 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     if text.endswith(".json"):
         return estimator_key(load_ensemble(text))
     try:
-        found = _read(text)
+        spelled = _read(text)
     except UsageError:
         return text
-    fits = [key for key, spec in known.items() if found.fits(spec)]
-    usual = [key for key in fits if found.usual(known[key], bindings)]
+    fits = [key for key, spec in known.items() if spelled.fits(spec)]
+    usual = [key for key in fits if spelled.usual(known[key], bindings)]
     if len(usual) == 1 or len(fits) == 1:
         return (usual if len(usual) == 1 else fits)[0]
     if not fits:
@@ -126,7 +128,7 @@ def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
     """A similarity as a user writes it: "rouge_l", "nli(model=./weights)", "from_judge(token_f1(threshold=0.7))".
 
     Raises:
-        UsageError: No such similarity, or a judge in its place.
+        UsageError: An unknown similarity, or a judge in its place.
     """
     inner = FROM_JUDGE.fullmatch(text)
     if inner is not None:
@@ -149,7 +151,7 @@ def named_entailment(text: str, estimator: str = "NAME") -> Entailment:
     """An entailment model as a user writes it: "nli(model=./weights)".
 
     Raises:
-        UsageError: No such model.
+        UsageError: An unknown model.
     """
     name, params = parse_name(text)
     return make_entailment(name, **params)

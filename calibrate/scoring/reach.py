@@ -167,12 +167,12 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
             )
     values, waits = values_of(used, estimator), waiting_of(used, file.header)
-    known, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
-    if min(known.size, waiting.size) >= _FEWEST and (p := ks_two_sample(known, waiting)[1]) < SELECTED:
+    labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
+    if min(labelled.size, waiting.size) >= _FEWEST and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
         raise UsageError(
-            f"the {known.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} without "
-            f"a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold for the "
-            "others. Draw what to label with `calibrate sample`, or label the rest."
+            f"the {labelled.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} "
+            f"without a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold "
+            "for the others. Draw what to label with `calibrate sample`, or label the rest."
         )
     return reach
 
@@ -183,7 +183,7 @@ def draw_digest(records: Sequence[Record], estimator: str) -> str:
 
 
 def waits_for_label(record: Record, header: RecordHeader) -> bool:
-    """Whether nobody, and no rule, has looked at the answer yet. One that could not be decided does not wait."""
+    """Whether nobody, and no rule, has looked at the answer yet. An answer that could not be decided does not wait."""
     by_rule = header.correctness is not None and header.correctness.name != "given"
     return record.correct is None and (not record.label_detail or (by_rule and not record.references))
 
@@ -209,7 +209,7 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             questions in random order.
 
     Raises:
-        UsageError: No declared looks, others than declared, no such look, or labels that are missing or too many.
+        UsageError: No declared looks, others than declared, an unknown look, or labels that are missing or too many.
     """
     reach = file.header.reach
     drawn = () if reach is None else reach.looks
@@ -232,9 +232,11 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
     part = file.records[:n] if reach is not None else file.records.take(~waiting_of(file.records, file.header))
     missing = int(np.count_nonzero(waiting_of(part, file.header)))
     if missing or len(part) != n:
-        found = f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"
+        labelled = (
+            f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"
+        )
         raise UsageError(
-            f"look {look} reads {n} labels, but {found} of {file.path} are labelled. Label exactly those (calibrate "
+            f"look {look} reads {n} labels, but {labelled} of {file.path} are labelled. Label exactly those (calibrate "
             f"label {file.path} --interactive --limit {n}), or take the look whose number of labels is there."
         )
     return Looks(schedule=counts, look=look), part

@@ -97,25 +97,25 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
     Raises:
         UsageError: None is named, the file has several, and the default is not among them.
     """
-    known = sorted(file.header.estimators)
+    keys = sorted(file.header.estimators)
     if name is not None:
         return stored_key(file.header.estimators, name, file.header.plan.bindings)
     plan = file.header.plan
     key = usual_key(plan)
-    if key not in known and plan.options is None and not plan.logprobs:
+    if key not in keys and plan.options is None and not plan.logprobs:
         counted = _default_key("discrete_semantic_entropy", plan)
-        key = counted if counted in known else key
-    if key in known or not known:
+        key = counted if counted in keys else key
+    if key in keys or not keys:
         return key
-    if len(known) == 1:
-        return known[0]
-    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --estimator: {', '.join(known)}")
+    if len(keys) == 1:
+        return keys[0]
+    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --estimator: {', '.join(keys)}")
 
 
 def supported(plan: SamplingPlan) -> list[Estimator]:
     """Every estimator that can be computed from what the plan draws, with the plan's default judge."""
-    made = (make_estimator(name, bindings=plan.bindings) for name in list_estimators())
-    return [estimator for estimator in made if lacking(estimator, plan) is None]
+    estimators = (make_estimator(name, bindings=plan.bindings) for name in list_estimators())
+    return [estimator for estimator in estimators if lacking(estimator, plan) is None]
 
 
 def lacking(estimator: Estimator, plan: SamplingPlan) -> str | None:
@@ -138,28 +138,30 @@ def with_cache(estimator: Estimator, cache: PairCache | None) -> Estimator:
         members = tuple(with_cache(member, cache) for member in estimator.members)
         same = all(new is old for new, old in zip(members, estimator.members, strict=True))
         return estimator if same else replace(estimator, members=members)
-    asked: dict[str, Any] = {}
+    slow: dict[str, Any] = {}
     if estimator.judge is not None and is_slow(estimator.judge):
-        asked["judge"] = estimator.judge
+        slow["judge"] = estimator.judge
     if estimator.similarity is not None and is_slow(estimator.similarity):
-        asked["similarity"] = estimator.similarity
+        slow["similarity"] = estimator.similarity
     if estimator.entailment is not None:
-        asked["entailment"] = estimator.entailment
-    if not asked:
+        slow["entailment"] = estimator.entailment
+    if not slow:
         return estimator
-    return replace(estimator, **{role: one if cache is None else cached(one, cache) for role, one in asked.items()})
+    return replace(
+        estimator, **{role: model if cache is None else cached(model, cache) for role, model in slow.items()}
+    )
 
 
 @dataclass(slots=True)
 class _Scores:
-    """What a summary keeps of one estimator's scores."""
+    """Scores of one estimator in a summary, and the reasons for missing ones."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
     reasons: Counter[str] = field(default_factory=Counter)
 
 
 class ScoreSummary:
-    """Range of each estimator's scores and why there are none, gathered while records go by: 8 bytes a score.
+    """Each estimator's scores and the reasons for missing ones, gathered while records go by: 8 bytes a score.
 
     Attributes:
         n_records: Records so far.
@@ -170,19 +172,19 @@ class ScoreSummary:
         self._scores: dict[str, _Scores] = {}
 
     def add(self, scores: Mapping[str, tuple[float | None, str | None]]) -> None:
-        """Take a record's scores into account: the value, or why there is none, by estimator key."""
+        """Take a record's scores into account: the value, or the reason for a missing one, by estimator key."""
         self.n_records += 1
         for key, (value, reason) in scores.items():
-            kept = self._scores.setdefault(key, _Scores())
+            summary = self._scores.setdefault(key, _Scores())
             if value is not None:
-                kept.values.append(value)
+                summary.values.append(value)
             elif reason is not None:
-                kept.reasons[reason] += 1
+                summary.reasons[reason] += 1
 
     def of(self, key: str) -> tuple[list[float], Counter[str]]:
         """Measured scores of an estimator, ascending, and how often each reason for a missing one occurred."""
-        kept = self._scores.get(key, _Scores())
-        return sorted(kept.values), kept.reasons
+        summary = self._scores.get(key, _Scores())
+        return sorted(summary.values), summary.reasons
 
 
 def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress: Progress = silent) -> RecordFile:
@@ -220,15 +222,15 @@ def score_file(
         source: Record file.
         target: Record file to write.
         estimators: From the file's plan to what to compute.
-        unanimous_at: Adaptive plan, as in `adaptive`; 0 for a plan without; None leaves the plan as it is.
+        unanimous_at: Adaptive plan, as in `adaptive`; 0 for a plan without; None leaves the plan unchanged.
         progress: Reports records done, of the questions of the file.
 
     Returns:
         The header written, and a summary of the scores.
 
     Raises:
-        UsageError: No estimator, no such file, or another process is writing the target.
-        RecordError: A malformed line. The target is as it was.
+        UsageError: No estimator, a missing file, or another process is writing the target.
+        RecordError: A malformed line. The target stays unchanged.
     """
     summary = ScoreSummary()
     written: list[RecordHeader] = []
@@ -241,7 +243,9 @@ def score_file(
 
     def summarised(records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            summary.add({key: (one.value, one.reason and one.reason.value) for key, one in record.scores.items()})
+            summary.add(
+                {key: (score.value, score.reason and score.reason.value) for key, score in record.scores.items()}
+            )
             yield record
 
     stream_records(source, target, change)
@@ -251,11 +255,11 @@ def score_file(
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What to compute for a record file.
+    """The scores to compute for a record file.
 
     Attributes:
         header: Header of the scored file.
-        estimators: What is computed.
+        estimators: The estimators to compute.
         drops: Whether older scores are dropped, since they are of another plan.
     """
 
@@ -277,8 +281,8 @@ class Scoring:
 
     def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
         """The records with scores, in order; ``report`` is called with how many are done."""
-        kept = map(_unscored, records) if self.drops else records
-        return _scored(kept, self.estimators, self.header.plan, report)
+        fresh = map(_unscored, records) if self.drops else records
+        return _scored(fresh, self.estimators, self.header.plan, report)
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
@@ -355,7 +359,7 @@ def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHe
 
 
 def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:
-    """Scores of the records, shape (n,); NaN where there is none."""
+    """Scores of the records, shape (n,); NaN for a record without one."""
     return table_of(records).scores(key)
 
 

@@ -65,7 +65,7 @@ class Acrc(Rule):
         return {**request.options, "min_accept": min_accept_of(n, request)}
 
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
-        """Largest block end at or past k_min before the first violation (or the last one that is fine)."""
+        """Largest block end at or past k_min before the first violation (or the last block end without one)."""
         first = prefix.at_least(min_accept_of(prefix.n, request))
         if first == prefix.k.size:
             return None

@@ -102,9 +102,9 @@ def _step_back(ahead: Reals, passed: int, steps: int, alpha: float, first: int, 
     """
     shift, weights = step_weights(steps, alpha)
     low, high = first + shift, final + shift + weights.size - 1
-    ones = max(0, min(high, passed) - low + 1)
+    n_certain = max(0, min(high, passed) - low + 1)
     inner = ahead[max(0, low - passed - 1) : max(0, high - passed)]
-    reached = np.concatenate((np.ones(ones), inner, np.full(high - low + 1 - ones - inner.size, ahead[-1])))
+    reached = np.concatenate((np.ones(n_certain), inner, np.full(high - low + 1 - n_certain - inner.size, ahead[-1])))
     return np.correlate(reached, weights, "valid")
 
 
@@ -113,13 +113,13 @@ def _candidates(k: Counts, n: int, k_min: int) -> Counts:
     first = int(np.searchsorted(k, k_min))
     if n <= EXACT_LIMIT:
         return np.arange(first, k.size)
-    kept = [k.size - 1] if first < k.size else []
-    while kept:
-        index = int(np.searchsorted(k, math.floor(k[kept[-1]] / THINNED), side="right")) - 1
+    places = [k.size - 1] if first < k.size else []
+    while places:
+        index = int(np.searchsorted(k, math.floor(k[places[-1]] / THINNED), side="right")) - 1
         if index < first:
             break
-        kept.append(index)
-    return np.array(kept[::-1], dtype=np.int64)
+        places.append(index)
+    return np.array(places[::-1], dtype=np.int64)
 
 
 class Certified(WalkRule):
@@ -175,7 +175,7 @@ class Certified(WalkRule):
         return bool((prefix.e[index] <= limits.anchor).any()) if index.size else False
 
     def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
-        """Where even the pointwise test fails everywhere."""
+        """Target below which even the pointwise test fails everywhere."""
         return pointwise_floor(prefix, request)
 
     def guarantee(self, request: RuleRequest) -> str:

@@ -151,8 +151,12 @@ class ClusterFixedSequence(Rule):
 
     @staticmethod
     def _fewest(request: RuleRequest) -> int:
-        given = request.options["min_clusters"]
-        return int(given) if given is not None else max(FEWEST_CLUSTERS, zero_error_floor(request.alpha, request.level))
+        min_clusters = request.options["min_clusters"]
+        return (
+            int(min_clusters)
+            if min_clusters is not None
+            else max(FEWEST_CLUSTERS, zero_error_floor(request.alpha, request.level))
+        )
 
     def _first(self, prefix: Prefix, request: RuleRequest) -> int:
         number = (prefix.clusters or _singletons(prefix)).number
@@ -203,9 +207,9 @@ class Groups:
             raise UsageError(f"groups must be one id an item or 'ignore', got {ids!r}.")
         if len(ids) != n:
             raise UsageError(f"groups has {len(ids)} ids and uncertainty has {n} items. Pass one id an item.")
-        known: dict[Hashable, int] = {}
-        code = np.array([known.setdefault(group, len(known)) for group in ids], dtype=np.int64)
-        return cls(code, tuple(str(group) for group in known))
+        code_of: dict[Hashable, int] = {}
+        code = np.array([code_of.setdefault(group, len(code_of)) for group in ids], dtype=np.int64)
+        return cls(code, tuple(str(group) for group in code_of))
 
     @property
     def repeated(self) -> bool:
@@ -292,8 +296,8 @@ def prepare(
     n, distinct = uncertainty.size, groups.distinct
     counted = replace(request, options={**request.options, "items": n, "groups": distinct})
     if rule.grouping == "one_each":
-        kept = one_of_each(groups, request.options.get("seed", 0))
-        return prefixes(uncertainty[kept], error[kept]), counted
+        sampled = one_of_each(groups, request.options.get("seed", 0))
+        return prefixes(uncertainty[sampled], error[sampled]), counted
     if rule.grouping == "sums":
         prefix = prefixes(uncertainty, error)
         return replace(prefix, clusters=cluster_sums(uncertainty, error, groups.code, prefix.k)), counted

@@ -93,7 +93,7 @@ class Lec(Rule):
         return last(prefix.excess(request.alpha) <= -1.0 + TOLERANCE)
 
     def guarantee(self, request: RuleRequest) -> str:
-        """What its authors state, and that it does not hold."""
+        """The promise that its authors state, and a warning that it does not hold."""
         return (
             "Stated by its authors as P(wrong | accepted) <= alpha; no rule can promise that without assumptions in "
             "finite samples, and the measured rate is a little above alpha. About half of all calibrations exceed it."

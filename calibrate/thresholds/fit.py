@@ -86,7 +86,7 @@ def _outcome(
     index = rule.select(prefix, request)
     mode = diagnose or ("full" if prefix.n <= SEARCH_LIMIT else "fast")
     resolved = rule.resolve(prefix.n, request) | {"diagnose": mode} | ({"groups": "ignore"} if ignored else {})
-    found = _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full")
+    diagnostics = _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full")
     common = {
         "rule": rule.name,
         "alpha": request.alpha,
@@ -94,10 +94,10 @@ def _outcome(
         "options": resolved,
         "n": prefix.n,
         "guarantee": rule.guarantee(request),
-        "diagnostics": found,
+        "diagnostics": diagnostics,
     }
     if index is None:
-        why, detail = _reason(prefix, rule, request, found.smallest_feasible_alpha)
+        why, detail = _reason(prefix, rule, request, diagnostics.smallest_feasible_alpha)
         return Infeasible(reason=why, detail=detail, **common)
     k, e = int(prefix.k[index]), int(prefix.e[index])
     return Feasible(
@@ -132,8 +132,8 @@ def request_for(
     if unknown:
         close = difflib.get_close_matches(unknown[0], chosen.defaults, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
-        known = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
-        raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{known}")
+        options_text = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
+        raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{options_text}")
     filled = {**chosen.defaults, **options}
     request = RuleRequest(float(alpha), None if delta is None else float(delta), filled)
     chosen.check(request)
@@ -245,7 +245,7 @@ def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: RuleRequest, *
 
 
 def _gallop(holds: Callable[[int], bool], low: int) -> tuple[int, int] | None:
-    """An infeasible and a feasible number of thousandths, found by doubling steps upward; None if there is none."""
+    """An infeasible and a feasible number of thousandths, found by doubling steps upward; None if none is feasible."""
     step = 1
     while low < _GRID - 1:
         high = min(_GRID - 1, low + step)
@@ -272,9 +272,9 @@ def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | 
     Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single
     error do; would a cut inside a block of ties do, errors spread evenly; otherwise the risk is never low enough.
     """
-    known = rule.explain(prefix, request)
-    if known is not None:
-        return known
+    explanation = rule.explain(prefix, request)
+    if explanation is not None:
+        return explanation
     n, alpha = prefix.n, request.alpha
     if not rule.feasible(_untied(n, np.zeros(n)), request):
         return InfeasibleReason.TOO_FEW_ITEMS, _too_few(n, rule, request)
@@ -309,7 +309,7 @@ def _closest(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float |
 
 
 def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: float | None) -> str:
-    """What would help most: a score that ranks errors, then labels, then another target."""
+    """The next step that helps most: a score that ranks errors, then labels, then another target."""
     if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
         coin = f"AUROC {prefix.auroc:.2f}, and 0.5 is a coin"
         if prefix.auroc < 0.5:

@@ -48,10 +48,10 @@ def rules() -> tuple[str, ...]:
 
 
 def rule_named(name: str | Rule) -> Rule:
-    """The rule of that name; a rule that is not a name is returned as it is.
+    """The rule of that name; a rule object is returned unchanged.
 
     Raises:
-        UsageError: There is none; the nearest names are suggested. Or a custom rule has the name of another:
+        UsageError: An unknown name; the nearest names are suggested. Or a custom rule has the name of another:
             artifacts and tables know rules by their names.
     """
     if isinstance(name, Rule):

@@ -1,4 +1,4 @@
-"""What a threshold rule reads, and what it is.
+"""Threshold rules, and the sorted calibration items that they read.
 
 A rule reads calibration items sorted by uncertainty and cut into blocks of equal scores (`Prefix`). Only the end of a
 block is a candidate for a threshold: ties are accepted or rejected together, and labels never break ties. Counts are
@@ -84,7 +84,7 @@ class Prefix:
         return int(self.e[-1])
 
     def at_least(self, k: int) -> int:
-        """Index of the first block end at or past k items; the number of blocks if there is none."""
+        """Index of the first block end at or past k items; the number of blocks if no block reaches so far."""
         return int(np.searchsorted(self.k, k, side="left"))
 
     def accepted(self, threshold: float) -> tuple[int, int]:
@@ -143,7 +143,7 @@ def ranked_prefixes(ranked: NDArray[np.float64], error: NDArray[np.int8]) -> Pre
 
 @dataclass(frozen=True, slots=True)
 class RuleRequest:
-    """What a rule is asked for."""
+    """Target, failure probability and options of one fit."""
 
     alpha: float
     """Target error rate among accepted answers, in (0, 1)."""
@@ -196,7 +196,7 @@ class Rule(ABC):
 
     @abstractmethod
     def guarantee(self, request: RuleRequest) -> str:
-        """What the rule promises, in one sentence, including what it assumes."""
+        """The promise of the rule, in one sentence, with its assumptions."""
 
     def check(self, request: RuleRequest) -> None:  # noqa: B027 - most rules have nothing to check
         """Refuse option values that make no sense.
@@ -206,7 +206,7 @@ class Rule(ABC):
         """
 
     def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
-        """Options as they are applied to n items, for the record."""
+        """Options with their defaults for n items, for the record."""
         return dict(request.options)
 
     def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
@@ -233,8 +233,8 @@ def default_min_accept(n: int, alpha: float) -> int:
 
 def min_accept_of(n: int, request: RuleRequest) -> int:
     """The ``min_accept`` of a request: as given, or the default for n and alpha."""
-    given = request.options["min_accept"]
-    return default_min_accept(n, request.alpha) if given is None else int(given)
+    min_accept = request.options["min_accept"]
+    return default_min_accept(n, request.alpha) if min_accept is None else int(min_accept)
 
 
 def check_min_accept(rule: str, request: RuleRequest) -> None:
@@ -243,9 +243,9 @@ def check_min_accept(rule: str, request: RuleRequest) -> None:
     Raises:
         UsageError: Otherwise.
     """
-    given = request.options["min_accept"]
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+    min_accept = request.options["min_accept"]
+    if min_accept is not None and (isinstance(min_accept, bool) or not isinstance(min_accept, int) or min_accept < 1):
         raise UsageError(
-            f"min_accept of rule {rule!r} must be a whole number of items, at least 1, got {given!r}. "
+            f"min_accept of rule {rule!r} must be a whole number of items, at least 1, got {min_accept!r}. "
             "Leave it out for max(ceil(ln .05 / ln(1 - alpha)), ceil(.05 n))."
         )

@@ -109,8 +109,8 @@ class FixedSequence(Rule):
     def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """The first test decides."""
         first = prefix.at_least(self.start(prefix.n, request))
-        one = slice(first, first + 1)
-        return bool(passes(prefix.k[one], prefix.e[one], request.alpha, request.level).any())
+        only = slice(first, first + 1)
+        return bool(passes(prefix.k[only], prefix.e[only], request.alpha, request.level).any())
 
     def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, any curve."""

@@ -105,7 +105,7 @@ def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Error
 
 
 class WalkRule(Rule):
-    """What rules share whose error limits come from a flat walk: one option, one promise, one test of feasibility."""
+    """A rule whose error limits come from a flat walk: one option, one promise, one test of feasibility."""
 
     uses_delta = True
     certifies = True
@@ -117,7 +117,7 @@ class WalkRule(Rule):
         check_min_accept(self.name, request)
 
     def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
-        """Where even the pointwise test fails everywhere."""
+        """Target below which even the pointwise test fails everywhere."""
         return pointwise_floor(prefix, request)
 
     def guarantee(self, request: RuleRequest) -> str:
@@ -162,9 +162,9 @@ class CpSimultaneous(WalkRule):
         if k_min > prefix.n:
             return None
         table = simultaneous_limits(prefix.n, request.alpha, request.level, k_min)
-        found = candidates(prefix, table.k)
-        index = last(found.errors <= table.c[found.point])
-        return None if index is None else int(found.block[index])
+        ends = candidates(prefix, table.k)
+        index = last(ends.errors <= table.c[ends.point])
+        return None if index is None else int(ends.block[index])
 
     def feasible(self, prefix: Prefix, request: RuleRequest) -> bool:
         """One dynamic programme instead of a search: the smallest level at which a block end passes is affordable."""
@@ -172,10 +172,10 @@ class CpSimultaneous(WalkRule):
         if k_min > prefix.n:
             return False
         points = grid(prefix.n, k_min)
-        found = candidates(prefix, points)
-        if not found.block.size:
+        ends = candidates(prefix, points)
+        if not ends.block.size:
             return False
-        level = float(np.min(np.asarray(binomial_tail(found.errors, points[found.point], alpha))))
+        level = float(np.min(np.asarray(binomial_tail(ends.errors, points[ends.point], alpha))))
         if level > delta:
             return False
         needed = min(delta, max(level, 1e-300) * (1.0 + 1e-12))
@@ -261,10 +261,10 @@ def step_weights(steps: int, alpha: float) -> tuple[int, Reals]:
         + special.xlogy(j, alpha)
         + special.xlog1py(steps - j, -alpha)
     )
-    kept = np.flatnonzero(weights > _NEGLIGIBLE)
-    weights = weights[kept[0] : kept[-1] + 1]
+    likely = np.flatnonzero(weights > _NEGLIGIBLE)
+    weights = weights[likely[0] : likely[-1] + 1]
     weights.flags.writeable = False
-    return first + int(kept[0]), weights
+    return first + int(likely[0]), weights
 
 
 def crossing_probability(k: Counts, limit: Counts, alpha: float) -> float:

@@ -55,7 +55,7 @@ def fit_stages(
     """Choose the thresholds of all stages together.
 
     Both rules are one-dimensional: a random part of the questions chooses one of a few paths of thresholds (`paths`),
-    the one that would answer most at an error rate of alpha there. The other questions choose a point on that path.
+    the path that would answer most at an error rate of alpha there. The other questions choose a point on that path.
 
     * ``lec_joint``: the point that answers most under ``sum S_i (E_i - alpha) <= -1``. It steers the mean error to
       alpha and certifies nothing. (Version 1 took the best of all pairs of thresholds: searching n^2 pairs finds one
@@ -130,7 +130,7 @@ def paths(design: Scores, largest: float, ratios: Sequence[float] = RATIOS) -> l
         ratios: One path each.
     """
     ranked = [np.sort(column[np.isfinite(column)]) for column in design.T]
-    found = []
+    points_of = []
     for ratio in ratios:
         path: list[Thresholds] = []
         for share in np.linspace(0.0, 1.0, POINTS + 1)[1:]:
@@ -138,8 +138,8 @@ def paths(design: Scores, largest: float, ratios: Sequence[float] = RATIOS) -> l
             point = tuple(_quantile(column, own, len(design)) for column, own in zip(ranked, shares, strict=True))
             if not path or point != path[-1]:
                 path.append(point)
-        found.append([*path, (*path[-1][:-1], largest)])
-    return found
+        points_of.append([*path, (*path[-1][:-1], largest)])
+    return points_of
 
 
 def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
@@ -152,7 +152,7 @@ def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PathCounts:
-    """What the points of a path do on some questions; arrays have one entry a point."""
+    """Counts of answered and wrong questions at each point of a path; arrays have one entry a point."""
 
     n: int
     """Questions."""
@@ -182,15 +182,15 @@ def _chosen_path(
     design: Scores, error: Errors, largest: float, alpha: float, price: float
 ) -> tuple[list[Thresholds], float]:
     """The path, and its ratio, that would answer most on the design questions at an error rate of at most alpha."""
-    found = paths(design, largest)
+    candidates = paths(design, largest)
     values = []
-    for path in found:
+    for path in candidates:
         on = _walked(design, error, path)
         value = np.where(on.wrong <= alpha * on.answered + TOLERANCE, on.answered + price * on.first, 0.0)
         best = int(np.lexsort((on.first, value))[-1])
         values.append((float(value[best]), int(on.first[best]) if value[best] else 0))
-    chosen = max(range(len(found)), key=values.__getitem__)
-    return found[chosen], RATIOS[chosen]
+    chosen = max(range(len(candidates)), key=values.__getitem__)
+    return candidates[chosen], RATIOS[chosen]
 
 
 def _under_lec(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.bool_]:
@@ -279,7 +279,7 @@ def outcome_at(
     options: dict[str, Any],
     guarantee: str,
 ) -> CascadeOutcome:
-    """What given thresholds (-inf for none) do on these questions."""
+    """Counts of the questions that some thresholds (-inf for none) answer."""
     answering = _answering(u, thresholds)
     stages = tuple(
         StageShare(

@@ -10,7 +10,7 @@ import pytest
 from calibrate.data.questions import row_digest
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.split import one_per_cluster, split
-from calibrate.pipeline import fit_artifact, held_out, is_accepted, part_header, refit, require_same
+from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, refit, require_same
 from calibrate.scoring.scores import arrays
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact
@@ -85,7 +85,7 @@ def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: Recor
     artifact = fit_artifact(wrong, estimator=KEY, alpha=0.15)
     assert isinstance(artifact.outcome, Infeasible)
     assert artifact.threshold is None
-    assert not any(is_accepted(artifact, record, KEY) for record in labelled.records)
+    assert not accepted_of(artifact, labelled.records, KEY).any()
 
 
 def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) -> None:

@@ -19,7 +19,7 @@ from calibrate.cli import app
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import audit, audit_counts
-from calibrate.pipeline import fit_artifact, held_out, is_accepted, refit
+from calibrate.pipeline import accepted_of, fit_artifact, held_out, refit
 from calibrate.report import write_report
 from calibrate.report.sentences import facts, headline, next_steps, promise, standing
 from calibrate.segments import BySegment, segment_rows, with_segments
@@ -123,7 +123,7 @@ def test_records_are_accepted_by_the_threshold_of_their_segment(
     for record in labelled.records[:60]:
         threshold = artifact.in_segment(record.group).threshold
         score = record.scores[KEY].value
-        assert is_accepted(artifact, record, KEY) == (
+        assert accepted_of(artifact, [record], KEY)[0] == (
             threshold is not None and score is not None and score <= threshold
         )
     others = renamed(few_of_one(labelled).records)
@@ -145,7 +145,7 @@ def test_each_segments_promise_is_tested_on_its_own_questions(
     fresh = []
     for record in renamed(few_of_one(labelled).records):
         right = True
-        if is_accepted(artifact, record, KEY):
+        if accepted_of(artifact, [record], KEY)[0]:
             accepted[record.group] += 1
             right = record.group != "shrubs" or accepted["shrubs"] % 5 > 2  # 3 of 5 wrong, in one segment
         fresh.append(record.model_copy(update={"correct": right}))

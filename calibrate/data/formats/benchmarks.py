@@ -45,10 +45,10 @@ def document(path: Path) -> RawRow:
     Raises:
         RecordError: It is not one.
     """
-    found = json_document(path, "The file is truncated or not a JSON document; copy it again.")
-    if not isinstance(found, dict):
-        raise RecordError(f"{path}: got a {type(found).__name__}; the document must be one JSON object, {{...}}")
-    return RawRow(f"{path}:", found)
+    content = json_document(path, "The file is truncated or not a JSON document; copy it again.")
+    if not isinstance(content, dict):
+        raise RecordError(f"{path}: got a {type(content).__name__}; the document must be one JSON object, {{...}}")
+    return RawRow(f"{path}:", content)
 
 
 def children(row: RawRow, field: str) -> list[RawRow]:
@@ -57,11 +57,11 @@ def children(row: RawRow, field: str) -> list[RawRow]:
     Raises:
         RecordError: The field is not a list of objects.
     """
-    found = row.values.get(field)
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise row.fail(field, found, "it must be a list of objects, as published")
+    items = row.values.get(field)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise row.fail(field, items, "it must be a list of objects, as published")
     start = row.where if row.where.endswith(":") else f"{row.where}."
-    return [RawRow(f"{start}{field}[{i}]", item) for i, item in enumerate(found)]
+    return [RawRow(f"{start}{field}[{i}]", item) for i, item in enumerate(items)]
 
 
 def texts(row: RawRow, field: str) -> list[str]:
@@ -70,12 +70,12 @@ def texts(row: RawRow, field: str) -> list[str]:
     Raises:
         RecordError: It is not a list of texts.
     """
-    found: Any = row.values.get(field)
-    if found is None:
+    items: Any = row.values.get(field)
+    if items is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise row.fail(field, found, "it must be a list of texts")
-    return [get_text(RawRow(row.where, {field: item}), field) for item in found if item.strip()]
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise row.fail(field, items, "it must be a list of texts")
+    return [get_text(RawRow(row.where, {field: item}), field) for item in items if item.strip()]
 
 
 def unique(items: Iterable[str]) -> tuple[str, ...]:
@@ -118,10 +118,10 @@ def read_coqa(path: Path) -> list[Question]:
     Raises:
         RecordError: A part is not as published; it is named by its path.
     """
-    found: list[Question] = []
+    questions: list[Question] = []
     for story in children(document(path), "data"):
-        found += _questions(get_text(story, "id"), get_text(story, "story"), _turns(story))
-    return found
+        questions += _questions(get_text(story, "id"), get_text(story, "story"), _turns(story))
+    return questions
 
 
 def read_coqa_hub(rows: Iterable[RawRow]) -> list[Question]:
@@ -130,31 +130,33 @@ def read_coqa_hub(rows: Iterable[RawRow]) -> list[Question]:
     Raises:
         RecordError: A row has not as many answers as questions.
     """
-    found: list[Question] = []
+    questions: list[Question] = []
     for number, row in enumerate(rows):
-        asked, answers = row.values["questions"], row.values["answers"].get("input_text")
-        if not isinstance(answers, list) or len(answers) != len(asked):
-            raise row.fail("answers", answers, f"there must be one input_text for each of {len(asked)} questions")
-        turns = [_Turn(i, str(q), (str(a),)) for i, (q, a) in enumerate(zip(asked, answers, strict=True), start=1)]
-        found += _questions(f"coqa-{number}", get_text(row, "story"), turns)
-    return found
+        turns_asked, answers = row.values["questions"], row.values["answers"].get("input_text")
+        if not isinstance(answers, list) or len(answers) != len(turns_asked):
+            raise row.fail("answers", answers, f"there must be one input_text for each of {len(turns_asked)} questions")
+        turns = [
+            _Turn(i, str(q), (str(a),)) for i, (q, a) in enumerate(zip(turns_asked, answers, strict=True), start=1)
+        ]
+        questions += _questions(f"coqa-{number}", get_text(row, "story"), turns)
+    return questions
 
 
 def _turns(story: RawRow) -> list[_Turn]:
-    asked = children(story, "questions")
+    questions = children(story, "questions")
     answers = [{_number(answer): get_text(answer, "input_text") for answer in children(story, "answers")}]
     more = story.values.get("additional_answers") or {}
     if not isinstance(more, dict):
         raise story.fail("additional_answers", more, "it must be an object of lists, as published; or absent")
     for name in more:
-        given = children(RawRow(f"{story.where}.additional_answers", more), name)
-        answers.append({_number(answer): get_text(answer, "input_text") for answer in given})
+        more_answers = children(RawRow(f"{story.where}.additional_answers", more), name)
+        answers.append({_number(answer): get_text(answer, "input_text") for answer in more_answers})
     turns = []
-    for question in asked:
+    for question in questions:
         number = _number(question)
         if number not in answers[0]:
             raise question.fail("turn_id", number, "no answer has this turn_id. Copy the file again.")
-        gold = unique(given[number] for given in answers if number in given)
+        gold = unique(by_turn[number] for by_turn in answers if number in by_turn)
         turns.append(_Turn(number, get_text(question, "input_text"), gold))
     return turns
 
@@ -167,12 +169,12 @@ def _number(row: RawRow) -> int:
 
 
 def _questions(name: str, story: str, turns: Sequence[_Turn]) -> list[Question]:
-    found, history = [], ""
+    questions, history = [], ""
     for turn in turns:
-        asked = f"{story}\n\n{history}Q: {turn.question}\nA:"
-        found.append(Question(id=f"{name}-{turn.number}", question=asked, references=turn.answers, group=name))
+        prompt = f"{story}\n\n{history}Q: {turn.question}\nA:"
+        questions.append(Question(id=f"{name}-{turn.number}", question=prompt, references=turn.answers, group=name))
         history += f"Q: {turn.question}\nA: {turn.answers[0]}\n"
-    return found
+    return questions
 
 
 # -- MedMCQA (Pal et al. 2022): one JSON object a line with question, opa ... opd and cop, the correct option ----------
@@ -289,22 +291,22 @@ def _kept(found: Iterable[Question], unanswerable: bool) -> tuple[list[Question]
     questions = list(found)
     if unanswerable:
         return questions, 0
-    kept = [question for question in questions if question.references != (UNANSWERABLE,)]
-    return kept, len(questions) - len(kept)
+    answerable = [question for question in questions if question.references != (UNANSWERABLE,)]
+    return answerable, len(questions) - len(answerable)
 
 
 def _all(path: Path) -> Iterator[Question]:
     for article in children(document(path), "data"):
         for paragraph in children(article, "paragraphs"):
             context = get_text(paragraph, "context")
-            for asked in children(paragraph, "qas"):
-                impossible = asked.values.get("is_impossible", False)
+            for question in children(paragraph, "qas"):
+                impossible = question.values.get("is_impossible", False)
                 if not isinstance(impossible, bool):
-                    raise asked.fail("is_impossible", impossible, "it must be true or false")
-                answers = unique(get_text(answer, "text") for answer in children(asked, "answers"))
+                    raise question.fail("is_impossible", impossible, "it must be true or false")
+                answers = unique(get_text(answer, "text") for answer in children(question, "answers"))
                 if not impossible and not answers:
-                    raise asked.fail("answers", [], 'there is none; mark it "is_impossible": true or add one')
-                yield _squad_question(asked, context, () if impossible else answers, get_name(article, "title"))
+                    raise question.fail("answers", [], 'there is none; mark it "is_impossible": true or add one')
+                yield _squad_question(question, context, () if impossible else answers, get_name(article, "title"))
 
 
 def _hub(row: RawRow) -> Question:
@@ -356,14 +358,14 @@ def read_triviaqa_hub(rows: Iterable[RawRow]) -> list[Question]:
 
 def _triviaqa_question(row: RawRow, names: tuple[str, str, str, str, tuple[str, ...]]) -> Question:
     identity, question, answer, value, aliases = names
-    given = row.values.get(answer)
-    if not isinstance(given, dict):
-        raise row.fail(answer, given, "every question needs its answer. The test part has none: use train or dev.")
-    inner = RawRow(f"{row.where}.{answer}", given)
+    answers = row.values.get(answer)
+    if not isinstance(answers, dict):
+        raise row.fail(answer, answers, "every question needs its answer. The test part has none: use train or dev.")
+    inner = RawRow(f"{row.where}.{answer}", answers)
     first = get_text(inner, value)
     if first == "<unk>":
         raise inner.fail(value, first, "the answers of the test part are withheld. Use the train or validation part.")
-    found: dict[str, str] = {}
+    aliases_of: dict[str, str] = {}
     for text in unique([first, *(text for name in aliases for text in texts(inner, name))]):
-        found.setdefault(normalise(text), text)  # normalised aliases add nothing where the alias itself is there
-    return Question(id=get_text(row, identity), question=get_text(row, question), references=tuple(found.values()))
+        aliases_of.setdefault(normalise(text), text)  # normalised aliases add nothing where the alias itself is there
+    return Question(id=get_text(row, identity), question=get_text(row, question), references=tuple(aliases_of.values()))

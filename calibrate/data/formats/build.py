@@ -100,7 +100,7 @@ class Builder:
             drawn = SampleSet(
                 question=question.question,
                 primary=primary.sample if primary else None,
-                samples=tuple(one.sample for one in rest),
+                samples=tuple(drawn.sample for drawn in rest),
                 options=scores,
                 problem=None if primary else Unmeasured.MODEL_FAILED,
                 problem_detail="" if primary else "the file has no answer here",
@@ -114,7 +114,7 @@ class Builder:
         )
 
     def notes(self) -> Iterator[str]:
-        """What was read otherwise than it is written, as sentences."""
+        """Sentences about values that were read otherwise than they are written."""
         if self._n_lists:
             yield f'{self._n_lists} references are lists written as text (["a", "b"]) and were read as lists.'
         if self._missing:
@@ -135,27 +135,27 @@ class Builder:
         return named | {score.column for score in self.columns.scores}
 
     def _column(self, name: str) -> str:
-        """The column of a field; "" where the map says that there is none."""
+        """The column of a field; "" if the map leaves the field out."""
         return next(iter(self.columns.of(name)), "")
 
     def _question(self, row: RawRow) -> Question:
-        given = get_name(row, self._column("id"))
+        name = get_name(row, self._column("id"))
         options = None
         if "options" in self.expected:
             column = self._column("options")
-            found = get_object(row, column, textual=self.textual)
-            if found is None:
+            labelled = get_object(row, column, textual=self.textual)
+            if labelled is None:
                 raise row.fail(column, None, "every row must have its options, label to text")
-            options = {label: str(text) for label, text in found.items()}
+            options = {label: str(text) for label, text in labelled.items()}
         if "question" in self.expected:
             text = get_text(row, self._column("question"))
-        elif given is not None:
-            text = f"(question {given})"
+        elif name is not None:
+            text = f"(question {name})"
         else:
             raise row.fail("question", None, "a row needs a question or an id. Map a column: --map question=COLUMN.")
         tools = self._tools(row)
         return Question(
-            id=given or content_id(text, options, tools=tools),
+            id=name or content_id(text, options, tools=tools),
             question=text,
             references=self._references(row),
             options=options,
@@ -166,28 +166,28 @@ class Builder:
     def _references(self, row: RawRow) -> tuple[str, ...]:
         column = self._column("references")
         listed = row.values.get(column)
-        found = read_list(listed) if isinstance(listed, str) and listed.lstrip().startswith("[") else None
-        if self.textual or not found or not all(isinstance(item, str) for item in found):
-            found = get_list(row, column, textual=self.textual)
+        items = read_list(listed) if isinstance(listed, str) and listed.lstrip().startswith("[") else None
+        if self.textual or not items or not all(isinstance(item, str) for item in items):
+            items = get_list(row, column, textual=self.textual)
         else:
             self._n_lists += 1
-        good = [item for item in found if item is not None and str(item).strip()]
-        for item in good or found:
+        good = [item for item in items if item is not None and str(item).strip()]
+        for item in good or items:
             if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
-                raise row.fail(column, found, f"every accepted answer must be a non-empty text; {item!r} is not")
-        self._n_empty += len(good) < len(found)
+                raise row.fail(column, items, f"every accepted answer must be a non-empty text; {item!r} is not")
+        self._n_empty += len(good) < len(items)
         return tuple(str(item).strip() for item in good)
 
     def _tools(self, row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
         column = self._column("tools")
-        found = row.values.get(column)
-        if isinstance(found, str):
-            found = read_list(found)
-        if found is None and row.values.get(column) is None:
+        tools = row.values.get(column)
+        if isinstance(tools, str):
+            tools = read_list(tools)
+        if tools is None and row.values.get(column) is None:
             return None
-        if not isinstance(found, list) or not all(isinstance(tool, dict | str) for tool in found):
+        if not isinstance(tools, list) or not all(isinstance(tool, dict | str) for tool in tools):
             raise row.fail(column, row.values[column], "it must be a list of the offered tools, objects or names")
-        return tuple(found)
+        return tuple(tools)
 
     def _option_scores(self, row: RawRow) -> OptionScores | None:
         if "option_scores" not in self.expected:
@@ -197,10 +197,10 @@ class Builder:
         if len(columns) > 1:
             values = {column: row.values.get(column) for column in columns}
         else:
-            found = get_object(row, name, textual=self.textual)
-            if found is None:
+            labelled = get_object(row, name, textual=self.textual)
+            if labelled is None:
                 raise row.fail(name, None, "every row must have a score for each option")
-            values = found
+            values = labelled
         labels = tuple(values)
         self._labels = self._labels or labels
         if set(labels) != set(self._labels):
@@ -237,23 +237,23 @@ class Builder:
             if isinstance(item, dict):
                 self._unread.update(name for name, value in item.items() if name not in _READ and value is not None)
         logprobs, tokens = self._beside(row, "logprobs", len(items)), self._beside(row, "tokens", len(items))
-        return [_sample(row, columns[0], *one) for one in zip(items, logprobs, tokens, strict=True)]
+        return [_sample(row, columns[0], *fields) for fields in zip(items, logprobs, tokens, strict=True)]
 
     def _beside(self, row: RawRow, name: str, n: int) -> Sequence[Any]:
         """A value for each sample, from one column with a list or from a column each; None for each where absent."""
         columns = self.columns.of(name)
-        found: Any
+        values: Any
         if len(columns) > 1:
-            found = [row.values.get(column) for column in columns]
+            values = [row.values.get(column) for column in columns]
         else:
             value = row.values.get(self._column(name))
-            found = read_list(value) if isinstance(value, str) else value
+            values = read_list(value) if isinstance(value, str) else value
             if value is None:
                 return [None] * n
-        if not isinstance(found, list | tuple) or len(found) != n:
+        if not isinstance(values, list | tuple) or len(values) != n:
             rule = f"it must have {name} for each of the {n} samples, a list of lists. Where it is something else, "
             raise row.fail(columns[0], row.values.get(columns[0]), f"{rule}leave it out: --map {name}=-")
-        return found
+        return values
 
     def _answer(
         self, row: RawRow, samples: Sequence[_Drawn], scores: OptionScores | None
@@ -272,24 +272,24 @@ class Builder:
             return None, samples
         if self.primary == "first":
             return samples[0], samples[1:]
-        counts = Counter(_same(one.sample.text) for one in samples)
+        counts = Counter(_same(drawn.sample.text) for drawn in samples)
         most = counts.most_common(1)[0][0]  # the earliest of the most frequent: Counter keeps the order of insertion
-        return next(one for one in samples if _same(one.sample.text) == most), samples
+        return next(drawn for drawn in samples if _same(drawn.sample.text) == most), samples
 
     def _correct(self, row: RawRow, primary: _Drawn | None) -> bool | None:
-        given, wrong = self._truth(row, "correct"), self._truth(row, "error")
-        if given is not None and wrong is not None and given is wrong:
-            raise row.fail(self._column("error"), wrong, f"the row says both that it is correct ({given}) and that not")
-        if given is None and wrong is not None:
-            given = not wrong
-        return given if given is not None or primary is None else primary.correct
+        right, wrong = self._truth(row, "correct"), self._truth(row, "error")
+        if right is not None and wrong is not None and right is wrong:
+            raise row.fail(self._column("error"), wrong, f"the row says both that it is correct ({right}) and that not")
+        if right is None and wrong is not None:
+            right = not wrong
+        return right if right is not None or primary is None else primary.correct
 
     def _truth(self, row: RawRow, name: str) -> bool | None:
         """A label, with any third value as the user says."""
         column = self._column(name)
-        found = get_truth(row, column)
-        if not isinstance(found, str):
-            return found
+        truth = get_truth(row, column)
+        if not isinstance(truth, str):
+            return truth
         if self.other_labels is None:
             raise row.fail(
                 column,
@@ -297,7 +297,7 @@ class Builder:
                 "write true or false (also 1/0, yes/no, right/wrong), or leave it out. For a third value, such as "
                 '"unparseable", say what it is: --other-labels wrong or unlabelled',
             )
-        self._other[found] += 1
+        self._other[truth] += 1
         return None if self.other_labels == "unlabelled" else name == "error"
 
 
@@ -369,11 +369,9 @@ def _first(item: Mapping[str, Any], *names: str) -> Any:
 
 
 def _made(row: RawRow, column: str, *, logprobs: Any, tokens: Any, **fields: Any) -> Sample:
-    found = None if logprobs is None else _token_logprobs(row, column, logprobs, tokens)
+    pair = None if logprobs is None else _token_logprobs(row, column, logprobs, tokens)
     try:
-        return Sample(
-            **fields, tokens=None if found is None else found[0], logprobs=None if found is None else found[1]
-        )
+        return Sample(**fields, tokens=None if pair is None else pair[0], logprobs=None if pair is None else pair[1])
     except ValueError as error:
         raise row.fail(column, fields, f"it is not an answer: {error}") from error
 
@@ -396,10 +394,10 @@ def _token_logprobs(row: RawRow, column: str, logprobs: Any, tokens: Any) -> tup
             f"{rule}. A number for the whole answer is a score: --map score=NAME:COLUMN --score-direction "
             "higher-is-certain",
         )
-    if logprobs and all(isinstance(one, dict) for one in logprobs):
-        tokens = [one.get("token") for one in logprobs]
-        logprobs = [one.get("logprob") for one in logprobs]
-    numbers = tuple(get_number(row, column, one) for one in logprobs)
+    if logprobs and all(isinstance(entry, dict) for entry in logprobs):
+        tokens = [entry.get("token") for entry in logprobs]
+        logprobs = [entry.get("logprob") for entry in logprobs]
+    numbers = tuple(get_number(row, column, entry) for entry in logprobs)
     if any(number > 1e-6 for number in numbers):
         raise row.fail(column, max(numbers), f"{rule}. Is it a probability?")
     if isinstance(tokens, str):

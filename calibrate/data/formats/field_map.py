@@ -72,7 +72,7 @@ class ScoreColumn:
 
     @property
     def spec(self) -> EstimatorSpec:
-        """What the artifact stores. No estimator has this name, so the artifact cannot be used at run time."""
+        """The stored specification. No estimator has this name, so the artifact cannot be used at run time."""
         stored = "1 - value" if self.confidence else "-value" if self.certain else "value"
         params = {"column": self.column, "stored": stored}
         unit: Unit = "probability" if self.confidence else self.unit
@@ -182,8 +182,8 @@ def get_list(row: RawRow, column: str, *, textual: bool) -> list[Any]:
 
 def read_list(text: str) -> list[Any] | None:
     """The list in a text: JSON, or as pandas writes list cells ("['a', 'b']") and arrays ("['a' 'b']"); else None."""
-    found = _literal(text)
-    return found if isinstance(found, list) and ... not in found else None
+    value = _literal(text)
+    return value if isinstance(value, list) and ... not in value else None
 
 
 def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | None:
@@ -194,12 +194,12 @@ def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | N
     if textual and isinstance(value, str):
         value = _literal(value)
     if not isinstance(value, dict):
-        found = row.values[column]
-        raise row.fail(column, found, 'it must be an object from option label to value, e.g. {"A": 0.7, "B": 0.3}')
-    kept = {str(label).strip(): item for label, item in value.items() if item is not None}
-    if len(kept) < 2:
+        written = row.values[column]
+        raise row.fail(column, written, 'it must be an object from option label to value, e.g. {"A": 0.7, "B": 0.3}')
+    labelled = {str(label).strip(): item for label, item in value.items() if item is not None}
+    if len(labelled) < 2:
         raise row.fail(column, value, "there must be at least two options")
-    return kept
+    return labelled
 
 
 def get_truth(row: RawRow, column: str) -> bool | str | None:
@@ -223,10 +223,10 @@ def get_number(row: RawRow, column: str, value: object) -> float:
 
 
 def _list_cell(row: RawRow, column: str, cell: str) -> list[Any]:
-    found = read_list(cell)
-    if found is None:
+    items = read_list(cell)
+    if items is None:
         raise row.fail(column, cell, "it is not a list, as JSON or as Python writes it. A long array may be cut (...)")
-    return found
+    return items
 
 
 def _literal(text: str) -> Any:

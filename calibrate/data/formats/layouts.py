@@ -52,7 +52,7 @@ class Layout:
         """The system to read.
 
         Raises:
-            UsageError: None was named where there are several, or one that is not there.
+            UsageError: The file has several systems and none was named, or it lacks the named one.
         """
         there = self.systems(values)
         if not there:
@@ -60,9 +60,9 @@ class Layout:
                 raise UsageError(f"--system {system!r}: a {self.name} file holds one system only; leave it out")
             return ""
         if system not in there:
-            got = "" if system is None else f", not {system!r}"
+            but_named = "" if system is None else f", not {system!r}"
             raise UsageError(
-                f"a {self.name} file holds several systems: {', '.join(there)}{got}. Choose: --system NAME"
+                f"a {self.name} file holds several systems: {', '.join(there)}{but_named}. Choose: --system NAME"
             )
         return system
 

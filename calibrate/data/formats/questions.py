@@ -58,7 +58,7 @@ def load_questions(path: str | Path, format: str | None = None, *, require_refer
         require_references: Whether our own format needs references; data sets always have them.
 
     Raises:
-        UsageError: An unknown format, no such file, a file of no known format, or no question.
+        UsageError: An unknown format, a missing file, a file of no known format, or no question.
         RecordError: A part is malformed; file, place and field are named.
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
@@ -173,11 +173,11 @@ def _document_or_line(path: Path) -> dict[str, Any] | list[Any]:
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     for part in (text, text.partition("\n")[0]):
         try:
-            found = json.loads(part)
+            document = json.loads(part)
         except json.JSONDecodeError:
             continue
-        if isinstance(found, dict | list):
-            return found
+        if isinstance(document, dict | list):
+            return document
     return {}
 
 
@@ -188,9 +188,9 @@ def _check_ids(path: Path, questions: Sequence[Question]) -> None:
 
 
 def _first_twice(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
+    before: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in before:
             return name
-        seen.add(name)
+        before.add(name)
     return None

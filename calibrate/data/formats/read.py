@@ -28,7 +28,7 @@ __all__ = ["Bad", "ImportSettings", "Imported", "import_file", "import_rows", "w
 
 @dataclass(frozen=True, slots=True)
 class ImportSettings:
-    """What a user says about a foreign file.
+    """A user's description of a foreign file.
 
     Attributes:
         format: A kind of file, or a published layout; None recognises it.
@@ -102,7 +102,7 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
 
     Raises:
         RecordError: A malformed row (without ``skip_bad``); file, line and field are named.
-        UsageError: No such file, an unknown layout, system or column, several models, or nothing to import.
+        UsageError: A missing file, an unknown layout, system or column, several models, or nothing to import.
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
     path, settings = Path(path), settings or ImportSettings()
@@ -158,12 +158,12 @@ def _imported(
         if not reader.bad:
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
-    kept = _without(records, settings.exclude)
-    header = _header(path, settings, layout, model, columns, kept)
+    remaining = _without(records, settings.exclude)
+    header = _header(path, settings, layout, model, columns, remaining)
     _refuse_unseen(path, columns, reader.seen)
-    notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, kept, header.plan), *_excluded(settings)]
+    notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, remaining, header.plan), *_excluded(settings)]
     name = layout.name if layout is not None else kind
-    return Imported(RecordFile(path, header, tuple(kept)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
+    return Imported(RecordFile(path, header, tuple(remaining)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
@@ -171,7 +171,9 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
     if not bad:
         path.unlink(missing_ok=True)
         return
-    lines = (json.dumps({"problem": one.problem, "row": one.row}, ensure_ascii=False, default=str) for one in bad)
+    lines = (
+        json.dumps({"problem": bad_row.problem, "row": bad_row.row}, ensure_ascii=False, default=str) for bad_row in bad
+    )
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
@@ -212,7 +214,7 @@ class _Reader:
         """The model that was read, as the file names it.
 
         Raises:
-            UsageError: The file holds several and none was chosen, or not the one that was.
+            UsageError: The file holds several and none was chosen, or it lacks the chosen one.
         """
         there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
         if self._layout is not None:
@@ -232,7 +234,7 @@ class _Reader:
         return self._system or next(iter(self._models), None)
 
     def notes(self) -> Iterator[str]:
-        """What was left out on purpose."""
+        """Sentences about rows that were left out on purpose."""
         if self._n_left_out and self._layout is not None:
             yield f"{self._n_left_out} {self._layout.left_out} were left out."
         others = sum(count for name, count in self._models.items() if name != self._system)
@@ -280,23 +282,23 @@ def _kind(format: str | None, path: Path) -> tuple[str | None, Layout | None]:
 
 def _first_row(rows: Iterator[Found]) -> tuple[RawRow | None, Iterator[Found]]:
     """The first row that can be read, and all rows."""
-    seen: list[Found] = []
+    before: list[Found] = []
     for row in rows:
-        seen.append(row)
+        before.append(row)
         if isinstance(row, RawRow):
-            return row, chain(seen, rows)
-    if seen and isinstance(seen[0], RecordError):
-        raise seen[0]
+            return row, chain(before, rows)
+    if before and isinstance(before[0], RecordError):
+        raise before[0]
     return None, iter(())
 
 
 def _columns(settings: ImportSettings, layout: Layout | None) -> ColumnMap:
-    given = settings.columns
+    mapped = settings.columns
     base = layout.columns if layout is not None else ColumnMap()
-    columns = {**base.columns, **given.columns}
+    columns = {**base.columns, **mapped.columns}
     if settings.answer is not None:
         columns["answer"] = (settings.answer,)
-    return ColumnMap(columns, given.scores or base.scores)
+    return ColumnMap(columns, mapped.scores or base.scores)
 
 
 def _refuse_empty(builder: Builder, first: RawRow) -> None:
@@ -310,8 +312,8 @@ def _refuse_empty(builder: Builder, first: RawRow) -> None:
 
 
 def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
-    wanted = {name for names in columns.columns.values() for name in names} | {one.column for one in columns.scores}
-    missing = sorted(wanted - seen)
+    mapped = {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
+    missing = sorted(mapped - seen)
     if missing:
         raise UsageError(
             f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. Correct the --map."
@@ -370,7 +372,9 @@ def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Rec
 def _has_logprobs(record: Record) -> bool:
     """Whether an answer has log-probabilities."""
     drawn = record.drawn
-    return drawn is not None and any(one.logprobs is not None for one in (drawn.primary, *drawn.samples) if one)
+    return drawn is not None and any(
+        sample.logprobs is not None for sample in (drawn.primary, *drawn.samples) if sample
+    )
 
 
 def _bindings(records: Sequence[Record]) -> Bindings | None:
@@ -385,7 +389,7 @@ def _bindings(records: Sequence[Record]) -> Bindings | None:
 
 
 def _correctness(settings: ImportSettings, columns: ColumnMap, records: Sequence[Record]) -> CorrectnessSpec | None:
-    """What the artifact stores about labels that came with the file; None when none did."""
+    """The labelling rule that the artifact stores for labels of the file; None without labels."""
     if all(record.correct is None for record in records):
         return None
     names = [next(iter(columns.of(name)), "(none)") for name in ("correct", "error")]

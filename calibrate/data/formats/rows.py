@@ -47,7 +47,7 @@ def open_rows(path: Path, kind: str | None = None) -> RowSource:
     """Open a file by its kind, or by how its name ends.
 
     Raises:
-        UsageError: No such file, or of no known kind.
+        UsageError: The file is missing, or of no known kind.
         MissingDependencyError: Parquet or Arrow without pyarrow.
         RecordError: The file as a whole cannot be read.
     """
@@ -221,9 +221,9 @@ def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRo
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RecordError(f"{path}: not JSON: {error}. Save the dataset again.") from error
-    if not isinstance(found, dict):
-        raise RecordError(f"{path}: got {type(found).__name__}; it must be a JSON object. Save the dataset again.")
-    return found
+    if not isinstance(document, dict):
+        raise RecordError(f"{path}: got {type(document).__name__}; it must be a JSON object. Save the dataset again.")
+    return document
