@@ -117,18 +117,18 @@ def label(
     keep_inputs([None if people is None else people.labels], [target, source])
 
     def with_labels(file: RecordFile, first: int | None) -> RecordFile:
-        """The file with all labels that people gave, or with the rule's on the first so many."""
+        """Label the file: with all labels of people, or the ``first`` records by the rule."""
         if people is not None:
-            given = read_labels(people.labels)
-            header = file.header.model_copy(update={"correctness": given.spec})
-            return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
+            human = read_labels(people.labels)
+            header = file.header.model_copy(update={"correctness": human.spec})
+            return RecordFile(file.path, header, tuple(apply_labels(file.records, human)), file.torn)
         cache = source.with_name(f"{source.stem}.judge.jsonl")
-        made = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
+        named = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
         with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
-            return label_file(file, made, progress, first)
+            return label_file(file, named, progress, first)
 
     def labelled_up_to(first: int | None) -> RecordFile | None:
-        """The record file with labels, written; None, and nothing is written, while people have not given them."""
+        """Write the labelled file and return it; None, and nothing is written, while labels of people are missing."""
         if people is not None and not people.have_labelled(source, first):
             return None
         return changed_file(source, target, partial(with_labels, first=first))
@@ -153,7 +153,7 @@ def label(
 
 @dataclass(frozen=True, slots=True)
 class _People:
-    """Where people give labels: to the file, and into it from this terminal or from the review page."""
+    """Labels of people: a file, filled from this terminal or from the review page."""
 
     labels: Path
     interactive: bool
@@ -162,14 +162,14 @@ class _People:
     seed: int
 
     def have_labelled(self, records: Path, first: int | None) -> bool:
-        """Whether they have labelled the first so many; if not, they are asked."""
+        """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
         file = read_records(records)
         if self.interactive:
             return _by_hand(file, self.labels, self.queue(file, first))
         return self.store is None or _on_page(file, self.labels, self.store, self.queue(file, first))
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
-        """The records to label, in order. A drawn file is in random order already, and looks read its first records."""
+        """The records to label, in order. A drawn file is in random order, and looks read its first records."""
         drawn = file.header.reach is not None
         order = self.order or ("file" if drawn else "random")
         return queue_of(file.records[:first] if drawn else file.records, order=order, seed=self.seed, limit=first)
@@ -185,7 +185,7 @@ def _people(
     *,
     by_rule: bool,
 ) -> _People | None:
-    """Where people give labels, or None if a rule does."""
+    """Return the labels of people, or None if a rule labels."""
     if sum((by_rule, interactive, store is not None)) > 1 or (by_rule and labels is not None):
         raise UsageError(
             "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
@@ -194,8 +194,8 @@ def _people(
         raise UsageError(f"--order must be random or file, got {order!r}")
     if labels is None and (interactive or store is not None):
         labels = records.with_name(f"{records.stem}.labels.jsonl")
-    known: Order | None = "random" if order == "random" else "file" if order == "file" else None
-    return None if labels is None else _People(labels, interactive, store, known, seed)
+    checked_order: Order | None = "random" if order == "random" else "file" if order == "file" else None
+    return None if labels is None else _People(labels, interactive, store, checked_order, seed)
 
 
 def _until_certified(
@@ -208,7 +208,7 @@ def _until_certified(
     acceptance: float | None,
     limit: int | None,
 ) -> None:
-    """Label look by look, as declared at the draw, until the wished acceptance is certified."""
+    """Label look by look, as declared at the draw, until the requested acceptance is certified."""
     if alpha is None or limit is not None:
         raise UsageError("--until certified needs the target error rate (--alpha 0.1), and takes no --limit.")
     schedule = () if file.header.reach is None else file.header.reach.looks
@@ -226,14 +226,14 @@ def _until_certified(
             print_line(f"{len(waiting)} of the first {n} questions have no label yet, {waiting[0]!r} is one.")
             finish([target], "label the first questions of the file, then give the same command again")
             return
-        found = fit_artifact(labelled, estimator=key, alpha=alpha, rule="certified", delta=delta, look=look)
+        artifact = fit_artifact(labelled, estimator=key, alpha=alpha, rule="certified", delta=delta, look=look)
         print_line(
-            f"Look {look} of {len(schedule)}, {n} labels: {percent(found.acceptance)} of all questions certified."
+            f"Look {look} of {len(schedule)}, {n} labels: {percent(artifact.acceptance)} of all questions certified."
         )
-        if found.threshold is not None and found.acceptance >= (acceptance or 0.0):
+        if artifact.threshold is not None and artifact.acceptance >= (acceptance or 0.0):
             print_line(f"Enough: {schedule[-1] - n} of {schedule[-1]} labels are saved.", "green")
         elif look == len(schedule):
-            print_line("That was the last look, and less is certified than you wished.", "yellow")
+            print_line("That was the last look: the acceptance you asked for is not certified.", "yellow")
         else:
             continue
         print_labels(labelled)
@@ -244,7 +244,7 @@ def _until_certified(
 
 
 def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
-    """A labelling session; whether all that was asked for is labelled."""
+    """Hold a labelling session in this terminal; whether the whole queue is labelled."""
     with open_store(labels) as store:
         session = LabelSession(queue, store)
         label_by_hand(session, console, sys.stdin)
@@ -252,29 +252,29 @@ def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
     if done == total:
         return True
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
-    name, given = file.typed, listed([labels])
+    name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {given} stops here",
+        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {labels_name} stops here",
     )
     return False
 
 
 def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) -> bool:
-    """Send answers to a review store and fetch decisions; whether all that was asked for is labelled."""
+    """Send answers to a review store and fetch decisions; whether the whole queue is labelled."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    with ReviewStore(url) as store, open_store(labels) as known:
-        session = LabelSession(queue, known)
+    with ReviewStore(url) as store, open_store(labels) as label_store:
+        session = LabelSession(queue, label_store)
         for record in queue:
-            if record.id in known.labels:
+            if record.id in label_store.labels:
                 continue
             answer = record.answer or ""
             key = f"label:{sha256_hex(canonical_json([record.id, record.question, answer]))}"
             item = store.find(key) or store.enqueue(_shown(record, file.header), key=key)
             if item.decision is not None:
-                known.append(record.id, item.decision.action == "approve", answer)
+                label_store.append(record.id, item.decision.action == "approve", answer)
         waiting, total = session.total - session.done, session.total
     if not waiting:
         return True
@@ -284,7 +284,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
 
 
 def _shown(record: Record, header: RecordHeader) -> Content:
-    """A record as the review page shows it: what the model was asked, what it answered, no score."""
+    """A record as the review page shows it: the messages and the answer, without a score, which would sway a label."""
     from guardrail.review import Candidate, Content
 
     assert record.drawn is not None, "only records with an answer are queued"
@@ -301,14 +301,14 @@ def _shown(record: Record, header: RecordHeader) -> Content:
     )
 
 
-# -- What a person sees: one record as a card, and the loop of card and key --------------------------------------------
+# -- A labelling session: one record as a card, then a key -------------------------------------------------------------
 
 _SHOWN = 8
 """Distinct samples on a card."""
 
 
 def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
-    """Show records and read keys until all are done, or the person quits, or the input ends."""
+    """Show records and read keys until all are labelled, the person quits or the input ends."""
     pressed = keys(stream)
     while (record := session.current) is not None:
         if console.is_terminal:
@@ -324,7 +324,7 @@ def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> No
 
 
 def _text(text: str, style: str = "") -> Text:
-    """What a model or a file says, before its lines are broken."""
+    """Text of a model or a file with its control characters visible, before rich breaks its lines."""
     return Text(visible(text), style=style)
 
 
@@ -359,7 +359,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", fla
 
 
 def keys(stream: TextIO) -> Iterator[str]:
-    """Keys as they are pressed, without Return; of piped input the first letter of each line.
+    """Yield keys as they are pressed, without Return; of piped input the first letter of each line.
 
     A key pressed before its card is shown does not count. Ctrl-D or a closed terminal ends the input.
     """

@@ -43,14 +43,14 @@ PROBE = 16
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection ended with.
+    """The result of a collection.
 
     Attributes:
         path: The record file.
         n_questions: Questions in the question file.
         n_resumed: Records that were there before.
         n_drawn: Records drawn now.
-        problems: Reasons of failed drawings, with how often each occurred, over the whole file.
+        problems: Reasons of failed drawings with their counts, over the whole file.
         n_cut_off: Primary answers that were cut off, over the whole file.
     """
 
@@ -74,14 +74,14 @@ class DrawingEngine(Protocol):
         """The records of all questions of ``drawing``, in their order, some at a time.
 
         Args:
-            drawing: What to ask, and how.
+            drawing: The questions, and how to ask them.
             path: The record file that they are written to.
-            header: What its records have in common.
+            header: Its header.
         """
         ...
 
     def forget(self) -> None:
-        """Remove what was drawn and not handed over: the model answers nothing, and asking goes on from the start."""
+        """Remove records that were drawn and not handed over, because the model answers nothing."""
         ...
 
 
@@ -108,12 +108,12 @@ def collect_records(
     same call goes on where it stopped. A native sampler is asked in batches; any other model concurrently.
 
     Args:
-        questions: What to ask; `read_questions` reads a file.
+        questions: The questions; `read_questions` reads a file.
         model: Any chat model.
         plan: How to draw; `guardrail.uncertainty.plan.plan_for` derives one from estimators.
         path: Record file, created or resumed.
         prompt: How questions become messages. Default: the question alone.
-        messages: What is asked instead of the wrapped question, by question id: a conversation so far, for instance
+        messages: Messages that replace the wrapped question, by question id: a conversation so far, for instance
             (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
@@ -136,9 +136,10 @@ def collect_records(
         raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(model, plan)
     prompt = prompt or PromptWrapping()
-    wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
-    for given in (*(messages or {}).values(), *wrapped):
-        prompt.check(given)
+    with_slots = questions if prompt.slots else ()
+    wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
+    for conversation in (*(messages or {}).values(), *wrapped):
+        prompt.check(conversation)
     header = header_for(questions, model, plan, prompt, name)
     if batches is None or batches.submits:
         header = header.model_copy(update={"probe": _probed(model, plan)})
@@ -185,13 +186,13 @@ def header_for(
 
 def package_versions() -> dict[str, str]:
     """Versions of the installed packages that can move a number."""
-    found = {}
+    versions = {}
     for package in ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 class _CollectTally:
@@ -268,7 +269,7 @@ class _CollectTally:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What is left to ask, and how."""
+    """The questions that are left, and how to ask them."""
 
     questions: Sequence[Question]
     model: BaseChatModel
@@ -278,15 +279,15 @@ class Drawing:
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
-        given = self.messages.get(question.id)
-        return given or self.prompt.messages(question.question, question.options, question.slots)
+        own = self.messages.get(question.id)
+        return own or self.prompt.messages(question.question, question.options, question.slots)
 
     def record(self, question: Question, drawn: SampleSet) -> Record:
         """The record of a question and what was drawn for it."""
-        asked = self.asked(question)
+        messages = self.asked(question)
         if self.prompt.slots:
-            drawn = drawn.model_copy(update={"question": self.prompt.question_of(asked)})
-        return Record.of(question, drawn, turns=turns_of(asked, self.plan.bindings))
+            drawn = drawn.model_copy(update={"question": self.prompt.question_of(messages)})
+        return Record.of(question, drawn, turns=turns_of(messages, self.plan.bindings))
 
     def batches(self, size: int) -> Iterator[list[Record]]:
         """Batches, one after the other."""
@@ -294,7 +295,7 @@ class Drawing:
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
             drawn = draw(self.model, messages, self.plan)
-            yield [self.record(question, one) for question, one in zip(batch, drawn, strict=True)]
+            yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
     def by_service(self, batches: Batches, tally: _CollectTally, *, again: bool) -> Iterator[list[Record]]:
         """Records as the batches of a service are done.
@@ -310,7 +311,7 @@ class Drawing:
         by_id = {question.id: question for question in self.questions}
         prompts = {name: self.asked(question) for name, question in by_id.items()}
         for drawn in batches.sample_sets(prompts, self.model, self.plan, again=again, progress=tally.report_requests):
-            yield [self.record(by_id[name], one) for name, one in drawn]
+            yield [self.record(by_id[name], samples) for name, samples in drawn]
 
     async def stream(self, calls: int) -> AsyncIterator[Record]:
         """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
@@ -354,7 +355,7 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally
 
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
-    """What a probe of the endpoint shows; answers from one that cannot be trusted are useless."""
+    """Probe the endpoint; refuse one that cannot be trusted, since its answers are useless."""
     report, _ = probe(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:
