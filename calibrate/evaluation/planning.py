@@ -396,7 +396,7 @@ class Binormal:
         return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
 
     def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha, as an oracle that knows the population reaches it.
+        """The largest acceptance with an error rate of at most alpha, as an oracle reaches it.
 
         0 if nothing can be accepted. With AUROC at or below .5 the error rate is lowest when everything is accepted.
         """
