@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -130,39 +130,18 @@ def collect_records(
         GuardrailError: A probe showed that the endpoint cannot be trusted (nothing is drawn then); or most of the
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
-    _check_options(questions, plan)
-    own = next((question.id for question in questions if question.tools is not None), None)
-    if own is not None:
-        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
-    check_settings(model, plan)
     prompt = prompt or PromptWrapping()
-    with_slots = questions if prompt.slots else ()
-    wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
-    for conversation in (*(messages or {}).values(), *wrapped):
-        prompt.check(conversation)
+    drawing = Drawing(questions, model, plan, prompt, messages or {})
+    _check(drawing)
     header = header_for(questions, model, plan, prompt, name)
     if batches is None or batches.submits:
         header = header.model_copy(update={"probe": _probed(model, plan)})
+    means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine, retry_failed)
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
-        todo = [question for question in questions if question.id not in done]
+        left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress)
-        drawing = Drawing(todo, model, plan, prompt, messages or {})
-        if batches is not None:
-            batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
-            _write_batches(drawing.by_service(batches, tally, again=retry_failed), writer, tally)
-        elif engine is not None:
-            try:
-                with closing(engine.records(drawing, Path(path), header)) as records:
-                    _write_batches(records, writer, tally)
-            except GuardrailError:
-                if tally.hopeless:
-                    engine.forget()
-                raise
-        elif is_native(model):
-            _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
-        else:
-            asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))
+        means.draw(left, Path(path), header, writer, tally)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
     return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems), tally.cut_off)
@@ -338,6 +317,37 @@ class Drawing:
         return self.record(question, drawn[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
+
+    batch_size: int
+    concurrency: int
+    batches: Batches | None
+    engine: DrawingEngine | None
+    retry_failed: bool
+
+    def draw(
+        self, drawing: Drawing, path: Path, header: RecordHeader, writer: RecordWriter, tally: _CollectTally
+    ) -> None:
+        """Draw the questions and write their records, the first way that applies."""
+        if self.batches is not None:
+            self.batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
+            _write_batches(drawing.by_service(self.batches, tally, again=self.retry_failed), writer, tally)
+        elif self.engine is not None:
+            try:
+                with closing(self.engine.records(drawing, path, header)) as records:
+                    _write_batches(records, writer, tally)
+            except GuardrailError:
+                if tally.hopeless:
+                    self.engine.forget()
+                raise
+        elif is_native(drawing.model):
+            _write_batches(drawing.batches(self.batch_size), writer, tally)
+        else:
+            asyncio.run(_write_stream(drawing.stream(self.concurrency), writer, tally))
+
+
 def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _CollectTally) -> None:
     for batch in batches:
         _write(batch, writer, tally)
@@ -368,7 +378,9 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     return report
 
 
-def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
+def _check(drawing: Drawing) -> None:
+    """Refuse questions, settings and prompts that do not fit each other, before the model is called."""
+    questions, plan, prompt = drawing.questions, drawing.plan, drawing.prompt
     if not questions:
         raise UsageError("no question to ask. Give at least one.")
     labels = option_labels(questions)
@@ -377,6 +389,14 @@ def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
             f"the plan reads options {plan.options}, but the questions have {labels}. "
             "Make the plan with the labels of the questions, or use an estimator for open answers."
         )
+    own = next((question.id for question in questions if question.tools is not None), None)
+    if own is not None:
+        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
+    check_settings(drawing.model, plan)
+    with_slots = questions if prompt.slots else ()
+    wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
+    for conversation in (*drawing.messages.values(), *wrapped):
+        prompt.check(conversation)
 
 
 def _refuse_identical(tally: _CollectTally, path: Path) -> None:
