@@ -1,4 +1,7 @@
-"""The `calibrate` command line, about one module a command. Importing a command's module adds the command to `app`."""
+"""The `calibrate` command line, about one module for each command; `frame` holds what commands share.
+
+Importing a command's module adds the command to `app`.
+"""
 
 from __future__ import annotations
 

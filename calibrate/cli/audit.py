@@ -80,17 +80,17 @@ def audit(
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
-        found = run_audit(loaded, file.records, key, level=level, target=at_most)
+        result = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
-        # pydantic writes what a terminal would obey, e.g. in the name of a segment, as it is; json escapes it.
-        typer.echo(json.dumps(json.loads(found.model_dump_json()), indent=1))
+        # A segment's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
+        typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))
     else:
-        _print_result(found, artifact)
-        if found.verdict == "refuted":
+        _print_result(result, artifact)
+        if result.verdict == "refuted":
             _print_what_helps(
-                found, loaded, artifact, key, records, calibration or _files_of_fit(loaded, key, artifact, records)
+                result, loaded, artifact, key, records, calibration or _files_of_fit(loaded, key, artifact, records)
             )
-    if found.verdict == "refuted":
+    if result.verdict == "refuted":
         raise typer.Exit(1)
 
 
@@ -125,8 +125,8 @@ def drift(
             monitor.update(value)
     alarm, left_out = monitor.alarm, len(file.records) - len(measured)
     if as_json:
-        found = {"alarm": None if alarm is None else alarm.model_dump(), "n": monitor.state.n, "left_out": left_out}
-        typer.echo(json.dumps({"artifact": loaded.digest, **found}, indent=1))
+        report = {"alarm": None if alarm is None else alarm.model_dump(), "n": monitor.state.n, "left_out": left_out}
+        typer.echo(json.dumps({"artifact": loaded.digest, **report}, indent=1))
     else:
         _print_drift(alarm, monitor.state.n, left_out)
         finish([], f"{_audit_command(records, artifact)} (needs labels)")
@@ -146,7 +146,7 @@ def _print_drift(alarm: Alarm | None, n: int, left_out: int) -> None:
 
 @contextmanager
 def _two_for_failures() -> Iterator[None]:
-    """Exit code 1 means refuted here, so a failure to run the test must not end with it."""
+    """Turn failures into misuse, which exits with 2: exit code 1 means that the test ran and refuted."""
     try:
         yield
     except UsageError:
@@ -155,21 +155,21 @@ def _two_for_failures() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _print_result(found: Audit, artifact: Path) -> None:
-    title, style = TITLES[found.verdict]
-    text = "\n\n".join(sentences.audited(found))
+def _print_result(result: Audit, artifact: Path) -> None:
+    title, style = TITLES[result.verdict]
+    text = "\n\n".join(sentences.audited(result))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    print_tested_segments(sentences.tested_segments(found))
-    for line in sentences.shifted(found):
+    print_tested_segments(sentences.tested_segments(result))
+    for line in sentences.shifted(result):
         print_line(line)
-    if found.verdict != "refuted":
+    if result.verdict != "refuted":
         finish([], f"calibrate inspect {listed([artifact])}")
 
 
 def _print_what_helps(
-    found: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
+    refuted: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
 ) -> None:
-    """What to do about a refutation, as commands that can be pasted."""
+    """Print remedies for a refutation, as commands that can be pasted."""
     if fitted:
         merged = merged_command(loaded, key, fitted, fresh, artifact)
     else:
@@ -177,7 +177,7 @@ def _print_what_helps(
             "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
             f"prints the command: {_audit_command(fresh, artifact)} --calibration FILE"
         )
-    first, *others = sentences.advice(found, merged)
+    first, *others = sentences.advice(refuted, merged)
     finish([], first)
     for other in others:
         print_line(f"      {other}")
@@ -209,15 +209,15 @@ def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Se
     A file counts if it is scored and labelled as the artifact says and adds questions of the fit to those found before.
     """
     missing = hashes_of_fit(artifact)
-    found: list[Path] = []
-    for folder in dict.fromkeys([path.parent, *(one.parent for one in fresh)]):
+    files: list[Path] = []
+    for folder in dict.fromkeys([path.parent, *(fresh_file.parent for fresh_file in fresh)]):
         for candidate in sorted(folder.glob("*.jsonl")):
-            if missing.size and not any(candidate.samefile(one) for one in (*fresh, *found)):
-                held = _questions_of_fit(artifact, candidate, key)
-                if held.size and among(held, missing).all():
-                    found.append(candidate)
-                    missing = missing[~among(missing, held)]
-    return [] if missing.size else found
+            if missing.size and not any(candidate.samefile(file) for file in (*fresh, *files)):
+                contained = _questions_of_fit(artifact, candidate, key)
+                if contained.size and among(contained, missing).all():
+                    files.append(candidate)
+                    missing = missing[~among(missing, contained)]
+    return [] if missing.size else files
 
 
 def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> NDArray[np.uint64]:
@@ -226,7 +226,7 @@ def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> ND
     try:
         with path.open("rb") as stream:
             if not stream.read(20).startswith(b'{"header"'):
-                return nothing  # other JSON, which may be large
+                return nothing  # other JSON, which may be large to read
         (file,) = open_files([path])
         require_same(artifact, file, key)
     except (GuardrailError, OSError):

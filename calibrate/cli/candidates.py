@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 MOST_NEEDED = 1_000_000
-"""Larger numbers of questions are not worth naming."""
+"""Largest number of questions that is named as needed."""
 
 
 @app.command()
@@ -102,7 +102,7 @@ def candidates(
 
 
 def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path) -> CorrectnessRule:
-    """The artifact's correctness rule, which has to label every answer, not only the primary one."""
+    """Return the artifact's correctness rule, which must label every answer, not only the primary one."""
     spec = artifact.correctness
     if spec.name not in available_rules():
         raise UsageError(
@@ -125,7 +125,7 @@ def _given(spec: CorrectnessSpec) -> str:
 
 
 def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool) -> RecordFile:
-    """The records, if they are of the artifact's model, plan and prompt and (held back) not of its fit."""
+    """Return the records; refuse another model, plan or prompt and, if ``held_back``, questions of the fit."""
     if file.header.reach is not None and file.header.reach.leaves_out:
         raise UsageError(
             f"the questions of {file.path} are those with the lowest scores, and reviewers see the others, too. Label "
@@ -133,7 +133,7 @@ def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool
         )
     if held_back:
         return prepared(file, artifact)[0]
-    # All questions: the threshold plays no part, so those it was fitted on are as good as others; labels are made anew.
+    # With all questions the threshold plays no part, so questions of its fit do no harm; labels are made anew.
     header = file.header.model_copy(
         update={"correctness": artifact.correctness, "estimators": {"artifact": artifact.estimator}}
     )
@@ -141,20 +141,20 @@ def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool
     return file
 
 
-def _print_result(rule: CandidateRule, found: Coverage, delta: float) -> None:
+def _print_result(rule: CandidateRule, coverage: Coverage, delta: float) -> None:
     print_line(
         f"Promised: for at least {percent(1 - rule.epsilon)} of {_whom(rule)} an acceptable answer is in the list, "
         f"with {percent(1 - delta)} confidence over the draw of {rule.n} questions like these. At best "
         f"{percent(1 - rule.attainable)} could be promised."
     )
     print_line(
-        f"On these {found.n} questions the list holds {found.mean_size:.1f} of {found.mean_all:.1f} answers on "
-        f"average, and an acceptable one for {percent(found.covered)}."
+        f"On these {coverage.n} questions the list holds {coverage.mean_size:.1f} of {coverage.mean_all:.1f} answers "
+        f"on average, and an acceptable one for {percent(coverage.covered)}."
     )
 
 
 def _way_out(rule: CandidateRule, delta: float) -> str:
-    """Why nothing can be promised, and what can be done."""
+    """Say why nothing can be promised, and what helps."""
     lines = [
         f"epsilon {rule.epsilon:g} cannot be promised for {_whom(rule)}: the smallest that can be is "
         f"{rule.attainable:.3f}. Of {rule.n} questions {rule.n_without} have no acceptable answer among the model's."
@@ -185,5 +185,5 @@ def _whom(rule: CandidateRule) -> str:
 
 
 def _up(epsilon: float) -> float:
-    """Rounded up, so that what is shown can be typed."""
+    """Round up, so that the number shown can be typed."""
     return math.ceil(epsilon * 1000 - 1e-9) / 1000

@@ -56,8 +56,8 @@ def fit_cascade(
     named = list(estimator or ())
     if len(named) not in (0, 1, len(files)):
         raise UsageError(f"give one --estimator, or one a stage: {len(files)} files, got {len(named)} estimators.")
-    given: list[str | None] = [*(named * len(files) if len(named) == 1 else named)] or [None for _ in files]
-    keys = [chosen_estimator(file, name) for file, name in zip(files, given, strict=True)]
+    names: list[str | None] = [*(named * len(files) if len(named) == 1 else named)] or [None for _ in files]
+    keys = [chosen_estimator(file, name) for file, name in zip(files, names, strict=True)]
     for file in files:
         warn_incomplete(file)
     artifact = fit_system(

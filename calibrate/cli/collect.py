@@ -27,7 +27,7 @@ __all__ = ["collect"]
 
 @dataclass(frozen=True, slots=True)
 class _EngineOptions:
-    """Where the calls are made: in this process, in several, or by a batch service."""
+    """Options of the engine: calls from this process, from several, or by a batch service."""
 
     engine: Annotated[
         Literal["live", "ray", "batch"],

@@ -55,21 +55,21 @@ def ensemble(
     names = [name.strip() for name in cut(members, ",") if name.strip()]
     specs = fit_members(file, [stored_key(file.header.estimators, name, file.header.plan.bindings) for name in names])
     train, rest = cut_for_training(file.records, train_fraction=train_fraction, groups=groups, seed=seed)
-    found = fit_ensemble(train, specs, groups=groups, seed=seed)
+    fitted = fit_ensemble(train, specs, groups=groups, seed=seed)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    out.write_text(fitted.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_records(rest_path, part_header(file.header, rest), rest)
-    _print_result(found)
-    rest_name, made = listed([rest_path]), listed([out])
-    finish([out, rest_path], f"calibrate score {rest_name} --estimator {made}")
-    print_line(f"      calibrate fit {rest_name} --estimator {made} --alpha 0.1")
+    _print_result(fitted)
+    rest_name, ensemble_name = listed([rest_path]), listed([out])
+    finish([out, rest_path], f"calibrate score {rest_name} --estimator {ensemble_name}")
+    print_line(f"      calibrate fit {rest_name} --estimator {ensemble_name} --alpha 0.1")
 
 
-def _print_result(found: EnsembleFile) -> None:
-    params, fit = EnsembleParams.model_validate(found.spec.params), found.fit
+def _print_result(ensemble: EnsembleFile) -> None:
+    params, fit = EnsembleParams.model_validate(ensemble.spec.params), ensemble.fit
     weights = {key: "0 (left out)" for key in fit.dropped}
-    kept = [key for key in fit.single_auroc if key not in fit.dropped]
-    weights |= {key: f"{member.weight:.3f}" for key, member in zip(kept, params.members, strict=True)}
+    remaining = [key for key in fit.single_auroc if key not in fit.dropped]
+    weights |= {key: f"{member.weight:.3f}" for key, member in zip(remaining, params.members, strict=True)}
     rows = [[key, weights[key], f"{fit.single_auroc[key]:.3f}"] for key in fit.single_auroc]
     rows.append(["together (cross-validated)", "", f"{fit.ensemble_auroc:.3f}"])
     console.print(table("Members on the training part", ["uncertainty", "weight", "AUROC"], rows))

@@ -44,7 +44,9 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Settings:
+    """The settings of the comparison, as flags name them."""
+
     alphas: Sequence[float]
     sizes: Sequence[int]
     estimators: Sequence[str] | None
@@ -98,11 +100,11 @@ def evaluate(
     pools = sources(open_files(records), apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
-    asked = _Asked(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
+    settings = _Settings(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-        _paper(pools, asked, form or [], figure, csv_path, json_path, pools[0].file.path)
+        _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
     grid = evaluate_grid(
         pools,
@@ -125,7 +127,7 @@ def evaluate(
 
 def _paper(
     pools: Sequence[Source],
-    asked: _Asked,
+    settings: _Settings,
     forms: Sequence[Form],
     figure: Path | None,
     csv_path: Path | None,
@@ -134,39 +136,39 @@ def _paper(
 ) -> None:
     names = [name for name in FORMS if name in forms or Form.ALL in forms]
     with bar(console, "the paper's experiments", "pools") as progress:
-        found = paper_view(
+        view = paper_view(
             pools,
-            asked.estimators,
-            alphas=asked.alphas,
-            sizes=asked.sizes,
-            splits=asked.splits,
-            seed=asked.seed,
-            delta=asked.delta,
-            cluster_by_group=asked.cluster_by_group,
+            settings.estimators,
+            alphas=settings.alphas,
+            sizes=settings.sizes,
+            splits=settings.splits,
+            seed=settings.seed,
+            delta=settings.delta,
+            cluster_by_group=settings.cluster_by_group,
             figure=figure is not None,
             tables=bool(names),
             progress=progress,
         )
     for name in names:
-        heads, cells = found.printed(name)
-        console.print(table(found.title(name), heads, cells, texts=found.texts(name)))
-        if any(map(few, found.rows(name))):
+        heads, cells = view.printed(name)
+        console.print(table(view.title(name), heads, cells, texts=view.texts(name)))
+        if any(map(few, view.rows(name))):
             print_line(FEW_NOTE, "yellow")
-    written = _write(csv_path, json_path, _paper_rows(found, names), found.model_dump(mode="json"))
-    if figure is not None and found.figure is not None:
+    written = _write(csv_path, json_path, _paper_rows(view, names), view.model_dump(mode="json"))
+    if figure is not None and view.figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.write_bytes(found.panels().png)
+        figure.write_bytes(view.panels().png)
         written.append(figure)
     finish(written, f"calibrate evaluate {shlex.quote(str(first))}")
 
 
-def _paper_rows(found: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
-    return [row for name in names or ("figure",) for row in found.table(name)]
+def _paper_rows(view: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [row for name in names or ("figure",) for row in view.table(name)]
 
 
 def _print_result(cell: Cell, *, named: bool) -> None:
-    """The table of one pool, estimator and size."""
-    found = cell.evaluation
+    """Print the table of one pool, estimator and size."""
+    evaluation = cell.evaluation
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
     rows = [
         [
@@ -178,16 +180,18 @@ def _print_result(cell: Cell, *, named: bool) -> None:
             *map(_shown, (row.acceptance, row.power, row.violation_rate)),
             *map(_shown, (row.pool_violation_rate, row.infeasible_rate)),
         ]
-        for row in found.rows
+        for row in evaluation.rows
     ]
     source = f"{cell.dataset}, {cell.model}, " if named else ""
-    title = f"{source}{cell.estimator}: {found.splits} splits, fitted on {found.n_calibration} of {found.n}, % ± se"
+    sizes = f"fitted on {evaluation.n_calibration} of {evaluation.n}"
+    title = f"{source}{cell.estimator}: {evaluation.splits} splits, {sizes}, % ± se"
     console.print(table(title, columns, rows))
-    area = "-" if found.auroc is None else f"{found.auroc:.3f}"
-    spread = "" if found.test_auroc is None else f" (test parts {_plain(found.test_auroc)})"
+    area = "-" if evaluation.auroc is None else f"{evaluation.auroc:.3f}"
+    spread = "" if evaluation.test_auroc is None else f" (test parts {_plain(evaluation.test_auroc)})"
     print_line(
-        f"AUROC {area}{spread}, AURC {found.aurc:.4f} ({_plain(found.test_aurc)}), excess AURC {found.excess_aurc:.4f} "
-        f"({_plain(found.test_excess_aurc)}), error without gate {percent(found.base_error)}"
+        f"AUROC {area}{spread}, AURC {evaluation.aurc:.4f} ({_plain(evaluation.test_aurc)}), "
+        f"excess AURC {evaluation.excess_aurc:.4f} ({_plain(evaluation.test_excess_aurc)}), "
+        f"error without gate {percent(evaluation.base_error)}"
     )
     print_line(
         "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
@@ -196,7 +200,7 @@ def _print_result(cell: Cell, *, named: bool) -> None:
         "answer nothing.",
         "dim",
     )
-    if any(map(few, found.rows)):
+    if any(map(few, evaluation.rows)):
         print_line(FEW_NOTE, "yellow")
     console.print()
 
@@ -212,7 +216,7 @@ def _plain(value: Estimate) -> str:
 
 
 def _following(grid: EvaluationGrid) -> str:
-    """What to fit with: the best of several must not be picked on the questions of the fit, where auto can avoid it."""
+    """The estimator to fit with: auto if possible, since the best of several looks too good on these questions."""
     best = max(grid.cells, key=lambda cell: cell.evaluation.auroc or 0.0)
     several = len({cell.estimator for cell in grid.cells}) > 1
     return AUTO if several and best.evaluation.n * SHARE >= FEWEST else best.estimator

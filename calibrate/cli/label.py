@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,7 @@ from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator
+from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ if TYPE_CHECKING:
 __all__ = ["card", "keys", "label", "label_by_hand"]
 
 
-@app.command()
-def label(
-    records: RecordsArgument,
+@dataclass(frozen=True, slots=True)
+class _RuleOptions:
+    """The rule that labels, and its parameters."""
+
     rule: Annotated[
         str | None,
         typer.Option(
@@ -63,41 +64,141 @@ def label(
             "and its question: python:MODULE:NAME. Default: option if the questions have options, json if answers have "
             "a format, tool_call if tools are offered and a reference is a call, else token_f1."
         ),
-    ] = None,
-    threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None,
-    tolerance: Annotated[float | None, typer.Option(help="numeric: relative tolerance (1e-6).")] = None,
+    ] = None
+    threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None
+    tolerance: Annotated[float | None, typer.Option(help="numeric: relative tolerance (1e-6).")] = None
     judge_model: Annotated[
         str | None, typer.Option(help="chat_judge: the model that judges, written as for `collect --model`.")
-    ] = None,
+    ] = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the user named no rule and none of its parameters."""
+        return (self.rule, self.threshold, self.tolerance, self.judge_model) == (None, None, None, None)
+
+    def label(self, file: RecordFile, first: int | None) -> RecordFile:
+        """Label all records, or the ``first`` ones."""
+        rule = rule_from(
+            file,
+            self.rule,
+            threshold=self.threshold,
+            tolerance=self.tolerance,
+            judge_model=self.judge_model,
+            cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
+        )
+        with bar(console, "judging", "answers") if self.judge_model is not None else nullcontext(silent) as progress:
+            return label_file(file, rule, progress, first)
+
+
+@dataclass(frozen=True, slots=True)
+class _PeopleOptions:
+    """Labels of people: a file, filled from this terminal or from the review page."""
+
     labels: Annotated[
         Path | None,
         typer.Option(help="Labels people gave, instead of a rule: .jsonl or .csv with id and correct."),
-    ] = None,
+    ] = None
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Judge the answers yourself, key by key; saved in --labels.")
-    ] = False,
+    ] = False
     review_store: Annotated[
         str | None,
         typer.Option(
             help="People label on the review page of this store (a file or URL): sends the answers, and fetches the "
             "decisions into --labels. Approve is right, edit and reject are wrong."
         ),
-    ] = None,
-    until: Annotated[
-        Literal["certified"] | None,
-        typer.Option(help="Walk the looks that `sample --looks` declared, and stop when --acceptance is certified."),
-    ] = None,
-    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None,
-    delta: Annotated[float | None, typer.Option(help="With --until: failure probability of all looks (0.1).")] = None,
-    acceptance: Annotated[
-        float | None, typer.Option(help="With --until: share of all questions you want answered. Default: any.")
-    ] = None,
-    estimator: EstimatorOption = None,
+    ] = None
     order: Annotated[
         str | None,
         typer.Option(help="Interactive: random or file. Default: random; a file that `sample` drew is random already."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0,
+    ] = None
+    seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0
+
+    def check(self, rule: _RuleOptions) -> None:
+        """Refuse labels of people together with a rule."""
+        by_rule, on_page = not rule.is_default, self.review_store is not None
+        if sum((by_rule, self.interactive, on_page)) > 1 or (by_rule and self.labels is not None):
+            raise UsageError(
+                "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make "
+                "them"
+            )
+        if self.order not in (None, "random", "file"):
+            raise UsageError(f"--order must be random or file, got {self.order!r}")
+
+    def path(self, records: Path) -> Path | None:
+        """The file of the labels; None if a rule labels."""
+        if self.labels is None and (self.interactive or self.review_store is not None):
+            return records.with_name(f"{records.stem}.labels.jsonl")
+        return self.labels
+
+    def have_labelled(self, records: Path, labels: Path, first: int | None) -> bool:
+        """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
+        file = read_records(records)
+        if self.interactive:
+            return _by_hand(file, labels, self.queue(file, first))
+        return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
+
+    def queue(self, file: RecordFile, first: int | None) -> list[Record]:
+        """The records to label, in order. A drawn file is in random order, and looks read its first records."""
+        drawn = file.header.reach is not None
+        default: Order = "file" if drawn else "random"
+        order: Order = default if self.order is None else "random" if self.order == "random" else "file"
+        return queue_of(file.records[:first] if drawn else file.records, order=order, seed=self.seed, limit=first)
+
+
+@dataclass(frozen=True, slots=True)
+class _UntilOptions:
+    """The goal at which labelling stops."""
+
+    until: Annotated[
+        Literal["certified"] | None,
+        typer.Option(help="Walk the looks that `sample --looks` declared, and stop when --acceptance is certified."),
+    ] = None
+    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None
+    delta: Annotated[float | None, typer.Option(help="With --until: failure probability of all looks (0.1).")] = None
+    acceptance: Annotated[
+        float | None, typer.Option(help="With --until: share of all questions you want answered. Default: any.")
+    ] = None
+    estimator: EstimatorOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelling:
+    """A record file, the file its labelled records are written to, and the source of the labels."""
+
+    source: Path
+    target: Path
+    rule: _RuleOptions
+    people: _PeopleOptions
+
+    @property
+    def labels(self) -> Path | None:
+        """The labels of people; None if a rule labels."""
+        return self.people.path(self.source)
+
+    def label(self, first: int | None) -> RecordFile | None:
+        """Write the labelled file and return it; None, and nothing is written, while labels of people are missing."""
+        if self.labels is not None and not self.people.have_labelled(self.source, self.labels, first):
+            return None
+        return changed_file(self.source, self.target, partial(self._with_labels, first=first))
+
+    def _with_labels(self, file: RecordFile, first: int | None) -> RecordFile:
+        """Label the file: with all labels of people, or the ``first`` records by the rule."""
+        if self.labels is None:
+            return self.rule.label(file, first)
+        human = read_labels(self.labels)
+        header = file.header.model_copy(update={"correctness": human.spec})
+        return RecordFile(file.path, header, tuple(apply_labels(file.records, human)), file.torn)
+
+
+@app.command()
+@with_flags
+def label(
+    records: RecordsArgument,
+    *,
+    rule: _RuleOptions,
+    people: _PeopleOptions,
+    goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
 ) -> None:
@@ -112,104 +213,32 @@ def label(
     Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
     """
     source, target = one_file(records, out)
-    by_rule = (rule, threshold, tolerance, judge_model) != (None, None, None, None)
-    people = _people(source, labels, interactive, review_store, order, seed, by_rule=by_rule)
-    keep_inputs([None if people is None else people.labels], [target, source])
-
-    def with_labels(file: RecordFile, first: int | None) -> RecordFile:
-        """The file with all labels that people gave, or with the rule's on the first so many."""
-        if people is not None:
-            given = read_labels(people.labels)
-            header = file.header.model_copy(update={"correctness": given.spec})
-            return RecordFile(file.path, header, tuple(apply_labels(file.records, given)), file.torn)
-        cache = source.with_name(f"{source.stem}.judge.jsonl")
-        made = rule_from(file, rule, threshold=threshold, tolerance=tolerance, judge_model=judge_model, cache=cache)
-        with bar(console, "judging", "answers") if judge_model is not None else nullcontext(silent) as progress:
-            return label_file(file, made, progress, first)
-
-    def labelled_up_to(first: int | None) -> RecordFile | None:
-        """The record file with labels, written; None, and nothing is written, while people have not given them."""
-        if people is not None and not people.have_labelled(source, first):
-            return None
-        return changed_file(source, target, partial(with_labels, first=first))
-
-    if until is not None:
-        _until_certified(read_records(source), target, labelled_up_to, estimator, alpha, delta, acceptance, limit)
+    people.check(rule)
+    labelling = _Labelling(source, target, rule, people)
+    by_rule = labelling.labels is None
+    keep_inputs([labelling.labels], [target, source])
+    if goal.until is not None:
+        _until_certified(labelling, goal, limit)
         return
-    if (alpha, delta, acceptance, estimator) != (None, None, None, None):
+    if (goal.alpha, goal.delta, goal.acceptance, goal.estimator) != (None, None, None, None):
         raise UsageError("--alpha, --delta, --acceptance and --estimator belong to --until certified, or to `fit`.")
-    labelled = labelled_up_to(None if people is None else limit)
+    labelled = labelling.label(None if by_rule else limit)
     if labelled is None:
         return
     print_labels(labelled)
     print_structured(labelled)
-    if people is None:
+    if by_rule:
         print_label_checks(labelled)
-    if people is None and not any(record.references for record in labelled.records):
+    if by_rule and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
         return
     finish([target], next_step(labelled.header, target))
 
 
-@dataclass(frozen=True, slots=True)
-class _People:
-    """Where people give labels: to the file, and into it from this terminal or from the review page."""
-
-    labels: Path
-    interactive: bool
-    store: str | None
-    order: Order | None
-    seed: int
-
-    def have_labelled(self, records: Path, first: int | None) -> bool:
-        """Whether they have labelled the first so many; if not, they are asked."""
-        file = read_records(records)
-        if self.interactive:
-            return _by_hand(file, self.labels, self.queue(file, first))
-        return self.store is None or _on_page(file, self.labels, self.store, self.queue(file, first))
-
-    def queue(self, file: RecordFile, first: int | None) -> list[Record]:
-        """The records to label, in order. A drawn file is in random order already, and looks read its first records."""
-        drawn = file.header.reach is not None
-        order = self.order or ("file" if drawn else "random")
-        return queue_of(file.records[:first] if drawn else file.records, order=order, seed=self.seed, limit=first)
-
-
-def _people(
-    records: Path,
-    labels: Path | None,
-    interactive: bool,
-    store: str | None,
-    order: str | None,
-    seed: int,
-    *,
-    by_rule: bool,
-) -> _People | None:
-    """Where people give labels, or None if a rule does."""
-    if sum((by_rule, interactive, store is not None)) > 1 or (by_rule and labels is not None):
-        raise UsageError(
-            "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make them"
-        )
-    if order not in (None, "random", "file"):
-        raise UsageError(f"--order must be random or file, got {order!r}")
-    if labels is None and (interactive or store is not None):
-        labels = records.with_name(f"{records.stem}.labels.jsonl")
-    known: Order | None = "random" if order == "random" else "file" if order == "file" else None
-    return None if labels is None else _People(labels, interactive, store, known, seed)
-
-
-def _until_certified(
-    file: RecordFile,
-    target: Path,
-    labelled_up_to: Callable[[int], RecordFile | None],
-    estimator: str | None,
-    alpha: float | None,
-    delta: float | None,
-    acceptance: float | None,
-    limit: int | None,
-) -> None:
-    """Label look by look, as declared at the draw, until the wished acceptance is certified."""
-    if alpha is None or limit is not None:
+def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> None:
+    """Label look by look, as declared at the draw, until the requested acceptance is certified."""
+    file, target = read_records(labelling.source), labelling.target
+    if goal.alpha is None or limit is not None:
         raise UsageError("--until certified needs the target error rate (--alpha 0.1), and takes no --limit.")
     schedule = () if file.header.reach is None else file.header.reach.looks
     if not schedule:
@@ -217,34 +246,36 @@ def _until_certified(
             f"{file.path} declares no looks, and to stop when a certificate appears is to look several times. Draw "
             "what to label with declared looks: calibrate sample --looks 100,200,400."
         )
-    key = chosen_estimator(file, estimator)
+    key = chosen_estimator(file, goal.estimator)
     for look, n in enumerate(schedule, start=1):
-        if (labelled := labelled_up_to(n)) is None:
+        if (labelled := labelling.label(n)) is None:
             return
         waiting = [record.id for record in labelled.records[:n] if waits_for_label(record, labelled.header)]
         if waiting:
             print_line(f"{len(waiting)} of the first {n} questions have no label yet, {waiting[0]!r} is one.")
             finish([target], "label the first questions of the file, then give the same command again")
             return
-        found = fit_artifact(labelled, estimator=key, alpha=alpha, rule="certified", delta=delta, look=look)
-        print_line(
-            f"Look {look} of {len(schedule)}, {n} labels: {percent(found.acceptance)} of all questions certified."
+        artifact = fit_artifact(
+            labelled, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, look=look
         )
-        if found.threshold is not None and found.acceptance >= (acceptance or 0.0):
+        print_line(
+            f"Look {look} of {len(schedule)}, {n} labels: {percent(artifact.acceptance)} of all questions certified."
+        )
+        if artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0):
             print_line(f"Enough: {schedule[-1] - n} of {schedule[-1]} labels are saved.", "green")
         elif look == len(schedule):
-            print_line("That was the last look, and less is certified than you wished.", "yellow")
+            print_line("That was the last look: the acceptance you asked for is not certified.", "yellow")
         else:
             continue
         print_labels(labelled)
-        flags = f"--estimator {shlex.quote(key)} --rule certified --alpha {alpha:g}"
-        spent = "" if delta is None else f" --delta {delta:g}"
+        flags = f"--estimator {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}"
+        spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
         finish([target], f"calibrate fit {listed([target])} {flags}{spent} --look {look}")
         return
 
 
 def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
-    """A labelling session; whether all that was asked for is labelled."""
+    """Hold a labelling session in this terminal; whether the whole queue is labelled."""
     with open_store(labels) as store:
         session = LabelSession(queue, store)
         label_by_hand(session, console, sys.stdin)
@@ -252,29 +283,29 @@ def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
     if done == total:
         return True
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
-    name, given = file.typed, listed([labels])
+    name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {given} stops here",
+        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {labels_name} stops here",
     )
     return False
 
 
 def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) -> bool:
-    """Send answers to a review store and fetch decisions; whether all that was asked for is labelled."""
+    """Send answers to a review store and fetch decisions; whether the whole queue is labelled."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    with ReviewStore(url) as store, open_store(labels) as known:
-        session = LabelSession(queue, known)
+    with ReviewStore(url) as store, open_store(labels) as label_store:
+        session = LabelSession(queue, label_store)
         for record in queue:
-            if record.id in known.labels:
+            if record.id in label_store.labels:
                 continue
             answer = record.answer or ""
             key = f"label:{sha256_hex(canonical_json([record.id, record.question, answer]))}"
             item = store.find(key) or store.enqueue(_shown(record, file.header), key=key)
             if item.decision is not None:
-                known.append(record.id, item.decision.action == "approve", answer)
+                label_store.append(record.id, item.decision.action == "approve", answer)
         waiting, total = session.total - session.done, session.total
     if not waiting:
         return True
@@ -284,7 +315,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
 
 
 def _shown(record: Record, header: RecordHeader) -> Content:
-    """A record as the review page shows it: what the model was asked, what it answered, no score."""
+    """A record as the review page shows it: the messages and the answer, without a score, which would sway a label."""
     from guardrail.review import Candidate, Content
 
     assert record.drawn is not None, "only records with an answer are queued"
@@ -301,14 +332,14 @@ def _shown(record: Record, header: RecordHeader) -> Content:
     )
 
 
-# -- What a person sees: one record as a card, and the loop of card and key --------------------------------------------
+# -- A labelling session: one record as a card, then a key -------------------------------------------------------------
 
 _SHOWN = 8
 """Distinct samples on a card."""
 
 
 def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
-    """Show records and read keys until all are done, or the person quits, or the input ends."""
+    """Show records and read keys until all are labelled, the person quits or the input ends."""
     pressed = keys(stream)
     while (record := session.current) is not None:
         if console.is_terminal:
@@ -324,7 +355,7 @@ def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> No
 
 
 def _text(text: str, style: str = "") -> Text:
-    """What a model or a file says, before its lines are broken."""
+    """Text of a model or a file with its control characters visible, before rich breaks its lines."""
     return Text(visible(text), style=style)
 
 
@@ -359,7 +390,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O.|.)?|[\x00\xe0].|[\r\n]", fla
 
 
 def keys(stream: TextIO) -> Iterator[str]:
-    """Keys as they are pressed, without Return; of piped input the first letter of each line.
+    """Yield each key on its press, without Return; of piped input the first letter of each line.
 
     A key pressed before its card is shown does not count. Ctrl-D or a closed terminal ends the input.
     """

@@ -90,7 +90,7 @@ def plan(
     if not pilot and (accuracy is None or auroc is None):
         raise UsageError("give --accuracy and --auroc (guesses), or labelled records as --pilot, or --records.")
     with bar(console, "simulating", "calibrations") as progress:
-        found = simulate(
+        result = simulate(
             alpha,
             delta,
             accuracy=accuracy,
@@ -103,11 +103,11 @@ def plan(
             seed=seed,
             progress=progress,
         )
-    _print_result(found)
+    _print_result(result)
     written = []
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        json_path.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
         written.append(json_path)
     finish(written, "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
 
@@ -119,11 +119,11 @@ def _known_scores(
     accuracy: float | None,
     auroc: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The scores of the unlabelled questions, and how likely each answer is wrong."""
+    """Scores of the unlabelled questions, and the probability that each answer is wrong."""
     file = read_pool(records)
     key = chosen_estimator(file, estimator)
-    found = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
-    scores = np.array([value for value in found if value is not None])
+    values = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
+    scores = np.array([value for value in values if value is not None])
     if not scores.size:
         raise UsageError(f"{file.path} has no {key!r} scores. Run: calibrate score {file.typed}")
     if pilot:
@@ -138,8 +138,8 @@ def _known_scores(
 def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors of a pilot."""
     file = read_pool(pilot)
-    found = arrays(file.records, chosen_estimator(file, estimator))
-    return found.uncertainty, found.error.astype(np.int64)
+    scored = arrays(file.records, chosen_estimator(file, estimator))
+    return scored.uncertainty, scored.error.astype(np.int64)
 
 
 def _compare_reaches(
@@ -152,7 +152,7 @@ def _compare_reaches(
     repetitions: int,
     seed: int,
 ) -> list[ReachRow]:
-    """Print what each reach gives at each budget."""
+    """Print the acceptance of each reach at each budget of labels."""
     if rule is not None and len(rule) > 1:
         raise UsageError(f"--records compares reaches for one rule, got {len(rule)}. Name one --rule.")
     chosen, budgets = (rule or ["certified"])[0], sorted(set(labels or [300]))
@@ -187,11 +187,11 @@ def _cell(row: ReachRow) -> str:
     return f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})"
 
 
-def _print_result(found: Plan) -> None:
-    sizes = sorted({row.n for row in found.rows})
-    cells = {(row.rule, row.n): row for row in found.rows}
+def _print_result(plan: Plan) -> None:
+    sizes = sorted({row.n for row in plan.rows})
+    cells = {(row.rule, row.n): row for row in plan.rows}
     rows = []
-    for rule in dict.fromkeys(row.rule for row in found.rows):
+    for rule in dict.fromkeys(row.rule for row in plan.rows):
         shown = []
         for size in sizes:
             row = cells[rule, size]
@@ -200,19 +200,19 @@ def _print_result(found: Plan) -> None:
         rows.append([rule, *shown])
     title = "Answered, % (calibrations that answer nothing, %), by number of labelled questions"
     console.print(table(title, ["rule", *map(str, sizes)], rows))
-    said = {each.sentence for each in found.needed}
-    opening = found.sentence
-    for sentence in said:
+    sentences = {each.sentence for each in plan.needed}
+    opening = plan.sentence
+    for sentence in sentences:
         opening = opening.replace(sentence, "")
     print_line(opening.strip())
-    for each in found.needed:
-        if each.sentence in found.sentence:
+    for each in plan.needed:
+        if each.sentence in plan.sentence:
             print_line(f"- {each.sentence}")
-    kind = "normal scores" if found.populations == "binormal" else "the pilot's scores,"
-    caution = "Real scores differ" if found.populations == "binormal" else "Another pilot would differ"
+    kind = "normal scores" if plan.populations == "binormal" else "the pilot's scores,"
+    caution = "Real scores differ" if plan.populations == "binormal" else "Another pilot would differ"
     print_line(
-        f"Simulated: {found.repetitions} calibrations of {kind} with accuracy {found.accuracy:.3g} and AUROC "
-        f"{found.auroc:.3g}. {caution}; take the numbers as orders of magnitude.",
+        f"Simulated: {plan.repetitions} calibrations of {kind} with accuracy {plan.accuracy:.3g} and AUROC "
+        f"{plan.auroc:.3g}. {caution}; take the numbers as orders of magnitude.",
         "dim",
     )
 
@@ -257,11 +257,11 @@ def sample(
         looks=schedule,
     )
     write_records(out, drawn.header, drawn.records)
-    found = drawn.header.reach
-    assert found is not None, "draw_to_label sets it"
+    drawn_reach = drawn.header.reach
+    assert drawn_reach is not None, "draw_to_label sets it"
     print_line(
-        f"{found.n} of {found.n_within} questions with {key} <= {found.cut:.6g}, the lowest "
-        f"{percent(found.n_within / found.n_pool)} of {found.n_pool}. Nothing above will be answered."
+        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {key} <= {drawn_reach.cut:.6g}, the lowest "
+        f"{percent(drawn_reach.n_within / drawn_reach.n_pool)} of {drawn_reach.n_pool}. Nothing above will be answered."
     )
     name = shlex.quote(str(out))
     if schedule:

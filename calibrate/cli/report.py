@@ -69,10 +69,10 @@ def report(
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
-    files, made, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
+    files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = (
-        f"calibrate fit {files} {fit_flags(loaded, key)} --out {made}",
-        f"calibrate report {files} --artifact {made}{tail} --out {page}",
+        f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}",
+        f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}",
     )
     fresh: Sequence[Path] = ()
     if test_file is not None:

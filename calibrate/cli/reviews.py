@@ -148,7 +148,7 @@ def _read(
 
 
 def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
-    """The files that were written. The records come first: with the artifact everything is there."""
+    """Write the artifact and the records; return the files. The artifact comes last, so that it never stands alone."""
     out.parent.mkdir(parents=True, exist_ok=True)
     written = [out]
     if records is not None:
@@ -195,20 +195,20 @@ def _print_pool(pool: ReviewPool) -> None:
         print_line(f"{left_out} items of other artifacts are left out.")
 
 
-def _print_accepted(found: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
+def _print_accepted(error: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
     if waits is not None:
         print_line(waits.describe("decided audits"), "yellow")
-    if found is None:
+    if error is None:
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
         print_line(f"{why}, so nothing is known about the error rate of answers that were given.")
         return
-    how = "exact" if found.exact else "betting, over several audit rates"
-    without = f", {found.undecided} of them undecided" if found.undecided else ""
+    how = "exact" if error.exact else "betting, over several audit rates"
+    without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
-        f"Error among answers given: {percent(found.estimate)} ({found.wrong} of {found.audited} audited "
-        f"wrong{without}; 95 % interval {percent(found.low)} to {percent(found.high)}, {how}; promised "
-        f"{percent(artifact.alpha)}). About {percent(found.acceptance)} of the measured questions were answered.",
-        "red" if found.low > artifact.alpha else None,
+        f"Error among answers given: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
+        f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}; promised "
+        f"{percent(artifact.alpha)}). About {percent(error.acceptance)} of the measured questions were answered.",
+        "red" if error.low > artifact.alpha else None,
     )
 
 
@@ -286,10 +286,10 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     )
 
 
-def _line(name: str, artifact: CalibrationArtifact, found: GateCounts) -> list[str]:
+def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts) -> list[str]:
     threshold = "none" if artifact.threshold is None else f"{artifact.threshold:.4g}"
-    if found.error_rate is None:
-        return [name, threshold, percent(found.acceptance[0]), "-", "-"]
-    share, low, high = found.error_rate
-    wrong = f"{found.n_errors} of {found.n_accepted}, {percent(share)}"
-    return [name, threshold, percent(found.acceptance[0]), wrong, f"{percent(low)} to {percent(high)}"]
+    if counts.error_rate is None:
+        return [name, threshold, percent(counts.acceptance[0]), "-", "-"]
+    share, low, high = counts.error_rate
+    wrong = f"{counts.n_errors} of {counts.n_accepted}, {percent(share)}"
+    return [name, threshold, percent(counts.acceptance[0]), wrong, f"{percent(low)} to {percent(high)}"]

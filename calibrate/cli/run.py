@@ -178,19 +178,20 @@ def load_config(path: str | Path | None, flags: Mapping[str, Any]) -> RunConfig:
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="calibrate")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no settings file at {path}. Write one, or give flags; `calibrate run --help`.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not YAML: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} must hold settings such as 'questions: questions.jsonl', got {type(found).__name__}")
-    for name in found:
+    if not isinstance(settings, dict):
+        kind = type(settings).__name__
+        raise UsageError(f"{path} must hold settings such as 'questions: questions.jsonl', got {kind}")
+    for name in settings:
         if name not in RunConfig.model_fields:
             near = difflib.get_close_matches(str(name), RunConfig.model_fields, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(RunConfig.model_fields))}."
             raise UsageError(f"{path}: there is no setting {name!r}. {hint}")
-    return found
+    return settings
 
 
 def _description(name: str) -> str:
@@ -249,9 +250,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     text = verdict_text(artifact, audited, merged)
     print_verdict(text)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
-    kept = [file.path for file in (records, test) if file is not None]
+    record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
-    conclude([*kept, artifact_path, *pages], text, usual)
+    conclude([*record_files, artifact_path, *pages], text, usual)
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
@@ -278,7 +279,7 @@ def _questions(path: Path, format: str | None) -> list[Question]:
 
 
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
-    """Key of the estimator, after refusing what would fail only when the model has been asked everything."""
+    """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     bindings = None if settings.tools is None else read_bindings(settings.tools)
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
@@ -365,7 +366,7 @@ def _report(
 
 
 def _commands(config: Path | None, settings: RunConfig) -> list[str]:
-    """What to type for the same run: every setting that is not its default, as a flag."""
+    """The commands that repeat the run: every setting that is not its default, as a flag."""
     flags = []
     for name, field in RunConfig.model_fields.items():
         value = getattr(settings, name)

@@ -99,7 +99,7 @@ def score(
     keep_inputs([source], [cache])
     check_engine(engine, address)
     everything = len(names) < len(estimator or ["all"])
-    # On a network disk SQLite corrupts the file: on a cluster the user names one that each node has for itself.
+    # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     choice = _Choice(names, everything, judge, similarity, entailment, cache if address is None else verdicts)
     with bar(console, "scoring", "records") as progress:
         if engine == "local":
@@ -125,16 +125,16 @@ def score(
 
 @dataclass(slots=True)
 class _Choice:
-    """From a plan to what to compute; called in every process that computes it.
+    """The estimators to compute for a plan; called in every process that scores.
 
     Attributes:
         names: Estimators, as on the command line.
         everything: Whether all that the plan supports are computed as well.
-        judge: Judge of those that name none, as on the command line; so are the next two.
+        judge: Judge of estimators that name none, as on the command line; so are the next two.
         similarity: Similarity.
         entailment: Entailment model.
-        cache: Where verdicts of models are kept.
-        refused: What is not computed, and why; known after the first call.
+        cache: File that keeps verdicts of models.
+        refused: Estimators that are not computed, with the reason; known after the first call.
         opened: The cache, if it is used; known after the first call.
     """
 
@@ -155,22 +155,22 @@ class _Choice:
             "entailment": None if self.entailment is None else named_entailment(self.entailment),
         }
         named = [parse_estimator(name, **comparing) for name in self.names]
-        found = list(named)
+        estimators = list(named)
         for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:
-                found.append(each)
-            elif each.name not in {one.name for one in named}:
+                estimators.append(each)
+            elif each.name not in {estimator.name for estimator in named}:
                 self.refused[each.name] = missing
-        if not uses_models(found):
-            return found
+        if not uses_models(estimators):
+            return estimators
         if self.cache is None:
             raise UsageError(
                 "a cluster needs a --pair-cache for a judge that is a model: a path on the disk of each node, for "
                 "instance /var/tmp/pairs.sqlite, and never one on a network disk."
             )
         self.opened[:] = [PairCache(self.cache)]
-        return [with_cache(each, self.opened[0]) for each in found]
+        return [with_cache(each, self.opened[0]) for each in estimators]
 
 
 def _judge(text: str | None) -> Judge | None:
@@ -184,7 +184,7 @@ def _judge(text: str | None) -> Judge | None:
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
-    """Range of each estimator, and what could not be measured."""
+    """Print the range of each estimator, and the number of records that it could not measure."""
     rows = []
     for key in sorted(header.estimators):
         values, reasons = summary.of(key)

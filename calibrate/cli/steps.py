@@ -88,22 +88,24 @@ def steps(
     compared = make_rule(rule)
     file = read_records(*records) if records else None
     items = _reviewed(source, file, respond)
-    made = labelled_steps(items, missing)
+    labelled_items = labelled_steps(items, missing)
     _print_decisions(items)
-    if not made:
+    if not labelled_items:
         raise UsageError(
             f"{source} holds no decision that can be used yet. Decide about the calls that wait; with --missing wait "
             "nothing after the oldest open one counts."
         )
-    used = {step.id for step in made}
+    used = {step.id for step in labelled_items}
     if left := sum(item.correct is not None and item.id not in used for item in items):
         print_line(f"{left} decisions wait for the oldest open one, which counts as wrong until then.", "yellow")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_steps(out, made)
+    write_steps(out, labelled_items)
     if model is not None and tools is not None:
         plan = plan_for([measured], n=n, bindings=read_bindings(tools))
         with bar(console, "asking") as progress:
-            collect_steps(made, resolve_model(model), plan, drawn_file, system=system, name=out.name, progress=progress)
+            collect_steps(
+                labelled_items, resolve_model(model), plan, drawn_file, system=system, name=out.name, progress=progress
+            )
         file = read_records(drawn_file)
     if file is None:
         finish(
@@ -112,7 +114,7 @@ def steps(
             f"--out {listed([out])}",
         )
         return
-    labelled = labelled_records(file, made, compared, measured)
+    labelled = labelled_records(file, labelled_items, compared, measured)
     parts = write_parts(labelled, {name for item in items for name in item.gated}, out)
     first = next(iter(parts.values()), None)
     if first is None:
@@ -122,17 +124,17 @@ def steps(
 
 
 def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:
-    """What people decided, from a checkpointer's file or a review store."""
+    """Read people's decisions from a checkpointer's file or a review store."""
     path = sqlite_path(source)
     if path is not None and path.is_file() and _has_checkpoints(path):
         require("langgraph.checkpoint.sqlite", extra="agents")
         from langgraph.checkpoint.sqlite import SqliteSaver
 
         with SqliteSaver.from_conn_string(str(path)) as saver:
-            found = reviews_of_checkpoints(saver, respond=respond)
-        known = None if file is None else {record.id for record in file.records}
-        mine = [item for item in found if known is None or item.id in known]
-        others = len(found) - len(mine)
+            reviewed = reviews_of_checkpoints(saver, respond=respond)
+        recorded = None if file is None else {record.id for record in file.records}
+        mine = [item for item in reviewed if recorded is None or item.id in recorded]
+        others = len(reviewed) - len(mine)
     elif file is None:
         raise UsageError(
             "a review store has the calls without their conversations. Give --records, the file that the agent wrote."
@@ -157,7 +159,7 @@ def _has_checkpoints(path: Path) -> bool:
 
 
 def _print_decisions(items: list[ReviewedStep]) -> None:
-    """How many messages were decided about, by tool."""
+    """Print the number of decisions by tool."""
     rows = []
     for name in sorted({tool for item in items for tool in item.gated}):
         own = [item for item in items if name in item.gated]

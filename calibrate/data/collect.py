@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,14 +43,14 @@ PROBE = 16
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection ended with.
+    """The result of a collection.
 
     Attributes:
         path: The record file.
         n_questions: Questions in the question file.
         n_resumed: Records that were there before.
         n_drawn: Records drawn now.
-        problems: Reasons of failed drawings, with how often each occurred, over the whole file.
+        problems: Reasons of failed drawings with their counts, over the whole file.
         n_cut_off: Primary answers that were cut off, over the whole file.
     """
 
@@ -74,14 +74,14 @@ class DrawingEngine(Protocol):
         """The records of all questions of ``drawing``, in their order, some at a time.
 
         Args:
-            drawing: What to ask, and how.
+            drawing: The questions, and how to ask them.
             path: The record file that they are written to.
-            header: What its records have in common.
+            header: Its header.
         """
         ...
 
     def forget(self) -> None:
-        """Remove what was drawn and not handed over: the model answers nothing, and asking goes on from the start."""
+        """Remove records that were drawn and not handed over, because the model answers nothing."""
         ...
 
 
@@ -108,12 +108,12 @@ def collect_records(
     same call goes on where it stopped. A native sampler is asked in batches; any other model concurrently.
 
     Args:
-        questions: What to ask; `read_questions` reads a file.
+        questions: The questions; `read_questions` reads a file.
         model: Any chat model.
         plan: How to draw; `guardrail.uncertainty.plan.plan_for` derives one from estimators.
         path: Record file, created or resumed.
         prompt: How questions become messages. Default: the question alone.
-        messages: What is asked instead of the wrapped question, by question id: a conversation so far, for instance
+        messages: Messages that replace the wrapped question, by question id: a conversation so far, for instance
             (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
@@ -130,38 +130,18 @@ def collect_records(
         GuardrailError: A probe showed that the endpoint cannot be trusted (nothing is drawn then); or most of the
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
-    _check_options(questions, plan)
-    own = next((question.id for question in questions if question.tools is not None), None)
-    if own is not None:
-        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
-    check_settings(model, plan)
     prompt = prompt or PromptWrapping()
-    wrapped = (prompt.messages(one.question, one.options, one.slots) for one in questions) if prompt.slots else ()
-    for given in (*(messages or {}).values(), *wrapped):
-        prompt.check(given)
+    drawing = Drawing(questions, model, plan, prompt, messages or {})
+    _check(drawing)
     header = header_for(questions, model, plan, prompt, name)
     if batches is None or batches.submits:
         header = header.model_copy(update={"probe": _probed(model, plan)})
+    means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine, retry_failed)
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
         done = {record.id for record in existing.records}
-        todo = [question for question in questions if question.id not in done]
+        left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress)
-        drawing = Drawing(todo, model, plan, prompt, messages or {})
-        if batches is not None:
-            batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
-            _write_batches(drawing.by_service(batches, tally, again=retry_failed), writer, tally)
-        elif engine is not None:
-            try:
-                with closing(engine.records(drawing, Path(path), header)) as records:
-                    _write_batches(records, writer, tally)
-            except GuardrailError:
-                if tally.hopeless:
-                    engine.forget()
-                raise
-        elif is_native(model):
-            _write_batches(drawing.batches(batch_size or BATCH_SIZE), writer, tally)
-        else:
-            asyncio.run(_write_stream(drawing.stream(max_concurrency or CONCURRENCY), writer, tally))
+        means.draw(left, Path(path), header, writer, tally)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
     return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems), tally.cut_off)
@@ -185,13 +165,13 @@ def header_for(
 
 def package_versions() -> dict[str, str]:
     """Versions of the installed packages that can move a number."""
-    found = {}
+    versions = {}
     for package in ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 class _CollectTally:
@@ -268,7 +248,7 @@ class _CollectTally:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What is left to ask, and how."""
+    """The questions that are left, and how to ask them."""
 
     questions: Sequence[Question]
     model: BaseChatModel
@@ -278,15 +258,15 @@ class Drawing:
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
-        given = self.messages.get(question.id)
-        return given or self.prompt.messages(question.question, question.options, question.slots)
+        own = self.messages.get(question.id)
+        return own or self.prompt.messages(question.question, question.options, question.slots)
 
     def record(self, question: Question, drawn: SampleSet) -> Record:
         """The record of a question and what was drawn for it."""
-        asked = self.asked(question)
+        messages = self.asked(question)
         if self.prompt.slots:
-            drawn = drawn.model_copy(update={"question": self.prompt.question_of(asked)})
-        return Record.of(question, drawn, turns=turns_of(asked, self.plan.bindings))
+            drawn = drawn.model_copy(update={"question": self.prompt.question_of(messages)})
+        return Record.of(question, drawn, turns=turns_of(messages, self.plan.bindings))
 
     def batches(self, size: int) -> Iterator[list[Record]]:
         """Batches, one after the other."""
@@ -294,7 +274,7 @@ class Drawing:
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
             drawn = draw(self.model, messages, self.plan)
-            yield [self.record(question, one) for question, one in zip(batch, drawn, strict=True)]
+            yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
     def by_service(self, batches: Batches, tally: _CollectTally, *, again: bool) -> Iterator[list[Record]]:
         """Records as the batches of a service are done.
@@ -310,7 +290,7 @@ class Drawing:
         by_id = {question.id: question for question in self.questions}
         prompts = {name: self.asked(question) for name, question in by_id.items()}
         for drawn in batches.sample_sets(prompts, self.model, self.plan, again=again, progress=tally.report_requests):
-            yield [self.record(by_id[name], one) for name, one in drawn]
+            yield [self.record(by_id[name], samples) for name, samples in drawn]
 
     async def stream(self, calls: int) -> AsyncIterator[Record]:
         """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
@@ -337,6 +317,37 @@ class Drawing:
         return self.record(question, drawn[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
+
+    batch_size: int
+    concurrency: int
+    batches: Batches | None
+    engine: DrawingEngine | None
+    retry_failed: bool
+
+    def draw(
+        self, drawing: Drawing, path: Path, header: RecordHeader, writer: RecordWriter, tally: _CollectTally
+    ) -> None:
+        """Draw the questions and write their records, the first way that applies."""
+        if self.batches is not None:
+            self.batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
+            _write_batches(drawing.by_service(self.batches, tally, again=self.retry_failed), writer, tally)
+        elif self.engine is not None:
+            try:
+                with closing(self.engine.records(drawing, path, header)) as records:
+                    _write_batches(records, writer, tally)
+            except GuardrailError:
+                if tally.hopeless:
+                    self.engine.forget()
+                raise
+        elif is_native(drawing.model):
+            _write_batches(drawing.batches(self.batch_size), writer, tally)
+        else:
+            asyncio.run(_write_stream(drawing.stream(self.concurrency), writer, tally))
+
+
 def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _CollectTally) -> None:
     for batch in batches:
         _write(batch, writer, tally)
@@ -354,7 +365,7 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally
 
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
-    """What a probe of the endpoint shows; answers from one that cannot be trusted are useless."""
+    """Probe the endpoint; refuse one that cannot be trusted, since its answers are useless."""
     report, _ = probe(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:
@@ -367,7 +378,9 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     return report
 
 
-def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
+def _check(drawing: Drawing) -> None:
+    """Refuse questions, settings and prompts that do not fit each other, before the model is called."""
+    questions, plan, prompt = drawing.questions, drawing.plan, drawing.prompt
     if not questions:
         raise UsageError("no question to ask. Give at least one.")
     labels = option_labels(questions)
@@ -376,6 +389,14 @@ def _check_options(questions: Sequence[Question], plan: SamplingPlan) -> None:
             f"the plan reads options {plan.options}, but the questions have {labels}. "
             "Make the plan with the labels of the questions, or use an estimator for open answers."
         )
+    own = next((question.id for question in questions if question.tools is not None), None)
+    if own is not None:
+        raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
+    check_settings(drawing.model, plan)
+    with_slots = questions if prompt.slots else ()
+    wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
+    for conversation in (*drawing.messages.values(), *wrapped):
+        prompt.check(conversation)
 
 
 def _refuse_identical(tally: _CollectTally, path: Path) -> None:

@@ -1,1 +1,1 @@
-"""How well rules and estimators do: repeated splits, audits, plans, tables."""
+"""Evaluation of rules and estimators: repeated splits, audits, plans, tables."""

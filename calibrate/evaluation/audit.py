@@ -1,4 +1,4 @@
-"""Does a gate keep its promise on new questions? An exact test of the error rate on freshly labelled answers."""
+"""The audit of a gate's promise: an exact test of its error rate on freshly labelled answers."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ __all__ = ["LEVEL", "Audit", "Shift", "audit", "audit_counts", "labelled_needed"
 Reals = NDArray[np.float64]
 
 LEVEL = 0.05
-"""Probability of refuting a gate whose error rate is exactly the target, where none is given."""
+"""Default probability of refuting a gate whose error rate is exactly the target."""
 DIFFERENT = 0.01
 """Fresh questions are of another kind than the calibration questions where a p-value lies below this."""
 MOST_NEEDED = 10_000_000
 """Larger numbers of labels are not reported."""
 FEWEST_COINCIDENCES = 10
-"""Fewer equal continuous scores than this are not taken for the same questions."""
+"""Fewest equal continuous scores that count as the same questions."""
 SHUFFLES = 99
-"""Orders that records are brought into to see whether theirs is that of the calibration records by chance."""
+"""Random orders that are compared with the order of the records, to see whether it matches the fit by chance."""
 
 
 class Shift(Frozen):
@@ -117,16 +117,16 @@ class Audit(Frozen):
 
     @property
     def worst(self) -> Audit:
-        """What refutes the promise: the refuted segment with the smallest p-value, or all questions together."""
-        refuted = [one for one in self.segments.values() if one.verdict == "refuted"]
-        return min(refuted, key=lambda one: one.p_refute, default=self)
+        """The refuted segment with the smallest p-value, or the audit of all questions together."""
+        refuted = [segment for segment in self.segments.values() if segment.verdict == "refuted"]
+        return min(refuted, key=lambda segment: segment.p_refute, default=self)
 
     @property
     def cause(self) -> Literal["questions", "labels", "chance"]:
-        """What most likely stands behind a refutation.
+        """The most likely cause of a refutation.
 
-        "questions": their scores differ from those at calibration. "labels": the scores do not, and yet another share
-        of the answers is wrong. "chance": neither; a calibration that ended above its target.
+        "questions": their scores differ from those at calibration. "labels": the scores do not differ, but the share
+        of wrong answers does. "chance": neither differs; the calibration ended above its target.
         """
         if self.worst is not self:
             return self.worst.cause
@@ -136,7 +136,7 @@ class Audit(Frozen):
 
     @property
     def contradicts_calibration(self) -> bool:
-        """Whether a refuted gate breaks its promise, rather than being one that its rule lets end above the target.
+        """Whether a refuted gate breaks its promise; its rule may let some gates end above the target.
 
         A rule that certifies promises each gate. Others promise an average over gates, of which many end somewhat above
         alpha: theirs is broken where accepted answers are wrong more often than they were at calibration.
@@ -185,9 +185,9 @@ def audit(
     labelled = int(np.count_nonzero(label >= 0))
     if not labelled:
         raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
-    known = taken(records, label >= 0)
-    refuse_overlap(artifact.estimator, known, what="test")
-    refuse_fitted(artifact, known, "test")
+    with_label = taken(records, label >= 0)
+    refuse_overlap(artifact.estimator, with_label, what="test")
+    refuse_fitted(artifact, with_label, "test")
     values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
     judged = int(np.count_nonzero(accepted & (label >= 0)))
     errors = int(np.count_nonzero(accepted & (label == 0)))
@@ -196,7 +196,7 @@ def audit(
     n = labelled if joint else judged
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
     before = at_calibration(artifact)
-    found = Audit(
+    result = Audit(
         verdict=verdict,
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
@@ -225,11 +225,11 @@ def audit(
         shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
     )
-    return found if artifact.segments is None else _by_segment(found, artifact, records, estimator)
+    return result if artifact.segments is None else _by_segment(result, artifact, records, estimator)
 
 
-def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Audit:
-    """The audit with those of its segments, and the verdict of all of them."""
+def _by_segment(whole: Audit, artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Audit:
+    """Add the audits of the segments, and their common verdict."""
     assert artifact.segments is not None
     thresholds: dict[str | None, CalibrationArtifact] = {
         name: own
@@ -242,31 +242,33 @@ def _by_segment(found: Audit, artifact: CalibrationArtifact, records: Sequence[R
     segment = np.array(number, dtype=np.int64)[codes]
     judged = np.unique(segment[accepted_of(artifact, records, estimator) & (labels_of(records) >= 0)]).tolist()
     tested = {name: taken(records, segment == place) for name, place in places.items() if place in judged}
-    level = found.level / (len(tested) + 1)
+    level = whole.level / (len(tested) + 1)
     each = {
-        ALL_OTHERS if name is None else name: audit(thresholds[name], kept, estimator, level=level, target=found.target)
-        for name, kept in tested.items()
+        ALL_OTHERS if name is None else name: audit(
+            thresholds[name], segment_records, estimator, level=level, target=whole.target
+        )
+        for name, segment_records in tested.items()
     }
-    pooled = audit_counts(found.n_errors, found.n, found.target, level)[0]
+    pooled = audit_counts(whole.n_errors, whole.n, whole.target, level)[0]
     verdict: Literal["refuted", "supported", "undecided"] = "undecided"
-    if "refuted" in {pooled, *(one.verdict for one in each.values())}:
+    if "refuted" in {pooled, *(segment.verdict for segment in each.values())}:
         verdict = "refuted"
-    elif each and len(each) == len(thresholds) and all(one.p_support <= found.level for one in each.values()):
+    elif each and len(each) == len(thresholds) and all(segment.p_support <= whole.level for segment in each.values()):
         verdict = "supported"
-    return found.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
+    return whole.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
 
 
 def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:
-    """Of records with a score (and within the artifact's reach), as the calibration items are."""
-    known = label[(values <= (np.inf if artifact.reach is None else artifact.reach.cut)) & (label >= 0)]
+    """P-value of a difference in the share of wrong answers, over records with a score within the artifact's reach."""
+    labels = label[(values <= (np.inf if artifact.reach is None else artifact.reach.cut)) & (label >= 0)]
     before = artifact.calibration.error
-    return _fisher(sum(before), len(before), int(np.count_nonzero(known == 0)), known.size) if known.size else 1.0
+    return _fisher(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
 
 
 def _certified(
     artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8], target: float, level: float
 ) -> Literal["refuted", "supported", "undecided"] | None:
-    """The verdict on the certificate's threshold, by the same test: what using it would have changed."""
+    """The verdict of the same test on the certificate's threshold, had it been in use."""
     if certifies(artifact.outcome.rule) or not isinstance(artifact.certificate, Feasible):
         return None
     judged = label[accepts(values, artifact.certificate.threshold) & (label >= 0)]
@@ -276,7 +278,7 @@ def _certified(
 def audit_counts(
     errors: int, n: int, target: float, level: float
 ) -> tuple[Literal["refuted", "supported", "undecided"], float, float, int | None]:
-    """Verdict, p-value for refuting, p-value for supporting, and how many more items would decide it."""
+    """Verdict, p-value for refuting, p-value for supporting, and the number of further items that would decide."""
     p_refute = _at_least(errors, n, target)
     p_support = binomial_tail(errors, n, target)
     if p_refute <= level:
@@ -287,7 +289,7 @@ def audit_counts(
 
 
 def labelled_needed(errors: int, n: int, target: float, level: float) -> int | None:
-    """How many more items decide it if the error rate stays as seen; None if it lies on the target, or without items.
+    """The number of further items that decide at this error rate; None without items, or if the rate is the target.
 
     Errors are counted to the unfavourable side of a half item (up for supporting, down for refuting), so the number is
     a good guess, not a promise.
@@ -315,7 +317,7 @@ def prepared(
     calibration: RecordFile | None = None,
     labels: bool = True,
 ) -> tuple[RecordFile, str]:
-    """Fresh records ready for an audit: scored and labelled as the artifact says where that is missing.
+    """Make fresh records ready for an audit: add missing scores and labels as the artifact says.
 
     Args:
         file: The fresh records.
@@ -335,14 +337,15 @@ def prepared(
     spec = artifact.estimator
     keys = [key for key, own in header.estimators.items() if own == spec]
     if estimator is None and not keys:
-        made = from_spec(spec)
-        file, keys = score_records(file, [made]), [estimator_key(made)]
+        runtime_estimator = from_spec(spec)
+        file, keys = score_records(file, [runtime_estimator]), [estimator_key(runtime_estimator)]
     key = estimator or keys[0]
     if header.correctness is None and labels:
         file = _labelled(file, artifact)
     same = file.header.correctness
     if not labels or (same is not None and same.name == artifact.correctness.name == GIVEN):
-        same = artifact.correctness  # other answers have other labels; that people gave both is what can be compared
+        # Labels of people on other answers have another spec; that people labelled both is all that can be compared.
+        same = artifact.correctness
     header = file.header.model_copy(update={"correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
     _refuse_calibration(file, artifact, key, calibration)
@@ -377,7 +380,7 @@ def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
 
 
 def _shared(fresh: RecordTable, calibration: RecordTable) -> tuple[int, str]:
-    """How many of the fresh records ask what a calibration record asks, and the id of the first."""
+    """Count the fresh records that ask what a calibration record asks; with the id of the first."""
     # Short hashes narrow down which records are read; the records themselves have the last word.
     asked, known = fresh.asked_hashes(), calibration.asked_hashes()
     fresh = fresh.take(among(asked, np.sort(known)))
@@ -390,7 +393,7 @@ def _shared(fresh: RecordTable, calibration: RecordTable) -> tuple[int, str]:
 def _refuse_calibration(
     file: RecordFile, artifact: CalibrationArtifact, estimator: str, calibration: RecordFile | None
 ) -> None:
-    """By the questions themselves, their fingerprint, the scores in their order and coincidences of continuous ones."""
+    """Refuse calibration records, by their questions, fingerprint, order of scores and equal continuous scores."""
     if _is_fitted_set(artifact, file.records, estimator):
         raise UsageError(
             f"{file.path} holds the {artifact.data.n_used} questions the artifact was fitted on "
@@ -425,16 +428,16 @@ def _shift(artifact: CalibrationArtifact, values: Reals, estimator: str, accepte
     if not values.size:
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
     if artifact.reach is not None and (values <= artifact.reach.cut).any():
-        values = values[values <= artifact.reach.cut]  # as at calibration: what lies above is not compared
+        values = values[values <= artifact.reach.cut]  # as at calibration, scores above the reach are not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
     if artifact.segments is not None:
-        taken = artifact.n_accepted
+        n_accepted = artifact.n_accepted
     else:
-        taken = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
-    if taken or artifact.threshold is not None:
-        share = taken / before.size
-        acceptance_p = _fisher(taken, before.size, accepted, values.size)
+        n_accepted = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
+    if n_accepted or artifact.threshold is not None:
+        share = n_accepted / before.size
+        acceptance_p = _fisher(n_accepted, before.size, accepted, values.size)
     return Shift(
         calibration=share,
         fresh=accepted / values.size,
@@ -451,28 +454,30 @@ def _fisher(a: int, n: int, b: int, m: int) -> float:
 
 
 def _seen_before(artifact: CalibrationArtifact, values: Reals) -> tuple[int, int]:
-    """Calibration scores that occur once there and once here, and that occur once there; (0, 0) for coarse scores."""
+    """Count the unique calibration scores that occur once here, and all unique ones; (0, 0) for coarse scores."""
     old, old_count = np.unique(np.array(artifact.calibration.uncertainty), return_counts=True)
     new, new_count = np.unique(values, return_counts=True)
     single = old[old_count == 1]
-    if 2 * single.size < len(artifact.calibration.uncertainty):  # equal scores say nothing where most are shared
+    if 2 * single.size < len(
+        artifact.calibration.uncertainty
+    ):  # equal scores prove nothing if most scores are shared by several questions
         return 0, 0
     return int(among(new[new_count == 1], single).sum()), int(single.size)
 
 
 def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
-    """Whether the fingerprint of the questions with score and label is that of the fit."""
-    kept = ~np.isnan(values_of(records, estimator)) & (labels_of(records) >= 0)
-    if np.count_nonzero(kept) != artifact.data.n_used:
+    """Whether the questions with score and label have the fingerprint of the fit."""
+    usable = ~np.isnan(values_of(records, estimator)) & (labels_of(records) >= 0)
+    if np.count_nonzero(usable) != artifact.data.n_used:
         return False
-    used = taken(records, kept)
+    used = taken(records, usable)
     if artifact.data.version == 1:
         return fingerprint(record.to_question() for record in used) == artifact.data.sha256
     return used.fingerprint() == artifact.data.sha256
 
 
 def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
-    """Whether this is the record file of the fit, as far as the artifact can tell; of a part of one, by its scores."""
+    """Whether this is the record file of the fit, or a part of it, as far as fingerprint and scores show."""
     return calibration is not None and (
         _is_fitted_set(artifact, calibration.records, estimator)
         or _has_them_in_order(artifact, calibration.records, estimator)
@@ -480,7 +485,7 @@ def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | N
 
 
 def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
-    """Whether the calibration scores are among these in the order they have there, and not by chance.
+    """Whether these scores contain the calibration scores in the order of the fit, and not by chance.
 
     The order of new questions carries no information, so all orders are equally likely to contain the scores: that this
     one does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may be ordered (by
@@ -495,7 +500,7 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
 
 
 def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
-    """Places of the scores by group; one group for all without groups, or where no group has two scores."""
+    """Places of the scores by group; all are one group without groups, or if no group has two scores."""
     measured = taken(records, ~np.isnan(values_of(records, estimator)))
     codes = measured.coded("group")[0].tolist()
     places: dict[int, list[int]] = {}
@@ -512,14 +517,14 @@ def _shuffled(values: Reals, places: list[list[int]], draws: np.random.Generator
 
 
 def _among(some: Sequence[float], values: Sequence[float]) -> bool:
-    """Whether some values are all there, in order."""
+    """Whether ``values`` contains all of ``some`` in their order."""
     rest = iter(values)
-    return all(any(value == one for value in rest) for one in some)
+    return all(any(value == x for value in rest) for x in some)
 
 
 def _values(records: Sequence[Record], estimator: str) -> Reals:
-    found = values_of(records, estimator)
-    return found[~np.isnan(found)]
+    values = values_of(records, estimator)
+    return values[~np.isnan(values)]
 
 
 def _at_least(errors: int, n: int, rate: float) -> float:
@@ -528,7 +533,7 @@ def _at_least(errors: int, n: int, rate: float) -> float:
 
 
 def _first(decided: Callable[[int], bool], after: int) -> int | None:
-    """The first size past ``after`` that decides, by doubling and bisection (exact up to the teeth of the binomial)."""
+    """The first size past ``after`` that decides, by doubling and bisection (exact up to the steps of the binomial)."""
     step, low = 1, after
     while not decided(low + step):
         low, step = low + step, 2 * step

@@ -1,4 +1,4 @@
-"""Which estimator ranks this model's errors best, and a choice among them that leaves the promise of a fit as it is."""
+"""Rank estimators by how well they order this model's errors, and choose one without breaking the promise of a fit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""What a user writes in place of an estimator's name."""
+"""The word that a user writes in place of an estimator's name."""
 SHARE = 0.3
 """Share of the questions that an estimator is chosen on."""
 FEWEST = 30
@@ -46,7 +46,7 @@ class Ranked:
     Attributes:
         estimator: Key of its scores.
         auroc: AUROC with its interval; questions without a score count as the least certain ones.
-        acceptance: Share of the questions that the rule accepts, fitted and counted on them; None for no such rule.
+        acceptance: Share of the questions that the rule accepts, fitted and counted on them; None without a rule.
         n_unmeasured: Questions without a score.
     """
 
@@ -58,7 +58,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An estimator, what it was compared with, and the questions that are left for a fit.
+    """The chosen estimator, its competitors, and the questions that are left for a fit.
 
     Attributes:
         estimator: Key of its scores.
@@ -95,7 +95,7 @@ def rank_estimators(
     delta: float | None = None,
     groups: Groups = "category",
 ) -> tuple[Ranked, ...]:
-    """Estimators by AUROC on labelled records, the highest first, with what a rule would accept.
+    """Estimators by AUROC on labelled records, the highest first, with the share that a rule would accept.
 
     Picking one of them and fitting it on the same records breaks the promise of the fit; see `choose_estimator`.
 
@@ -110,7 +110,7 @@ def rank_estimators(
     used = taken(records, labels_of(records) >= 0)
     used = one_per_cluster(used) if groups == "cluster" else used
     error = 1 - labels_of(used).astype(np.int64)
-    scores = {key: found for key in keys if (found := _filled(used, key)) is not None}
+    scores = {key: filled for key in keys if (filled := _filled(used, key)) is not None}
     if not used or error.min() == error.max():
         return ()
     ranked = []
@@ -136,9 +136,9 @@ def choose_estimator(
 ) -> Chosen:
     """Choose the estimator with the highest AUROC on a random part of the questions, and leave the others for a fit.
 
-    A certificate that is fitted on the others keeps its promise: given the part that was used here, it is that of one
-    fixed estimator on independent questions. Equal questions, and clusters, stay together. Ensembles that were trained
-    on any of the questions are not candidates.
+    A certificate that is fitted on the others keeps its promise: given the part that was used here, the choice is one
+    fixed estimator, and the others are independent questions. Equal questions, and clusters, stay together. Ensembles
+    that were trained on any of the questions are not candidates.
 
     Args:
         file: Scored and labelled records.
@@ -174,7 +174,7 @@ def choose_estimator(
         raise UsageError("no question that --estimator auto chooses on has a score. Name an estimator, or score again.")
     best = ranking[0]
     choice = EstimatorChoice(
-        candidates=tuple(one.estimator for one in ranking),
+        candidates=tuple(ranked.estimator for ranked in ranking),
         auroc=best.auroc.value,
         n=len(labels),
         questions=training_of(used).ids,
@@ -183,7 +183,7 @@ def choose_estimator(
 
 
 def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
-    """Scores, with one above all others where there is none: such a question always abstains."""
+    """Scores; a missing score becomes larger than all others, because such a question always abstains."""
     values = values_of(records, key)
     missing = np.isnan(values)
     return None if missing.all() else np.where(missing, np.nanmax(values) + 1.0, values)
@@ -192,8 +192,10 @@ def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
 def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delta: float | None) -> int:
     scored = arrays(taken(records, ~np.isnan(values_of(records, key))), key)
     clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "sums" else None
-    found = fit(scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast")
-    return getattr(found, "n_accepted", 0)
+    outcome = fit(
+        scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast"
+    )
+    return getattr(outcome, "n_accepted", 0)
 
 
 def _trained_on(file: RecordFile, key: str, records: Sequence[Record]) -> bool:

@@ -36,7 +36,7 @@ FEW_SPLITS = 10
 others, so a few of them say little about the rule."""
 
 THREADS_FROM = 200_000
-"""Items from which on two splits are computed at the same time."""
+"""Fewest items for which two splits are computed at the same time."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
 """A rule's name or a custom rule, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
@@ -122,7 +122,7 @@ class Evaluation(Frozen):
     """One row a rule and alpha, in the order given, rules outermost."""
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """The short form; the rows have the rest."""
+        """The short form, without the rows."""
         for name in ("n", "n_calibration", "splits", "base_error", "auroc"):
             yield name, getattr(self, name)
         yield "rules", sorted({row.rule for row in self.rows})
@@ -229,16 +229,16 @@ def evaluate(
             if index is not None:
                 threshold = float(prefix.score[index])
                 accepted, errors = test.accepted(threshold)
-                taken, wrong_taken = pool.accepted(threshold)
-                tally.above[number] = wrong_taken / taken > job.request.alpha
+                n_accepted, wrong_taken = pool.accepted(threshold)
+                tally.above[number] = wrong_taken / n_accepted > job.request.alpha
             tally.record(number, accepted, errors, test)
         return ranking_of(test)
 
     # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
     with ThreadPoolExecutor(2 if scores.size >= THREADS_FROM else 1) as threads:
-        children = np.random.SeedSequence(seed).spawn(splits)  # the same splits whatever else is computed
-        for number, found in enumerate(threads.map(run, range(splits), children), start=1):
-            ranking.record(*found)
+        children = np.random.SeedSequence(seed).spawn(splits)  # the same splits, independent of rules and alphas
+        for number, results in enumerate(threads.map(run, range(splits), children), start=1):
+            ranking.record(*results)
             progress(number, splits)
     area, risk, excess = ranking_of(pool)
     return Evaluation(
@@ -264,7 +264,7 @@ class _Job:
 
 
 class _Ranking:
-    """How well the score ranks the test items, a split at a time."""
+    """Ranking of the test items by the score, collected split by split."""
 
     def __init__(self) -> None:
         self.auroc: list[float] = []
@@ -285,7 +285,7 @@ class _Ranking:
 
 
 class _Tally:
-    """Test counts of one rule at one alpha, a split at a time."""
+    """Test counts of one rule at one alpha, collected split by split."""
 
     def __init__(self, splits: int) -> None:
         self.accepted = np.zeros(splits)
@@ -340,8 +340,8 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
 
 
 def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
-    name, given = spec if isinstance(spec, tuple) else (spec, {})
-    options = dict(given)
+    name, named_rule = spec if isinstance(spec, tuple) else (spec, {})
+    options = dict(named_rule)
     own = options.pop("delta", None)
     rule, request = request_for(name, alpha=alpha, delta=own, options=options)
     if own is None and delta is not None and rule.uses_delta:
@@ -356,25 +356,25 @@ def _calibration_part(
     generator = np.random.default_rng(child)
     if members is None:
         return generator.permutation(n)[:n_calibration]
-    taken: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     room = n_calibration
     for i in generator.permutation(len(members)):
         if members[i].size <= room:
-            taken.append(members[i])
+            parts.append(members[i])
             room -= members[i].size
-    return np.concatenate(taken)
+    return np.concatenate(parts)
 
 
 def _members(n: int, groups: Sequence[Hashable], n_calibration: int) -> list[NDArray[np.int64]]:
     """Items of each group."""
     if len(groups) != n:
         raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
-    found: dict[Hashable, list[int]] = {}
+    places: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
-        found.setdefault(group, []).append(index)
-    if min(map(len, found.values())) > n_calibration:
+        places.setdefault(group, []).append(index)
+    if min(map(len, places.values())) > n_calibration:
         raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
-    return [np.array(indices, dtype=np.int64) for indices in found.values()]
+    return [np.array(indices, dtype=np.int64) for indices in places.values()]
 
 
 def _check_protocol(
@@ -400,7 +400,7 @@ HEADS = (
 CAVEAT = (
     f"Splits above alpha: the test part reads high, all questions read low. * mean over fewer than {FEW_SPLITS} splits."
 )
-"""What a reader of `cells` must know."""
+"""Note for readers of `cells`."""
 
 
 def cells(row: EvaluationRow) -> list[str]:
@@ -426,14 +426,14 @@ def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
     """Fields as columns; an `Estimate` becomes two, the second with ``_se``."""
     columns: dict[str, Any] = {}
     for name in names:
-        found = getattr(value, name)
+        attribute = getattr(value, name)
         estimate = type(value).model_fields[name].annotation
-        if found is not None and hasattr(found, "se"):
-            columns[name], columns[f"{name}_se"] = found.value, found.se
+        if attribute is not None and hasattr(attribute, "se"):
+            columns[name], columns[f"{name}_se"] = attribute.value, attribute.se
         elif "Estimate" in str(estimate):
             columns[name] = columns[f"{name}_se"] = None
         else:
-            columns[name] = found
+            columns[name] = attribute
     return columns
 
 

@@ -68,7 +68,7 @@ class EvaluationGrid(Frozen):
         return tuple(sorted(self.cells, key=lambda cell: -(cell.evaluation.auroc or 0.0)))
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """The short form; the cells have the rest."""
+        """The short form, without the cells."""
         yield "estimators", [cell.estimator for cell in self.ranked]
         yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
 
@@ -90,20 +90,20 @@ class EvaluationGrid(Frozen):
             MissingDependencyError: matplotlib is not installed (extra "calibrate").
         """
         alpha = self.cells[0].evaluation.rows[0].alpha
-        found = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
+        rates = [(cell.estimator, row) for cell in self.ranked for row in cell.evaluation.rows if row.alpha == alpha]
         ax = axis(ax)
-        draw_rates(ax, [rate_of(row, f"{name}, {row.rule}") for name, row in found], alpha)
+        draw_rates(ax, [rate_of(row, f"{name}, {row.rule}") for name, row in rates], alpha)
         return ax
 
     def table(self) -> list[dict[str, Any]]:
-        """Flat rows: where it is from, how the score ranks, then the columns of ``Evaluation.table``."""
+        """Flat rows: the pool, the ranking of the score, then the columns of ``Evaluation.table``."""
         rows = []
         for cell in self.cells:
-            found = cell.evaluation
+            evaluation = cell.evaluation
             head = {name: getattr(cell, name) for name in ("dataset", "model", "estimator")}
-            head |= {name: getattr(found, name) for name in ("n", "n_calibration", "base_error")}
-            head |= flat(found, RANKING)
-            rows += [head | row for row in found.table()]
+            head |= {name: getattr(evaluation, name) for name in ("n", "n_calibration", "base_error")}
+            head |= flat(evaluation, RANKING)
+            rows += [head | row for row in evaluation.table()]
         return rows
 
 
@@ -141,7 +141,7 @@ def evaluate_grid(
         alphas: As for `evaluate`.
         sizes: Calibration sizes; None for half of each pool.
         splits: Random splits of each.
-        seed: Of the splits.
+        seed: Seed of the splits.
         delta: For rules that use one and do not bring their own.
         cluster_by_group: Keep groups whole.
         shown: From a title to a progress bar.
@@ -153,7 +153,7 @@ def evaluate_grid(
     for source, key, scored in _scored(pools, estimators, cluster_by_group):
         for size in sizes or [len(scored.ids) // 2]:
             with shown(key if sizes is None or len(sizes) < 2 else f"{key}, {size}") as progress:
-                found = evaluate(
+                evaluation = evaluate(
                     scored.uncertainty,
                     scored.error,
                     rules=rules,
@@ -165,7 +165,7 @@ def evaluate_grid(
                     groups=scored.group if cluster_by_group else None,
                     progress=progress,
                 )
-            cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=found))
+            cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=evaluation))
     return EvaluationGrid(cells=tuple(cells))
 
 
@@ -205,15 +205,15 @@ def _scored(
 
 
 def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
-    known = source.file.header.estimators
+    specs = source.file.header.estimators
     bindings = source.file.header.plan.bindings
-    keys = [stored_key(known, name, bindings) for name in estimators or ()] or sorted(known)
+    keys = [stored_key(specs, name, bindings) for name in estimators or ()] or sorted(specs)
     if not keys:
         raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.typed}")
-    unknown = [key for key in keys if key not in known]
+    unknown = [key for key in keys if key not in specs]
     if unknown:
         raise UsageError(
-            f"{source.file.path} has no {unknown[0]!r} scores (it has {', '.join(sorted(known)) or 'none'}). Run: "
+            f"{source.file.path} has no {unknown[0]!r} scores (it has {', '.join(sorted(specs)) or 'none'}). Run: "
             f"calibrate score {source.file.typed} {estimator_flags(unknown[0])}"
         )
     return keys

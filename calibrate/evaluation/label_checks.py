@@ -1,4 +1,4 @@
-"""Do labels, judge and score fit together? AUROC with its interval, and labels and merges worth a second look."""
+"""Checks of labels, judge and score: AUROC with its interval, and labels and merges worth a second look."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Suspicious:
     Attributes:
         wrong: Labelled wrong although the model was very certain.
         right: Labelled right although the model was very uncertain.
-        n_wrong: How many of the first kind there are in all.
-        n_right: How many of the second.
+        n_wrong: Number of the first kind in all.
+        n_right: Number of the second.
     """
 
     wrong: tuple[Record, ...]
@@ -155,7 +155,7 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
 def lowest(
     records: Sequence[Record], among: NDArray[np.bool_], score: NDArray[np.float64], k: int
 ) -> list[tuple[float, Record]]:
-    """The k records with the lowest scores, with these; by id where they are equal."""
+    """The k records with the lowest scores, with these; equal scores are ordered by id."""
     found = np.flatnonzero(among)
     if found.size > k:
         found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
@@ -191,7 +191,7 @@ def _newcombe(value: float, wrong: int, right: int, z: float) -> tuple[float, fl
 
 
 def _edge(consistent: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Where ``consistent`` ends between a value that is and one that need not be."""
+    """The end of ``consistent`` between ``inside``, which is consistent, and ``outside``, by bisection."""
     if inside == outside:
         return inside
     for _ in range(60):
@@ -224,10 +224,10 @@ class Missed:
 
 
 def labelled_answers(records: Sequence[Record], k: int = 6) -> list[Record]:
-    """A few labelled answers to read: half of them wrong where there are so many, picked by a hash of their ids."""
-    known = [record for record in records if record.correct is not None and record.shown_answer]
-    known.sort(key=lambda record: sha256_hex(record.id))
-    wrong, right = ([one for one in known if one.correct is label] for label in (False, True))
+    """A few labelled answers to read, half of them wrong if possible, picked by a hash of their ids."""
+    labelled = [record for record in records if record.correct is not None and record.shown_answer]
+    labelled.sort(key=lambda record: sha256_hex(record.id))
+    wrong, right = ([record for record in labelled if record.correct is label] for label in (False, True))
     n_wrong = min(len(wrong), max(k // 2, k - len(right)))
     return [*right[: k - n_wrong], *wrong[:n_wrong]]
 
@@ -276,7 +276,7 @@ class Merged:
 
 
 class _Unasked:
-    """A judge that is not loaded: behind a pair cache it knows the verdicts that are there, and no other."""
+    """A judge that is not loaded: behind a pair cache it knows the stored verdicts only."""
 
     def __init__(self, spec: JudgeSpec) -> None:
         self.spec = spec
@@ -287,7 +287,7 @@ class _Unasked:
 
 
 def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> Judge | None:
-    """The judge of a spec, to look at its verdicts without asking a model; None if there is none to look at.
+    """The judge of a spec, to read its verdicts without asking a model; None if it has none.
 
     Args:
         spec: Of the estimator's judge.
@@ -303,7 +303,7 @@ def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> 
 
 
 def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int = 1_000) -> Merged | None:
-    """Pairs of short answers that differ although the judge takes them for the same; None if there is none.
+    """Pairs of short answers that differ although the judge counts them as the same; None without such pairs.
 
     An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool
     calls are left out.
@@ -314,20 +314,20 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
         k: Most pairs to return.
         most: Most records to look at, the first of the file: a look takes as long as scoring them.
     """
-    asked: dict[Item, str] = {}
-    sampled = ((one.id, one.drawn) for one in records if one.drawn is not None and one.drawn.samples)
+    record_of: dict[Item, str] = {}
+    sampled = ((record.id, record.drawn) for record in records if record.drawn is not None and record.drawn.samples)
     looked_at = list(islice(sampled, most))
     for name, drawn in looked_at:
         folded = fold([sample.comparable for sample in drawn.samples if sample.comparable], judge)
         short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
         for a, b in unordered_pairs(sorted(short.values())):
-            asked[drawn.question, a, b] = name
-    verdicts = judge_batch(judge, list(asked))
-    same = [item for item, verdict in zip(asked, verdicts, strict=True) if verdict]
+            record_of[drawn.question, a, b] = name
+    verdicts = judge_batch(judge, list(record_of))
+    same = [item for item, verdict in zip(record_of, verdicts, strict=True) if verdict]
     if not same:
         return None
     shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
-    first = {(a, b): asked[question, a, b] for question, a, b in reversed(same)}
+    first = {(a, b): record_of[question, a, b] for question, a, b in reversed(same)}
     return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
 
 

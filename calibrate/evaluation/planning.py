@@ -96,7 +96,7 @@ class Plan(Frozen):
     auroc: float
     """AUROC of the score, guessed or of the pilot."""
     oracle_acceptance: float
-    """The ceiling: what could be accepted at alpha if the population were known."""
+    """The ceiling: the acceptance at alpha if the population were known."""
     target_acceptance: float
     """The acceptance to reach."""
     populations: Literal["binormal", "pilot"]
@@ -106,17 +106,17 @@ class Plan(Frozen):
     seed: int
     """Seed of the simulation."""
     rows: tuple[PlanRow, ...]
-    """One row a rule and size, rules outermost."""
+    """One row for each rule and size, rules outermost."""
     needed: tuple[Needed, ...]
-    """One a rule."""
+    """One entry for each rule."""
     sentence: str
     """The answer in words."""
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """The short form; the rows have the rest."""
+        """The short form, without the rows."""
         for name in ("alpha", "target_acceptance"):
             yield name, getattr(self, name)
-        yield "needed", {one.rule: one.n for one in self.needed}
+        yield "needed", {need.rule: need.n for need in self.needed}
 
     def _repr_html_(self) -> str:
         rows = [
@@ -125,7 +125,7 @@ class Plan(Frozen):
         ]
         heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
         title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
-        return as_html(title, [(one.rule, one.sentence) for one in self.needed], heads, rows)
+        return as_html(title, [(need.rule, need.sentence) for need in self.needed], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Share of questions answered against the number of labels, a line for each rule.
@@ -193,10 +193,10 @@ def plan(
     target = ceiling / 2.0 if target_acceptance is None else target_acceptance
     if target_acceptance is not None and not 0 < target_acceptance <= 1:
         raise UsageError(f"target acceptance must be in (0, 1], got {target_acceptance}. Write 0.4 for 40 %.")
-    taken, rate = _simulate(population, jobs, sizes, repetitions, seed, progress)
-    reached = (taken >= target) & (taken > 0)
+    acceptances, rate = _simulate(population, jobs, sizes, repetitions, seed, progress)
+    reached = (acceptances >= target) & (acceptances > 0)
     rows = tuple(
-        _row(name, n, alpha, taken[r, s], rate[r, s], reached[r, s])
+        _row(name, n, alpha, acceptances[r, s], rate[r, s], reached[r, s])
         for r, name in enumerate(rules)
         for s, n in enumerate(sizes)
     )
@@ -253,8 +253,8 @@ def _simulate(
     progress: Progress,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Acceptance and error rate of every threshold, by rule, size and repetition; 0 acceptance where infeasible."""
-    taken = np.zeros((len(jobs), len(sizes), repetitions))
-    rate = np.zeros_like(taken)
+    acceptances = np.zeros((len(jobs), len(sizes), repetitions))
+    rate = np.zeros_like(acceptances)
     for repetition, child in enumerate(np.random.SeedSequence(seed).spawn(repetitions)):
         u, e = population.draw(np.random.default_rng(child), sizes[-1])
         for s, n in enumerate(sizes):
@@ -263,26 +263,26 @@ def _simulate(
                 index = rule.select(prefix, request)
                 if index is not None:
                     threshold = float(prefix.score[index])
-                    taken[r, s, repetition] = population.acceptance(threshold)
+                    acceptances[r, s, repetition] = population.acceptance(threshold)
                     rate[r, s, repetition] = population.scer(threshold)
         progress(repetition + 1, repetitions)
-    return taken, rate
+    return acceptances, rate
 
 
 def _row(
     rule: str,
     n: int,
     alpha: float,
-    taken: NDArray[np.float64],
+    acceptances: NDArray[np.float64],
     rate: NDArray[np.float64],
     reached: NDArray[np.bool_],
 ) -> PlanRow:
     return PlanRow(
         rule=rule,
         n=n,
-        acceptance=_mean(taken),
-        infeasible_rate=_share(taken == 0),
-        violation_rate=_share((taken > 0) & (rate > alpha)),
+        acceptance=_mean(acceptances),
+        infeasible_rate=_share(acceptances == 0),
+        violation_rate=_share((acceptances > 0) & (rate > alpha)),
         reached_rate=_share(reached),
     )
 
@@ -296,7 +296,7 @@ def _share(flags: NDArray[np.bool_]) -> Estimate:
 
 
 def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int, target: float) -> Needed:
-    """Where the share of calibrations that reach the target passes 80 %, and where its 95 % band does."""
+    """The sizes at which the share of calibrations that reach the target, and its 95 % band, pass 80 %."""
     low_band, high_band = _wilson(share, repetitions)
     n, low, high = (_crossing(sizes, curve) for curve in (share, high_band, low_band))
     at_most = bool(n is not None and n == sizes[0])
@@ -309,7 +309,9 @@ def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64],
     """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
     from scipy import stats  # slow to import
 
-    bands = [stats.binomtest(round(one * size), size).proportion_ci(0.95, method="wilson") for one in share.tolist()]
+    bands = [
+        stats.binomtest(round(reached * size), size).proportion_ci(0.95, method="wilson") for reached in share.tolist()
+    ]
     return np.array([float(band.low) for band in bands]), np.array([float(band.high) for band in bands])
 
 
@@ -373,7 +375,7 @@ class Binormal:
 
     @property
     def gap(self) -> float:
-        """How much higher wrong answers score on average, in standard deviations."""
+        """Difference of the mean scores of wrong and right answers, in standard deviations."""
         return math.sqrt(2.0) * float(special.ndtri(self.auroc))
 
     def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
@@ -394,9 +396,9 @@ class Binormal:
         return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
 
     def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha: what an oracle that knows the population takes.
+        """The largest acceptance with an error rate of at most alpha, as an oracle reaches it.
 
-        0 if there is none. With AUROC at or below .5 the error rate is lowest when everything is accepted.
+        0 if nothing can be accepted. With AUROC at or below .5 the error rate is lowest when everything is accepted.
         """
         if 1.0 - self.accuracy <= alpha:
             return 1.0
@@ -413,20 +415,20 @@ class Binormal:
         quantiles = (np.cumsum(count) - count / 2) / scores.size
         at = np.array([brentq(lambda t, q=q: self.acceptance(t) - q, -40.0, 40.0 + abs(self.gap)) for q in quantiles])
         odds = (1.0 - self.accuracy) / self.accuracy * np.exp(self.gap * at - self.gap**2 / 2)
-        found: NDArray[np.float64] = (odds / (1.0 + odds))[place]
-        return found
+        probabilities: NDArray[np.float64] = (odds / (1.0 + odds))[place]
+        return probabilities
 
     def _accepted(self, threshold: float) -> tuple[float, float]:
         wrong = (1.0 - self.accuracy) * float(special.ndtr(threshold - self.gap))
         return wrong, self.accuracy * float(special.ndtr(threshold))
 
 
-# -- A population made of a pilot: its scores, and how often answers are wrong at each ---------------------------------
+# -- A population made of a pilot: its scores, and the error rate at each ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """Labelled questions as a population: scores as they are, ties included, errors by `error_probabilities`.
+    """Labelled questions as a population: their scores, ties included, and errors by `error_probabilities`.
 
     Attributes:
         scores: Uncertainties, in increasing order.
@@ -440,7 +442,7 @@ class Pilot:
 
     @classmethod
     def of(cls, scores: NDArray[np.float64], errors: NDArray[np.int64]) -> Pilot:
-        """From scores and errors of labelled questions.
+        """Make a population of scores and errors of labelled questions.
 
         Raises:
             UsageError: Fewer than 20 questions, or all right, or all wrong.
@@ -478,7 +480,7 @@ class Pilot:
         return float(self.probability[:below].mean())
 
     def ceiling(self, alpha: float) -> float:
-        """The largest acceptance with an error rate of at most alpha; 0 if there is none."""
+        """The largest acceptance with an error rate of at most alpha; 0 if nothing can be accepted."""
         return max((self.acceptance(t) for t in np.unique(self.scores) if self.scer(t) <= alpha), default=0.0)
 
 
@@ -487,7 +489,7 @@ class Pilot:
 
 @dataclass(frozen=True, slots=True)
 class ReachRow:
-    """What a reach would give at one budget of labels. Estimates are means over simulated calibrations.
+    """Acceptance of a reach at one budget of labels. Estimates are means over simulated calibrations.
 
     Attributes:
         share: The reach.
@@ -545,15 +547,15 @@ def plan_reach(
             continue  # ties: no cut at so small a share
         if within.size < (POOL_FACTOR * n if share < 1 else n):
             continue
-        taken = np.zeros(repetitions)
+        acceptances = np.zeros(repetitions)
         for i in range(repetitions):
             drawn = rng.choice(within, n, replace=False)
             wrong = (rng.random(n) < probability[drawn]).astype(np.int8)
             prefix = prefixes(scores[drawn], wrong)
             index = chosen.select(prefix, request)
             if index is not None:
-                taken[i] = np.searchsorted(ranked, prefix.score[index], side="right") / ranked.size
-        rows.append(ReachRow(share, n, _mean(taken), _share(taken == 0)))
+                acceptances[i] = np.searchsorted(ranked, prefix.score[index], side="right") / ranked.size
+        rows.append(ReachRow(share, n, _mean(acceptances), _share(acceptances == 0)))
     return rows
 
 
@@ -567,5 +569,5 @@ def error_probabilities(
     order = np.argsort(pilot_scores, kind="stable")
     fitted = isotonic_regression(pilot_errors[order].astype(np.float64)).x
     at = np.clip(np.searchsorted(pilot_scores[order], scores, side="right") - 1, 0, order.size - 1)
-    found: NDArray[np.float64] = np.clip(fitted[at], 0.5 / order.size, 1 - 0.5 / order.size)
-    return found
+    probabilities: NDArray[np.float64] = np.clip(fitted[at], 0.5 / order.size, 1 - 0.5 / order.size)
+    return probabilities

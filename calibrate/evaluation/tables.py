@@ -55,7 +55,7 @@ class RecordPool:
 
 
 class TableRow(Frozen):
-    """One row of any of the tables. Shares are proportions; what a table does not print is there all the same."""
+    """One row of any of the tables. Shares are proportions; fields that a table does not print are filled as well."""
 
     dataset: str
     """Name of the data set."""
@@ -134,10 +134,10 @@ def variants() -> dict[str, NamedRule]:
 
 
 def rule_of(label: str) -> str:
-    """A method or variant by the rule name that commands take, with its name in the paper where that differs."""
+    """The rule name of a method or variant on the command line, with its name in the paper if that differs."""
     spec = (methods(0.05) | variants()).get(label, label)
-    given, options = spec if isinstance(spec, tuple) else (spec, {})
-    name = given if isinstance(given, str) else given.name
+    named_rule, options = spec if isinstance(spec, tuple) else (spec, {})
+    name = named_rule if isinstance(named_rule, str) else named_rule.name
     rule = rule_text(name, {option: value for option, value in options.items() if option != "delta"})
     return rule if rule == label else f"{rule} ({label})"
 
@@ -195,20 +195,20 @@ def tables(
     Raises:
         UsageError: No pool, a pool without an estimator, or as :func:`calibrate.evaluation.evaluate.evaluate`.
     """
-    given = [pools] if isinstance(pools, RecordPool) else list(pools)
-    if not given or not all(pool.uncertainty for pool in given):
+    record_pools = [pools] if isinstance(pools, RecordPool) else list(pools)
+    if not record_pools or not all(pool.uncertainty for pool in record_pools):
         raise UsageError("tables need at least one pool, and each pool the scores of at least one estimator.")
-    found = _Collected()
-    for done, pool in enumerate(given, start=1):
+    collected = _Collected()
+    for done, pool in enumerate(record_pools, start=1):
         settings = _Settings(pool.n_calibration or n_calibration, splits, seed)
-        _one_pool(pool, settings, alpha, alphas, sizes, delta, found)
-        progress(done, len(given))
+        _one_pool(pool, settings, alpha, alphas, sizes, delta, collected)
+        progress(done, len(record_pools))
     return PaperTables(
-        main=average(found.main),
-        risk_levels=average(found.risk_levels, over_models=True),
-        estimators=average(found.estimators),
-        calibration_sizes=average(found.calibration_sizes, over_models=True),
-        ablation=average(found.ablation, over_models=True),
+        main=average(collected.main),
+        risk_levels=average(collected.risk_levels, over_models=True),
+        estimators=average(collected.estimators),
+        calibration_sizes=average(collected.calibration_sizes, over_models=True),
+        ablation=average(collected.ablation, over_models=True),
     )
 
 
@@ -219,19 +219,19 @@ def _one_pool(
     alphas: Sequence[float],
     sizes: Sequence[int],
     delta: float,
-    found: _Collected,
+    collected: _Collected,
 ) -> None:
     first = next(iter(pool.uncertainty))
     n, splits, seed = settings.n_calibration, settings.splits, settings.seed
-    found.main += run(pool, first, methods(delta), [alpha], n, splits, seed)
+    collected.main += run(pool, first, methods(delta), [alpha], n, splits, seed)
     levels = run(pool, first, {"": "acrc"}, alphas, n, splits, seed)
-    found.risk_levels += [row.model_copy(update={"label": f"{row.alpha:.2f}"}) for row in levels]
+    collected.risk_levels += [row.model_copy(update={"label": f"{row.alpha:.2f}"}) for row in levels]
     for estimator in pool.uncertainty:
-        found.estimators += run(pool, estimator, {estimator: "acrc"}, [alpha], n, splits, seed)
+        collected.estimators += run(pool, estimator, {estimator: "acrc"}, [alpha], n, splits, seed)
     items = np.asarray(pool.error).size
     for size in (size for size in sizes if 4 * size <= 3 * items):
-        found.calibration_sizes += run(pool, first, {f"{size:,}": "acrc"}, [alpha], size, splits, seed)
-    found.ablation += run(pool, first, variants(), [alpha], n, splits, seed)
+        collected.calibration_sizes += run(pool, first, {f"{size:,}": "acrc"}, [alpha], size, splits, seed)
+    collected.ablation += run(pool, first, variants(), [alpha], n, splits, seed)
 
 
 def run(
@@ -305,12 +305,12 @@ def _mean_row(rows: Sequence[TableRow], combine: Callable[[Sequence[Estimate]], 
         return rows[0]
 
     def estimate(name: str) -> Estimate | None:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        return combine(known) if known else None
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        return combine(values) if values else None
 
     def plain(name: str) -> float | None:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        return math.fsum(known) / len(known) if known else None
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        return math.fsum(values) / len(values) if values else None
 
     names = {row.model for row in rows}
     figures = {name: estimate(name) for name in ("scer", "acceptance", "power", "violation_rate", "infeasible_rate")}

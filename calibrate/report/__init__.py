@@ -1,4 +1,4 @@
-"""The report: one HTML file that says what the gate does, shows it, and says what it does not promise."""
+"""The report: one HTML file with the verdict on a gate, its figures and the limits of its promise."""
 
 from ..thresholds.registry import compared_rules as default_rules
 from .page import compare_rules, parts_of, write_report

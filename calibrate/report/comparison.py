@@ -76,7 +76,7 @@ class PaperView(Frozen):
         return heads, [[cell(row) for cell in cells] for row in self.rows(name)]
 
     def texts(self, name: str) -> int:
-        """How many of the leading columns are names rather than figures."""
+        """Number of leading columns that hold names rather than figures."""
         return {"main": 3, "estimators": 3, "ablation": 2}.get(name, 1)
 
     def panels(self) -> Figure:
@@ -101,7 +101,7 @@ def paper_view(
     """Run the paper's experiments on record files.
 
     Args:
-        pools: One a data set and model.
+        pools: One for each data set and model.
         estimators: Keys of scores, the main one first; None for all.
         alphas: Targets across risk levels; the first one is also the target elsewhere. Default: the paper's.
         sizes: Calibration sizes of that table; the first one is also the size elsewhere if it is the only one.
@@ -116,21 +116,21 @@ def paper_view(
     delta = DELTA if delta is None else delta
     alpha = alphas[0] if alphas else ALPHA
     levels = tuple(alphas) if len(alphas) > 1 else ALPHAS
-    given = [paper_pool(source, estimators, cluster_by_group=cluster_by_group) for source in pools]
-    fewest = min(np.asarray(pool.error).size for pool in given)
+    paper_pools = [paper_pool(source, estimators, cluster_by_group=cluster_by_group) for source in pools]
+    fewest = min(np.asarray(pool.error).size for pool in paper_pools)
     n = sizes[0] if len(sizes) == 1 else _size(fewest)
     drawn = None
     if figure:
         collected = []
-        for done, pool in enumerate(given, start=1):
+        for done, pool in enumerate(paper_pools, start=1):
             first = next(iter(pool.uncertainty))
             collected += run(pool, first, methods(delta), levels, n, splits, seed)
-            progress(done, len(given))
+            progress(done, len(paper_pools))
         drawn = average(collected, over_models=True)
-    made = None
+    paper_tables = None
     if tables:
-        made = _tables(given, alpha, levels, sizes or _sizes(fewest), n, splits, delta, seed, progress)
-    return PaperView(alpha=alpha, delta=delta, tables=made, figure=drawn)
+        paper_tables = _tables(paper_pools, alpha, levels, sizes or _sizes(fewest), n, splits, delta, seed, progress)
+    return PaperView(alpha=alpha, delta=delta, tables=paper_tables, figure=drawn)
 
 
 def _tables(

@@ -1,4 +1,4 @@
-"""What the report says, as plain values: everything but the looks."""
+"""The content of the report as plain values, without its layout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FEW_NOTE = (
     f"* mean over fewer than {FEW_SPLITS} splits, those that answer something: it says little. Label more questions, "
     "or compare at a larger alpha."
 )
-"""What the mark of `few` means."""
+"""Meaning of the mark of `few`."""
 NO_RULE = "none"
 """Name of the row without a rule."""
 CERTIFIED = "certified"
@@ -60,7 +60,7 @@ class Tile:
     """One figure a manager looks at first, of each part.
 
     Attributes:
-        label: What it is.
+        label: Name of the figure.
         values: Figure and a note for each part, the test part first.
     """
 
@@ -186,7 +186,7 @@ def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
 
 
 def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[RuleRow]:
-    """The rules at the artifact's alpha, most accepting first, and what happens without one."""
+    """The rules at the artifact's alpha, most accepting first, and a row without a rule."""
     rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
     base = evaluation.base_error
     without = RuleRow(
@@ -223,14 +223,14 @@ def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]
     """Estimators with AUROC and acceptance, the highest AUROC first; the chosen one is marked."""
     return [
         EstimatorRow(
-            name=one.estimator,
-            chosen=one.estimator == chosen,
-            auroc=f"{one.auroc.value:.3f}",
-            interval=f"{one.auroc.low:.3f} to {one.auroc.high:.3f}",
-            acceptance="-" if one.acceptance is None else percent(one.acceptance),
-            n_unmeasured=one.n_unmeasured,
+            name=ranked.estimator,
+            chosen=ranked.estimator == chosen,
+            auroc=f"{ranked.auroc.value:.3f}",
+            interval=f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
+            acceptance="-" if ranked.acceptance is None else percent(ranked.acceptance),
+            n_unmeasured=ranked.n_unmeasured,
         )
-        for one in ranking
+        for ranked in ranking
     ]
 
 
@@ -255,24 +255,24 @@ def reading(
     all_of_them = np.array(not artifact.n_accepted)
 
     def pick(among: NDArray[np.bool_]) -> list[Card]:
-        found = lowest(records, among & ~np.isnan(values), values, limit)
-        return [_card(record, artifact, value) for value, record in found]
+        lowest_scores = lowest(records, among & ~np.isnan(values), values, limit)
+        return [_card(record, artifact, value) for value, record in lowest_scores]
 
     return pick((label == 0) & (accepted | all_of_them)), pick((label == 1) & (~accepted | all_of_them))
 
 
-def contradictions(found: Suspicious, estimator: str, part: str, most: int = 8) -> list[Contradiction]:
+def contradictions(suspicious: Suspicious, estimator: str, part: str, most: int = 8) -> list[Contradiction]:
     """Labels of a part that contradict an extreme score, wrong ones first."""
     return [
         _contradiction(record, part, label, estimator)
-        for label, some in (("wrong", found.wrong), ("right", found.right))
+        for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
         for record in some[:most]
     ]
 
 
-def missed_labels(found: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
+def missed_labels(missed: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
     """Answers labelled wrong although they contain a reference."""
-    return [_contradiction(record, "calibration", "wrong", estimator) for record in found.records[:most]]
+    return [_contradiction(record, "calibration", "wrong", estimator) for record in missed.records[:most]]
 
 
 def _contradiction(record: Record, part: str, label: str, estimator: str) -> Contradiction:
@@ -291,18 +291,18 @@ def _contradiction(record: Record, part: str, label: str, estimator: str) -> Con
 def categories(
     artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20
 ) -> list[CategoryRow]:
-    """How the gate does in each category of each part, the largest first; empty without at least two categories.
+    """Counts of the gate in each category of each part, the largest first; empty with fewer than two categories.
 
     The promise holds for all questions together: a category can lie above the target.
     """
     counted = [_by_category(artifact, part.records, estimator) for part in parts]
     sizes: Counter[str] = Counter()
-    for found in counted:
-        sizes.update({name: n for name, (n, *_) in found.items()})
+    for counts in counted:
+        sizes.update({name: n for name, (n, *_) in counts.items()})
     if not 2 <= len(sizes) <= sizes.total() / 3:
         return []
     return [
-        CategoryRow(name, tuple(_category(*found.get(name, (0, 0, 0, 0))) for found in counted))
+        CategoryRow(name, tuple(_category(*counts.get(name, (0, 0, 0, 0))) for counts in counted))
         for name, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]
     ]
 
@@ -316,7 +316,11 @@ def _by_category(
     ours = (label >= 0) & np.array([name is not None for name in names], dtype=np.bool_)[codes]
     masks = (ours, ours & (label == 0), ours & accepted, ours & accepted & (label == 0))
     counts = np.stack([np.bincount(codes[mask], minlength=len(names)) for mask in masks], axis=1).tolist()
-    return {str(name): (n, wrong, taken, bad) for name, (n, wrong, taken, bad) in zip(names, counts, strict=True) if n}
+    return {
+        str(name): (n, wrong, n_accepted, bad)
+        for name, (n, wrong, n_accepted, bad) in zip(names, counts, strict=True)
+        if n
+    }
 
 
 def _category(n: int, wrong: int, accepted: int, wrong_accepted: int) -> tuple[str, str, str, str]:

@@ -102,7 +102,7 @@ def risk_coverage(
 
 
 def score_histogram(items: Items, threshold: float | None, unit: str, *, name: str = "scores") -> Figure:
-    """How uncertain the model is when it is right (upwards) and when it is wrong (downwards).
+    """Scores of right answers (upwards) and of wrong ones (downwards).
 
     Scores with at most 40 values get narrow bars, and the line stands behind the bar that is accepted last.
 
@@ -141,7 +141,7 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
 
 
 def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coverage and risk in %; of a long curve as many points as can be seen."""
+    """Coverage and risk in %; a long curve keeps as many points as can be seen."""
     at: Any = slice(None)
     if curve.coverage.size > _MOST_POINTS:
         at = np.linspace(0, curve.coverage.size - 1, _MOST_POINTS).round().astype(int)
@@ -149,14 +149,14 @@ def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float
 
 
 def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> float:
-    """Where to draw the threshold: behind the bar of equal scores it accepts, if the bars are single scores."""
+    """Place of the threshold's line: behind the bar of equal scores it accepts, if the bars are single scores."""
     if not discrete:
         return threshold
     return float(edges[min(int(np.searchsorted(edges, threshold, side="right")), edges.size - 1)])
 
 
 def _cut(axes: Any, colour: Palette, at: float) -> None:
-    """A line at the threshold, and what happens on either side of it."""
+    """Draw a line at the threshold, with a label on either side."""
     axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
     common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top", "color": colour.ink}
@@ -170,8 +170,8 @@ def _on_test(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float]
     """Share answered and error rate of the threshold on the test items, in %; None where nothing is answered."""
     if not isinstance(outcome, Feasible):
         return None
-    taken = accepts(test.uncertainty, outcome.threshold)
-    return (100 * float(taken.mean()), 100 * float(test.error[taken].mean())) if taken.any() else None
+    accepted = accepts(test.uncertainty, outcome.threshold)
+    return (100 * float(accepted.mean()), 100 * float(test.error[accepted].mean())) if accepted.any() else None
 
 
 def _band(
@@ -204,7 +204,7 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str
         [x],
         [y],
         shape,
-        ms=8 if filled else 12,  # where both thresholds are the same, the circle is seen in the diamond
+        ms=8 if filled else 12,  # where both thresholds are equal, the circle stays visible inside the diamond
         mfc=colour.ink if filled else "none",
         mec=colour.ink,
         mew=1.6,
@@ -229,7 +229,7 @@ def _legend(axes: Any, colour: Palette) -> None:
         text.set_color(colour.ink)
 
 
-# -- How a figure becomes an SVG element of the page and a PNG: palette, fonts, theme ----------------------------------
+# -- Rendering: an SVG element of the page and a PNG, with palette, fonts and theme ------------------------------------
 # Drawn once for the page (SVG whose colours are the page's CSS variables, so they follow light and dark) and once as
 # PNG. Colours are Okabe and Ito's; every series also differs in line style or shape. No global matplotlib state is
 # touched.
@@ -274,12 +274,12 @@ _MARKS = Palette(*(f"#01010{i}" for i in range(1, 10)))
 def render(
     draw: Draw, name: str, label: str, *, size: tuple[float, float] = (9.0, 4.3), panels: tuple[int, int] = (1, 1)
 ) -> Figure:
-    """Draw twice.
+    """Draw a figure twice: for the page and as PNG.
 
     Args:
-        draw: What to draw.
+        draw: Draws the content.
         name: Prefix of the ids in the SVG; unique on a page.
-        label: What the figure shows, for those who cannot see it.
+        label: Description of the figure, for screen readers.
         size: Width and height in inches.
         panels: Rows and columns of panels; with more than one, ``draw`` gets the list of axes.
     """
@@ -309,7 +309,7 @@ def _save(
 
 
 def _plain(axes: Any, colour: Palette) -> None:
-    """A light grid, one axis line, muted labels."""
+    """Style an axis: a light grid, one axis line, muted labels."""
     axes.grid(axis="y", color=colour.grid, lw=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=colour.muted, length=0)
@@ -321,7 +321,7 @@ def _plain(axes: Any, colour: Palette) -> None:
 
 
 def _for_page(svg: str, name: str, label: str) -> str:
-    """An element to put into a page: theme colours, page fonts, ids that no other figure has."""
+    """Fit an SVG element into a page: theme colours, page fonts, ids that no other figure has."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     for field in Palette.__dataclass_fields__:

@@ -1,4 +1,4 @@
-"""From an artifact and its records to one self-contained HTML file, and its figures as PNG."""
+"""Write one self-contained HTML file about an artifact and its records, and its figures as PNG."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the template reads, except for the sentences."""
+    """The values that the template reads, except for the sentences."""
 
     artifact: CalibrationArtifact
     figures: dict[str, Figure]
@@ -194,7 +194,7 @@ class Parts:
     """Records in the parts of a report, none of them in two.
 
     Attributes:
-        fitted: Of the calibration part.
+        fitted: Records of the calibration part.
         test: Labelled records that were not fitted on.
         n_left_out: Labelled records of neither part.
     """
@@ -207,7 +207,7 @@ class Parts:
 def parts_of(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, test: Sequence[Record] = ()
 ) -> Parts:
-    """Which records were fitted on, and which test the promise.
+    """Divide records into those of the fit and those that test the promise.
 
     Args:
         artifact: The artifact.
@@ -242,19 +242,19 @@ def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], es
         )
 
 
-def _lacking(some: NDArray[np.float64], values: NDArray[np.float64]) -> int:
-    """How many of some values are not there, each as often as it occurs."""
-    needed, n_needed = np.unique(some, return_counts=True)
+def _lacking(wanted_values: NDArray[np.float64], values: NDArray[np.float64]) -> int:
+    """Count the wanted values that ``values`` lacks; a value that occurs twice must be there twice."""
+    needed, n_needed = np.unique(wanted_values, return_counts=True)
     there, n_there = np.unique(values[~np.isnan(values)], return_counts=True)
     if not there.size:
-        return some.size
+        return wanted_values.size
     place = np.minimum(np.searchsorted(there, needed), there.size - 1)
-    found = np.where(there[place] == needed, n_there[place], 0)
-    return int(np.maximum(n_needed - found, 0).sum())
+    present = np.where(there[place] == needed, n_there[place], 0)
+    return int(np.maximum(n_needed - present, 0).sum())
 
 
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
-    """All estimators with scores on the calibration records; none where there is nothing to compare."""
+    """Rank the estimators with scores on the calibration records; empty with fewer than two."""
     outcome = artifact.outcome
     keys = sorted(table_of(records).score_keys())
     if len(keys) < 2:
@@ -285,7 +285,7 @@ def _comparisons(
     estimator: str,
     evaluation: Evaluation,
 ) -> dict[str, Figure]:
-    """How often rules end above the target, and what other targets give, on the calibration records."""
+    """Figures on the calibration records: splits of each rule above the target, and results at other targets."""
     n = len(arrays(shown, estimator).ids)
     if n != evaluation.n:
         raise UsageError(
@@ -304,7 +304,7 @@ def _comparisons(
 def _render(page: _Page, estimator: str) -> str:
     jinja2 = require("jinja2", extra="calibrate")
     markup = require("markupsafe", extra="calibrate").Markup
-    # Autoescape is on for everything: questions and answers are foreign text. Only our own SVG is exempt.
+    # Autoescape is on for everything, because questions and answers are foreign text. Only our own SVG is exempt.
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -338,10 +338,10 @@ def _render(page: _Page, estimator: str) -> str:
         "ranking": sentences.ranking(page.artifact),
         "second_look": [
             f"{name.capitalize()}: {text}"
-            for name, found in looked
-            if (text := sentences.second_look(found)) is not None
+            for name, suspicious in looked
+            if (text := sentences.second_look(suspicious)) is not None
         ],
-        "looked": [row for name, found in looked for row in contradictions(found, estimator, name)],
+        "looked": [row for name, suspicious in looked for row in contradictions(suspicious, estimator, name)],
         "categories": categories(page.artifact, page.parts, estimator),
         "estimators": estimator_rows(page.ranking, estimator),
         "missed": page.missed,

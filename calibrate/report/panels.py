@@ -1,4 +1,4 @@
-"""Figures that compare rules over random splits: across alpha, how often each ends above it, and the paper's panels."""
+"""Figures that compare rules over random splits: errors across alpha, splits above it, and the paper's panels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def across_alpha(
         base_error: Share of wrong answers without a rule: a level line, "none".
         name: Prefix of the ids in the SVG; unique on a page.
     """
-    series = [list(found) for _, found in groupby(rows, key=lambda row: (row.rule, str(row.options)))]
+    series = [list(group) for _, group in groupby(rows, key=lambda row: (row.rule, str(row.options)))]
 
     def draw(axes: Any, colour: Palette) -> None:
         left, right = axes
@@ -123,11 +123,11 @@ def _panel(panel: Any, rows: Sequence[TableRow], field: str, colour: Palette) ->
     labels = sorted(dict.fromkeys(row.label for row in rows), key=lambda label: label not in BANDED)
     for index, label in enumerate(labels):
         ink, dashes, marker = _style(index, colour)
-        known = [(row, value) for row in rows if row.label == label and (value := getattr(row, field)) is not None]
-        x, y = [100 * row.alpha for row, _ in known], [100 * value.value for _, value in known]
+        points = [(row, value) for row in rows if row.label == label and (value := getattr(row, field)) is not None]
+        x, y = [100 * row.alpha for row, _ in points], [100 * value.value for _, value in points]
         width = 2.6 if label in BANDED else 1.5
         panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=width, label=rule_of(label))
-        sds = [100 * sd for row, _ in known if (sd := getattr(row, f"{field}_sd", None)) is not None]
+        sds = [100 * sd for row, _ in points if (sd := getattr(row, f"{field}_sd", None)) is not None]
         if label in BANDED and sds and len(sds) == len(y):
             low = [at - sd for at, sd in zip(y, sds, strict=True)]
             high = [at + sd for at, sd in zip(y, sds, strict=True)]
@@ -148,7 +148,7 @@ def _lines(
     top: float,
     level: Sequence[tuple[float, str]] = (),
 ) -> None:
-    """One line a rule, its name beside the last point, and level lines; the axis ends at ``top``."""
+    """Draw a line for each rule, its name beside the last point, and level lines; the axis ends at ``top``."""
     axes.set_ylim(0, top)
     ends = []
     for height, name in level:
@@ -157,17 +157,17 @@ def _lines(
         ends.append((height, last, name, colour.muted))
     for index, rows in enumerate(series):
         ink, dashes, marker = _style(index, colour)
-        known = [(100 * row.alpha, value) for row in rows if (value := figure_of(row)) is not None]
-        if not known:
+        points = [(100 * row.alpha, value) for row in rows if (value := figure_of(row)) is not None]
+        if not points:
             continue
-        x, y = [at for at, _ in known], [100 * value for _, value in known]
+        x, y = [at for at, _ in points], [100 * value for _, value in points]
         axes.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9)
         ends.append((y[-1], x[-1], rows[0].rule, ink))
     _name(axes, ends, top)
 
 
 def _name(axes: Any, ends: Sequence[tuple[float, float, str, str]], top: float) -> None:
-    """Names beside the ends of lines, moved apart until none covers another, and kept inside the panel."""
+    """Write names beside the ends of lines, moved apart until none covers another, inside the panel."""
     ranked = sorted(ends)
     if not ranked:
         return

@@ -1,4 +1,4 @@
-"""Sentences about an artifact, for the terminal and the report, in words a manager understands."""
+"""Sentences about an artifact, for the terminal and the report, in words that a manager understands."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """Everything that is said about an artifact after a fit or a test.
+    """The sentences and tables that a fit or a test prints about an artifact.
 
     Attributes:
         verdict: The verdict.
         paragraphs: Its reasons, the headline first.
-        steps: What to do next, most useful first.
+        steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
-        early_stopping: Why guards draw all samples by default; None if nothing else than the estimator keeps them.
-        parts: What the gate does on both parts, calibration first; empty without a test part.
+        early_stopping: See `no_early_stopping`.
+        parts: Counts of the gate on both parts, calibration first; empty without a test part.
         segments: Rows of `segment_table`.
         tested_segments: Rows of `tested_segments`.
     """
@@ -118,7 +118,7 @@ class VerdictText:
 
 
 def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> VerdictText:
-    """Say everything about an artifact; see `standing` and `next_steps`."""
+    """Put together all sentences and tables about an artifact; see `standing` and `next_steps`."""
     verdict, steps = standing(artifact, test), next_steps(artifact, test, merged)
     opening = None
     if artifact.calibration.group is not None:
@@ -154,13 +154,13 @@ def _paragraphs(
 
 
 def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
-    """The verdict in a few sentences, on all evidence there is; see `standing`."""
+    """The verdict in a few sentences, on all evidence; see `standing`."""
     outcome = artifact.outcome
     model = artifact.model.model
-    found = standing(artifact, test).status
-    if test is not None and found == "refuted":
+    status = standing(artifact, test).status
+    if test is not None and status == "refuted":
         return f'Do not let the model "{model}" answer through this gate. {audited(test)[0]} {_at_calibration(test)}'
-    if test is not None and found == "above":
+    if test is not None and status == "above":
         return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
     if artifact.segments is not None:
         return _headline_of_segments(artifact)
@@ -213,7 +213,7 @@ def _at_calibration(test: Audit) -> str:
 
 
 def promise(artifact: CalibrationArtifact) -> str:
-    """What is promised, in one sentence; of an artifact with several thresholds, for each segment."""
+    """The promise in one sentence; with several thresholds, the promise for each segment."""
     own = artifact.segments
     if not artifact.n_accepted:
         return "Nothing: this rule found no threshold, so nothing is answered."
@@ -238,12 +238,12 @@ def promise(artifact: CalibrationArtifact) -> str:
 def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
     """A row for each segment: name, questions, wrong without the gate, its threshold, accepted, wrong among these.
 
-    Two more columns are the last two under one threshold for all.
+    The last two columns repeat accepted and wrong under one threshold for all questions.
     """
 
-    def counts(n: int, found: tuple[int, int]) -> tuple[str, str]:
-        taken, wrong = found
-        return percent(taken / n), f"{percent(wrong / taken)} ({wrong} of {taken})" if taken else "-"
+    def counts(n: int, accepted_and_wrong: tuple[int, int]) -> tuple[str, str]:
+        accepted, wrong = accepted_and_wrong
+        return percent(accepted / n), f"{percent(wrong / accepted)} ({wrong} of {accepted})" if accepted else "-"
 
     return [
         (
@@ -263,41 +263,41 @@ def _without(artifact: CalibrationArtifact) -> str:
 
 
 def certificate(artifact: CalibrationArtifact) -> str:
-    """What can be proved, in one sentence."""
-    found = artifact.certificate
-    confidence = "" if found.delta is None else f" with {_confidence(artifact, found.delta)} confidence"
-    if isinstance(found, Infeasible):
+    """The certificate in one sentence."""
+    certified = artifact.certificate
+    confidence = "" if certified.delta is None else f" with {_confidence(artifact, certified.delta)} confidence"
+    if isinstance(certified, Infeasible):
         return (
-            f"Nothing can be certified at {percent(found.alpha)}{confidence} on these {found.n} questions "
-            f"({found.reason.value.replace('_', ' ')})."
+            f"Nothing can be certified at {percent(certified.alpha)}{confidence} on these {certified.n} questions "
+            f"({certified.reason.value.replace('_', ' ')})."
         )
-    share = found.acceptance if artifact.reach is None else artifact.reach.of_all(found.acceptance)
+    share = certified.acceptance if artifact.reach is None else artifact.reach.of_all(certified.acceptance)
     if artifact.segments is not None:
         return (
-            f"For comparison: one threshold for all questions certifies an error rate of at most {percent(found.alpha)}"
-            f"{confidence} for the most certain {percent(share)}, over all segments together."
+            "For comparison: one threshold for all questions certifies an error rate of at most "
+            f"{percent(certified.alpha)}{confidence} for the most certain {percent(share)}, over all segments together."
         )
-    same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= found.threshold
+    same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= certified.threshold
     tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
     if isinstance(artifact.outcome, Infeasible):
         tail = ""
     return (
-        f"An error rate of at most {percent(found.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} (uncertainty up to {found.threshold:.4g}, rule {found.rule}).{tail}"
+        f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
+        f"{percent(share)} (uncertainty up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
     )
 
 
-def held_out(artifact: CalibrationArtifact, found: GateCounts) -> str:
-    """What the gate did on questions it was not fitted on, in one sentence."""
-    start = f"On {found.n} questions kept out of the fit the model answers {_share(found.acceptance)}"
-    if found.error_rate is None:
+def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
+    """Results of the gate on questions kept out of the fit, in one sentence."""
+    start = f"On {counts.n} questions kept out of the fit the model answers {_share(counts.acceptance)}"
+    if counts.error_rate is None:
         return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
-    gave = "" if found.power is None else f" It gives {_share(found.power)} of its right answers."
-    return f"{start}. Of these {_share(found.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
+    gave = "" if counts.power is None else f" It gives {_share(counts.power)} of its right answers."
+    return f"{start}. Of these {_share(counts.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
 
 
 def facts(artifact: CalibrationArtifact) -> list[Row]:
-    """Everything the artifact binds, as labelled rows."""
+    """The facts that the artifact binds, as labelled rows."""
     outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
     judge, similarity = artifact.estimator.judge, artifact.estimator.similarity
     rows = [
@@ -354,7 +354,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
-    """What to do about many calibration answers that were cut off; None where they are few."""
+    """Advice about calibration answers that were cut off; None where they are few."""
     data, plan = artifact.data, artifact.plan
     if not data.many_cut_off:
         return None
@@ -366,9 +366,9 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
 
 
 def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
-    """Why guards with this artifact draw all samples by default, in one sentence; None if nothing else keeps them.
+    """The reason why guards with this artifact draw all samples by default, in one sentence; None if they stop early.
 
-    An estimator without bounds never stops early, so nothing is said of it.
+    None as well for an estimator without bounds, which never stops early.
     """
     data, name = artifact.data, artifact.estimator.name
     bounded = name in list_estimators() and make_estimator(name).bounds is not None
@@ -381,18 +381,18 @@ def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
 
 
 def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> list[str]:
-    """What to do next, most useful first.
+    """Next steps, most useful first.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
         merged: The command that calibrates on those questions as well.
     """
-    found = standing(artifact, test).status
-    first = advice(test, merged) if test is not None and found in ("refuted", "above") else []
+    status = standing(artifact, test).status
+    first = advice(test, merged) if test is not None and status in ("refuted", "above") else []
     rest = [*filter(None, (cut_off_answers(artifact),))]
     rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
-    if found != "answers":
+    if status != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
         return [*rest, useless]
@@ -401,11 +401,11 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
 
 
 def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
-    """That a record file holds labelled questions that were not fitted on; None if not.
+    """Note that a record file holds labelled questions that were not fitted on; None if it holds none.
 
     Args:
-        n_left_out: Those that are in no part of the report.
-        n_shown: Those that are its test part although no file of them was named.
+        n_left_out: Such questions in no part of the report.
+        n_shown: Such questions that are its test part although the user named no test file.
     """
     if n_left_out:
         return f"{n_left_out} labelled questions of the record file were not fitted on. This report leaves them out."
@@ -415,7 +415,7 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
 
 
 def unguardable(artifact: CalibrationArtifact) -> str | None:
-    """Why no guard can use the artifact, and what to do; None if one can."""
+    """The reason why no guard can use the artifact, with a remedy; None if guards can."""
     name = artifact.estimator.name
     if not name.startswith("imported:"):
         return None
@@ -437,7 +437,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is a coin). `calibrate fit --estimator auto` chooses one."
+            "right from wrong (0.5 is guessing). `calibrate fit --estimator auto` chooses one."
         )
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
@@ -473,19 +473,19 @@ def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
 
 def describe_auroc(artifact: CalibrationArtifact) -> str:
     """The AUROC with its interval."""
-    found = auroc_of(artifact)
-    if found is None:
+    interval = auroc_of(artifact)
+    if interval is None:
         return "only one class"
-    return f"{found.value:.3f} ({percent(found.confidence)} interval {found.low:.3f} to {found.high:.3f})"
+    return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
 
 
 def ranking(artifact: CalibrationArtifact) -> str | None:
-    """What is wrong with the score as a ranking of errors; None if it ranks them (or there is only one class)."""
-    found = auroc_of(artifact)
-    if found is None or found.verdict == "ranks":
+    """A warning about a score that does not rank errors; None if it ranks them, or with one class only."""
+    interval = auroc_of(artifact)
+    if interval is None or interval.verdict == "ranks":
         return None
-    start = f"AUROC {found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f}; 0.5 is a coin)"
-    if found.verdict == "reversed":
+    start = f"AUROC {interval.value:.2f} (95 % interval {interval.low:.2f} to {interval.high:.2f}; 0.5 is guessing)"
+    if interval.verdict == "reversed":
         return (
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain. If it is not, the labels may be reversed (does `correct` mark the right "
@@ -498,63 +498,64 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     )
 
 
-def second_look(found: Suspicious) -> str | None:
-    """How many labels contradict an extreme score; None if none does."""
+def second_look(suspicious: Suspicious) -> str | None:
+    """The number of labels that contradict an extreme score, in one sentence; None if none does."""
     kinds = []
-    if found.n_wrong:
-        kinds.append(f"{found.n_wrong} say wrong though the model was very certain")
-    if found.n_right:
-        kinds.append(f"{found.n_right} say right though it was very uncertain")
+    if suspicious.n_wrong:
+        kinds.append(f"{suspicious.n_wrong} say wrong though the model was very certain")
+    if suspicious.n_right:
+        kinds.append(f"{suspicious.n_right} say right though it was very uncertain")
     if not kinds:
         return None
     return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold."
 
 
-def audited(found: Audit) -> list[str]:
+def audited(audit: Audit) -> list[str]:
     """The verdict of an audit, a paragraph each."""
-    target = percent(found.target)
-    if not found.n:
+    target = percent(audit.target)
+    if not audit.n:
         return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
-    seen = _seen(found)
-    bad = {name: one for name, one in found.segments.items() if one.verdict == "refuted"}
+    counts = _seen(audit)
+    bad = {name: segment for name, segment in audit.segments.items() if segment.verdict == "refuted"}
     if bad:
-        listed = " ".join(f"In segment {name}, {_seen(one)} {_unlikely(one)}" for name, one in bad.items())
-        return [f"{listed} The promise, which is for each segment, does not hold on these questions.", _cause(found)]
-    if found.verdict == "refuted":
-        return [f"{seen} {_unlikely(found)} The promise does not hold on these questions.", _cause(found)]
-    sure = percent(1 - found.level)
-    if found.segments and found.verdict == "supported":
-        return [f"{seen} In each segment the error rate is at most {target} with {sure} confidence."]
-    if found.segments:
+        listed = " ".join(f"In segment {name}, {_seen(segment)} {_unlikely(segment)}" for name, segment in bad.items())
+        return [f"{listed} The promise, which is for each segment, does not hold on these questions.", _cause(audit)]
+    if audit.verdict == "refuted":
+        return [f"{counts} {_unlikely(audit)} The promise does not hold on these questions.", _cause(audit)]
+    sure = percent(1 - audit.level)
+    if audit.segments and audit.verdict == "supported":
+        return [f"{counts} In each segment the error rate is at most {target} with {sure} confidence."]
+    if audit.segments:
         return [
-            f"{seen} That neither refutes nor proves an error rate of {target} in every segment at {sure} confidence."
+            f"{counts} That neither refutes nor proves an error rate of {target} in every segment at {sure} confidence."
         ]
-    if found.verdict == "supported":
+    if audit.verdict == "supported":
         return [
-            f"{seen} The error rate is at most {percent(found.upper or 0.0)} with {sure} confidence (target {target})."
+            f"{counts} The error rate is at most {percent(audit.upper or 0.0)} with {sure} confidence "
+            f"(target {target})."
         ]
     more = "No number of further labels would decide it: the rate lies on the target."
-    if found.needed is not None:
-        more = f"About {found.needed:,} more would decide it, if the rate stays as it is."
-    return [f"{seen} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
+    if audit.needed is not None:
+        more = f"About {audit.needed:,} more would decide it, if the rate stays as it is."
+    return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
 
 
-def _seen(found: Audit) -> str:
-    kind = "accepted answers" if found.population == "accepted" else "questions"
-    rate = percent(found.n_errors / found.n)
-    return f"{found.n_errors} of {found.n} labelled {kind} were wrong ({rate}; target {percent(found.target)})."
+def _seen(audit: Audit) -> str:
+    kind = "accepted answers" if audit.population == "accepted" else "questions"
+    rate = percent(audit.n_errors / audit.n)
+    return f"{audit.n_errors} of {audit.n} labelled {kind} were wrong ({rate}; target {percent(audit.target)})."
 
 
-def _unlikely(found: Audit) -> str:
+def _unlikely(audit: Audit) -> str:
     return (
-        f"If the error rate were {percent(found.target)} or less, so many errors would have a probability of at most "
-        f"{found.p_refute:.2g}."
+        f"If the error rate were {percent(audit.target)} or less, so many errors would have a probability of at most "
+        f"{audit.p_refute:.2g}."
     )
 
 
-def shifted(found: Audit) -> list[str]:
-    """How the fresh questions differ from the calibration questions, and what else to know; a line each."""
-    shift = found.shift
+def shifted(audit: Audit) -> list[str]:
+    """Differences of the fresh questions from the calibration questions, and other warnings; a line each."""
+    shift = audit.shift
     lines = []
     if shift.calibration is not None and shift.acceptance_p is not None:
         lines.append(
@@ -564,73 +565,73 @@ def shifted(found: Audit) -> list[str]:
     lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
     if shift.scores_differ:
         lines.append("These questions look different from the calibration questions: the promise may not carry over.")
-    if found.n_unlabelled:
+    if audit.n_unlabelled:
         lines.append(
-            f"{found.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
+            f"{audit.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
             "random."
         )
-    if found.seen_before:
+    if audit.seen_before:
         lines.append(
-            f"{found.seen_before} scores are exactly those of calibration questions. If these are old questions, leave "
+            f"{audit.seen_before} scores are exactly those of calibration questions. If these are old questions, leave "
             "them out; --calibration RECORDS finds them."
         )
     return lines
 
 
-def tested_segments(found: Audit) -> list[tuple[str, ...]]:
+def tested_segments(audit: Audit) -> list[tuple[str, ...]]:
     """A row for each segment that was tested: name, questions, answered, wrong among these, verdict."""
     return [
         (
             name,
-            str(one.held_out.n),
-            percent(one.held_out.acceptance[0]),
-            f"{percent(one.n_errors / one.n)} ({one.n_errors} of {one.n})",
-            one.verdict,
+            str(segment.held_out.n),
+            percent(segment.held_out.acceptance[0]),
+            f"{percent(segment.n_errors / segment.n)} ({segment.n_errors} of {segment.n})",
+            segment.verdict,
         )
-        for name, one in found.segments.items()
+        for name, segment in audit.segments.items()
     ]
 
 
-def _cause(found: Audit) -> str:
-    """What most likely stands behind a refutation."""
-    found = found.worst
-    here, there = (percent(_base_error(counts)) for counts in (found.held_out, found.at_calibration))
+def _cause(audit: Audit) -> str:
+    """The most likely cause of a refutation."""
+    audit = audit.worst
+    here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
     base = f"{here} of all answers are wrong, {there} at calibration"
-    if found.cause == "questions":
+    if audit.cause == "questions":
         return (
             "Likely cause: these questions look different from the calibration questions (uncertainty: p = "
-            f"{found.shift.ks_p:.2g}; {base}). A promise holds for questions like the calibration questions only, "
+            f"{audit.shift.ks_p:.2g}; {base}). A promise holds for questions like the calibration questions only, "
             "under every rule."
         )
-    if found.cause == "labels":
+    if audit.cause == "labels":
         start = (
             f"Likely cause: the labels, or harder questions. Uncertainty is as it was, and yet {base} (p = "
-            f"{found.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
+            f"{audit.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
             "right, these questions are harder in a way that the score does not show."
         )
     else:
         start = "Nothing shows that questions or labels differ from those at calibration."
-    if certifies(found.rule):
+    if certifies(audit.rule):
         return f"{start} A certificate fails for a share delta of calibrations by itself."
-    return f"{start} Rule {found.rule} certifies nothing: about half of its gates lie somewhat above alpha."
+    return f"{start} Rule {audit.rule} certifies nothing: about half of its gates lie somewhat above alpha."
 
 
 def _base_error(counts: GateCounts) -> float:
     return 1 - counts.n_correct / counts.n
 
 
-def advice(found: Audit, merged: str = MERGED) -> list[str]:
-    """What would help after a refutation, most useful first; never a rule that would not have helped here.
+def advice(audit: Audit, merged: str = MERGED) -> list[str]:
+    """Remedies after a refutation, most useful first; never a rule that would not have helped here.
 
     Args:
-        found: An audit that refutes.
+        audit: An audit that refutes.
         merged: The command that calibrates on the fresh questions as well.
     """
-    alone = "" if found.cause == "chance" else " (on these alone if run time asks only such)"
+    alone = "" if audit.cause == "chance" else " (on these alone if run time asks only such)"
     steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
-    if found.cause == "labels":
+    if audit.cause == "labels":
         steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
-    if found.cause == "chance" and found.certified in ("supported", "undecided"):
+    if audit.cause == "chance" and audit.certified in ("supported", "undecided"):
         steps.insert(
             0,
             "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and "
@@ -640,7 +641,7 @@ def advice(found: Audit, merged: str = MERGED) -> list[str]:
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
-    """What the guarantee does not promise."""
+    """The limits of the guarantee."""
     alpha = percent(artifact.outcome.alpha)
     return [
         f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
@@ -717,7 +718,7 @@ def _looks(looks: Looks) -> str:
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """Of the promise over all declared looks together."""
+    """The confidence of the promise over all declared looks together, which share delta."""
     return percent(1 - delta * (1 if artifact.looks is None else len(artifact.looks.schedule)))
 
 

@@ -60,8 +60,8 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
     weight = sum(1 / item.chance for item in audits)
     estimate = sum((not item.correct) / item.chance for item in audits) / weight
     at_best = [replace(item, correct=True) if item.name in undecided else item for item in audits]
-    (low, _), (_, high) = (_interval(found, rates) for found in (at_best, audits))
-    held = sum(not item.audited and item.verdict.uncertainty.measured for item in pool.items)
+    (low, _), (_, high) = (_interval(sample, rates) for sample in (at_best, audits))
+    n_held_back = sum(not item.audited and item.verdict.uncertainty.measured for item in pool.items)
     return AcceptedError(
         estimate=estimate,
         low=low,
@@ -71,12 +71,12 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
         undecided=sum(item.name in undecided for item in audits),
         exact=len(rates) == 1,
         acceptance=sum(1 / item.chance for item in pool.items if item.audited)
-        / (sum(1 / item.chance for item in pool.items if item.audited) + held),
+        / (sum(1 / item.chance for item in pool.items if item.audited) + n_held_back),
     )
 
 
 def feed(pool: ReviewPool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:
-    """Give audited answers to a risk monitor, in order of arrival, each once however often this is run.
+    """Feed audited answers to a risk monitor, in order of arrival, each once, even if this runs again.
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
     and a monitor that sees the decided ones only would then be misled. Audits that expired are left out, and so are
@@ -121,13 +121,13 @@ def refuse_open_as_wrong(missing: Missing) -> None:
 def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float, float]:
     if len(rates) == 1:
         return clopper_pearson_interval(sum(not item.correct for item in audits), len(audits))
-    monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # alpha and delta play no part in the interval
+    monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # the interval depends on neither alpha nor delta
     counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
     for item in audits:
         counts[item.chance][0] += 1
         counts[item.chance][1] += not item.correct
     tallies = tuple((rate, audited, wrong) for rate, (audited, wrong) in sorted(counts.items()))
     monitor.state = monitor.state.model_copy(update={"tallies": tallies})
-    found = monitor.interval()
-    assert found is not None
-    return found[1], found[2]
+    interval = monitor.interval()
+    assert interval is not None
+    return interval[1], interval[2]

@@ -1,4 +1,4 @@
-"""A new threshold from reviews, and how it compares with the one in force on reviews kept out of the fit."""
+"""A new threshold from reviews, and its comparison with the one in force on reviews kept out of the fit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Learned:
 
 
 def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[ReviewedItem], float]:
-    """The part of a pool in which every question that was asked is with the same probability.
+    """Thin a pool until it holds every question with the same probability.
 
     Args:
         pool: The queue.
@@ -68,12 +68,12 @@ def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[Review
     Raises:
         UsageError: Answers were accepted and none of them audited, or nothing is left.
     """
-    kept, rate = _kept(pool)
-    sample = settled(kept, missing)
+    sampled, rate = _kept(pool)
+    sample = settled(sampled, missing)
     if not sample:
-        still_open, waits = sum(item.open for item in kept), waiting(kept, missing)
+        still_open, waits = sum(item.open for item in sampled), waiting(sampled, missing)
         raise UsageError(
-            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(kept)} after thinning, "
+            f"no reviewed item can be used: {len(pool.items)} items of these artifacts, {len(sampled)} after thinning, "
             f"{still_open} of them still open. Decide open items, or see --missing."
             + ("" if waits is None else f" {waits.describe('decisions')}")
         )
@@ -81,7 +81,7 @@ def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[Review
 
 
 def _kept(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
-    """The items of the sample, decided or not, and the probability with which every question came into it."""
+    """The items of the sample, decided or not, and the probability of every question to be in it."""
     from guardrail.review.audits import chosen
 
     _refuse_unaudited(pool)
@@ -158,7 +158,7 @@ def learn(
 
 
 def _refuse_unaudited(pool: ReviewPool) -> None:
-    """Where answers were accepted and none is in the queue, the queue says nothing about them."""
+    """Refuse a queue without accepted answers, if some were accepted: it says nothing about them."""
     gates = {item.verdict.artifact: item.verdict.threshold for item in pool.items}
     audited = {item.verdict.artifact for item in pool.items if item.audited}
     silent_ones = [digest for digest, threshold in gates.items() if threshold is not None and digest not in audited]

@@ -51,12 +51,12 @@ Missing = Literal["wait", "wrong", "leave-out"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What a person decided, or that nobody did.
+    """The decision about an item, or its lack.
 
     Attributes:
         correct: Whether the candidate is right, as people decided; None without a decision.
         open: Whether a decision may still come.
-        action: What was decided.
+        action: The decision.
     """
 
     correct: bool | None
@@ -74,9 +74,9 @@ class ReviewedItem(Ended):
     Attributes:
         key: The item's key; decides about thinning.
         name: The item's id.
-        question: What was asked.
+        question: The question.
         group: Conversation, user or document, where the item's metadata say so.
-        verdict: What the gate said then, with the candidate that the reviewer was shown.
+        verdict: Verdict of the gate at that time, with the candidate that the reviewer was shown.
         chance: Probability with which it came into the queue: 1 for held back, the audit rate for accepted.
         context: The conversation it was asked in, as far as the item knows it: the same question in another one may
             have another right answer.
@@ -103,9 +103,9 @@ class Waiting:
     """Decisions that are not used yet, because an item that arrived before them is still open (see `Missing`).
 
     Attributes:
-        decided: How many.
+        decided: Number of these decisions.
         item: Id of the oldest open item.
-        arrived: When that one came into the queue, in seconds since 1970 UTC.
+        arrived: Time at which that item came into the queue, in seconds since 1970 UTC.
     """
 
     decided: int
@@ -116,7 +116,7 @@ class Waiting:
         """A sentence with the way out.
 
         Args:
-            what: What waits, e.g. "decided audits".
+            what: Name of the waiting decisions, e.g. "decided audits".
         """
         since = datetime.fromtimestamp(self.arrived, UTC)
         return (
@@ -128,7 +128,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ReviewPool:
-    """What a queue holds of some artifacts' verdicts.
+    """The items of a queue about verdicts of some artifacts.
 
     Attributes:
         items: In order of arrival.
@@ -149,7 +149,7 @@ def read_reviews(
     since: float | None = None,
     progress: Progress = silent,
 ) -> ReviewPool:
-    """Read what people decided about the verdicts of some artifacts.
+    """Read people's decisions about the verdicts of some artifacts.
 
     approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says.
 
@@ -164,8 +164,8 @@ def read_reviews(
         UsageError: Artifacts of different procedures, or an accepted answer in the queue without an audit rate.
     """
     _refuse_different(artifacts)
-    known = {artifact.digest for artifact in artifacts}
-    found: list[ReviewedItem] = []
+    digests = {artifact.digest for artifact in artifacts}
+    reviewed: list[ReviewedItem] = []
     others: Counter[str] = Counter()
     stats = store.stats()
     total = stats.pending + stats.claimed + stats.decided + stats.expired
@@ -174,29 +174,29 @@ def read_reviews(
         if since is not None and item.created < since:
             continue
         digest = str((item.content.verdict or {}).get("artifact", "none"))
-        if digest not in known:
+        if digest not in digests:
             others[digest] += 1
             continue
-        found.append(_reviewed(item, respond))
-    items, both_ways = _one_label_each(found)
+        reviewed.append(_reviewed(item, respond))
+    items, both_ways = _one_label_each(reviewed)
     return ReviewPool(items, dict(others), both_ways)
 
 
 def until_open(items: Sequence[_Item]) -> list[_Item]:
-    """What arrived before the oldest open item: for a monitor, which is fed the rest later."""
+    """Items that arrived before the oldest open one. A monitor gets the rest later."""
     first = next((i for i, item in enumerate(items) if item.open), len(items))
     return list(items[:first])
 
 
 def waiting(items: Sequence[ReviewedItem], missing: Missing = "wait") -> Waiting | None:
-    """What waits for the oldest open item; None where nothing does."""
+    """The decisions that wait for the oldest open item; None if none waits."""
     used = len(until_open(items)) if missing == "wait" else len(items)
     decided = sum(item.correct is not None for item in items[used:])
     return Waiting(decided, items[used].name, items[used].arrived) if decided else None
 
 
 def settled(items: Sequence[_Item], missing: Missing) -> list[_Item]:
-    """Items with a label each, as `Missing` says; none where the first item is the one that is waited for."""
+    """Items with a label each, as `Missing` says; empty if the oldest open item is the first."""
     if missing == "leave-out":
         return [item for item in items if item.correct is not None]
     used = items
@@ -271,18 +271,18 @@ def _label(action: str | None, respond: Respond) -> bool | None:
 def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, ...], int]:
     """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
-    Called right and wrong, all of them are wrong: on the safe side.
+    An answer that was called right and wrong is wrong: on the safe side.
     """
     labels_of: defaultdict[str, set[bool]] = defaultdict(set)
     for item in items:
         if item.correct is not None:
             labels_of[_content(item)].add(item.correct)
     labels = [labels_of.get(_content(item)) for item in items]
-    one = (
-        item if not known else replace(item, correct=False not in known, open=False)
-        for item, known in zip(items, labels, strict=True)
+    labelled = (
+        item if not calls else replace(item, correct=False not in calls, open=False)
+        for item, calls in zip(items, labels, strict=True)
     )
-    return tuple(one), sum(known is not None and len(known) == 2 for known in labels)
+    return tuple(labelled), sum(calls is not None and len(calls) == 2 for calls in labels)
 
 
 def _content(item: ReviewedItem) -> str:
@@ -295,13 +295,13 @@ def _content(item: ReviewedItem) -> str:
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:
     first = artifacts[0]
     for other in artifacts[1:]:
-        found = first.model.differences(other.model)
+        differences = first.model.differences(other.model)
         for field in ("plan", "prompt", "estimator"):
             ours, theirs = getattr(first, field), getattr(other, field)
             if ours != theirs:
-                found.append(f"{field}: {first.digest[:19]} {ours!r}, {other.digest[:19]} {theirs!r}")
-        if found:
-            listed = "\n  ".join(found)
+                differences.append(f"{field}: {first.digest[:19]} {ours!r}, {other.digest[:19]} {theirs!r}")
+        if differences:
+            listed = "\n  ".join(differences)
             raise UsageError(
                 f"reviews of these artifacts cannot be pooled: scores are comparable only under one procedure.\n"
                 f"  {listed}\nLearn from the reviews of one of them."

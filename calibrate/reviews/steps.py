@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedStep(Ended):
-    """What people decided about one message of an agent.
+    """People's decisions about one message of an agent.
 
     Attributes:
         id: Id of its record, otherwise of its interrupt.
@@ -50,7 +50,7 @@ class ReviewedStep(Ended):
         group: The conversation it is part of.
         proposed: The calls of the message.
         gated: Names of the tools whose calls were decided about.
-        reference: What was right, as canonical JSON; None if nobody said.
+        reference: The right calls, as canonical JSON; None if nobody said.
         recorded: Whether ``id`` is that of a record.
         arrived: When it was asked; sorts as it came.
     """
@@ -77,27 +77,27 @@ class _Decided:
 def reviews_of_store(
     store: ReviewStore, records: Mapping[str, Record], *, respond: Respond = "wrong"
 ) -> tuple[list[ReviewedStep], int]:
-    """What people decided in a review queue about calls whose samples were recorded.
+    """Read people's decisions in a review queue about calls whose samples were recorded.
 
     Args:
         store: The queue.
         records: Records by id, with the conversations.
-        respond: What "respond" says about the calls.
+        respond: Meaning of "respond" for the calls.
 
     Returns:
         The steps in order of arrival, and the number of items that belong to none of the records.
     """
-    found: defaultdict[str, list[Item]] = defaultdict(list)
+    items_of: defaultdict[str, list[Item]] = defaultdict(list)
     others = 0
     for item in all_items(store):
         name = str((item.content.verdict or {}).get("record"))
         about_calls = item.content.kind == "tool_call" and item.content.candidate is not None
         if about_calls and name in records and records[name].messages is not None:
-            found[name].append(item)
+            items_of[name].append(item)
         else:
             others += 1
     steps = []
-    for name, items in found.items():
+    for name, items in items_of.items():
         record = records[name]
         primary = record.drawn.primary if record.drawn is not None else None
         decided = [_decided(item) for item in items]
@@ -118,36 +118,36 @@ def reviews_of_store(
 
 
 def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[ReviewedStep]:
-    """What people decided in LangGraph interrupts: those of `GuardrailMiddleware` and of ``HumanInTheLoopMiddleware``.
+    """Read people's decisions in interrupts of `GuardrailMiddleware` and ``HumanInTheLoopMiddleware``.
 
     Args:
         saver: A checkpointer with the threads' whole history.
-        respond: What "respond" says about the calls.
+        respond: Meaning of "respond" for the calls.
 
     Returns:
         The steps in order of arrival. Of two decisions about one message (both kinds of middleware asked) the later.
     """
     newest: set[tuple[str, str]] = set()
-    found: dict[str, ReviewedStep] = {}
-    for one in saver.list(None):  # the newest checkpoint of a thread comes first
-        at = one.config["configurable"]
+    steps: dict[str, ReviewedStep] = {}
+    for checkpoint in saver.list(None):  # the newest checkpoint of a thread comes first
+        at = checkpoint.config["configurable"]
         thread = (str(at["thread_id"]), str(at.get("checkpoint_ns", "")))
         is_newest = thread not in newest
         newest.add(thread)
-        step = _step_of(one, thread[0], respond, open_=is_newest)
+        step = _step_of(checkpoint, thread[0], respond, open_=is_newest)
         if step is None:
             continue
         key = canonical_json([thread, step.messages])
-        later = found.get(key)
+        later = steps.get(key)
         if later is None:
-            found[key] = step
+            steps[key] = step
         elif step.recorded and not later.recorded:
-            found[key] = replace(later, id=step.id, recorded=True)
-    return sorted(found.values(), key=lambda step: step.arrived)
+            steps[key] = replace(later, id=step.id, recorded=True)
+    return sorted(steps.values(), key=lambda step: step.arrived)
 
 
 def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Step]:
-    """Steps with what is right there, or with what was rejected.
+    """Make steps with the right calls, or with the rejected ones.
 
     Args:
         items: In order of arrival.
@@ -173,25 +173,25 @@ def labelled_records(
     Raises:
         UsageError: None of the steps has a record.
     """
-    known = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
-    drawn = {record.id: record for record in file.records if record.id in known}
-    kept = [drawn[step.id].model_copy(update=known[step.id]) for step in steps if step.id in drawn]
-    if not kept:
+    labels = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
+    drawn = {record.id: record for record in file.records if record.id in labels}
+    records = [drawn[step.id].model_copy(update=labels[step.id]) for step in steps if step.id in drawn]
+    if not records:
         raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
-    labelled = table_of(label_records(kept, rule))
+    labelled = table_of(label_records(records, rule))
     header = file.header.model_copy(update={"correctness": rule.spec})
     return score_records(replace(file, header=header, records=labelled), [estimator])
 
 
 def write_parts(file: RecordFile, tools: Collection[str], out: Path) -> dict[str, Path]:
     """Write a record file for each tool, next to ``out``: of the messages that call it."""
-    found = {}
+    paths = {}
     for name in sorted(tools):
         part = [record for record in file.records if name in _called(record)]
         if part:
-            found[name] = out.with_name(f"{out.name.split('.')[0]}.{name}.jsonl")
-            write_records(found[name], part_header(file.header, part), part)
-    return found
+            paths[name] = out.with_name(f"{out.name.split('.')[0]}.{name}.jsonl")
+            write_records(paths[name], part_header(file.header, part), part)
+    return paths
 
 
 def _called(record: Record) -> set[str]:
@@ -202,14 +202,14 @@ def _called(record: Record) -> set[str]:
 def _reviewed(
     proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
 ) -> ReviewedStep:
-    """The decisions about a message, taken together."""
-    actions = [one.action for one in decided]
+    """Combine the decisions about a message."""
+    actions = [decision.action for decision in decided]
     correct: bool | None = None
     action, reference = None, None
     if "reject" in actions:
         action, correct = "reject", False
     elif None not in actions:
-        action = next((one for one in ("respond", "edit") if one in actions), "approve")
+        action = next((name for name in ("respond", "edit") if name in actions), "approve")
     if action == "respond" and respond == "wrong":
         correct = False
     if action in ("approve", "edit"):
@@ -221,7 +221,7 @@ def _reviewed(
             correct = reference == canonical_calls(proposed)
     return ReviewedStep(
         proposed=tuple(proposed),
-        gated=frozenset(call.name for one in decided for call in one.ours),
+        gated=frozenset(call.name for decision in decided for call in decision.ours),
         reference=reference,
         correct=correct,
         action=action,
@@ -231,11 +231,11 @@ def _reviewed(
 
 
 def _edited(proposed: Sequence[ToolCall], decided: Sequence[_Decided]) -> list[ToolCall] | None:
-    """The calls of a message with those that a person put in the place of some; None if it has not those calls."""
+    """The calls of a message after a person replaced some; None if the message lacks the calls to replace."""
     calls: list[ToolCall] = list(proposed)
     free = list(range(len(calls)))
-    for one in decided:
-        for ours, theirs in zip(one.ours, one.theirs or one.ours, strict=True):
+    for decision in decided:
+        for ours, theirs in zip(decision.ours, decision.theirs or decision.ours, strict=True):
             place = next((place for place in free if calls[place] == ours), None)
             if place is None:
                 return None
@@ -251,48 +251,52 @@ def _decided(item: Item) -> _Decided:
     )
     if item.decision is None:
         return _Decided(None, ours)
-    given = item.decision.candidate
-    if item.decision.action != "edit" or given is None:
+    candidate = item.decision.candidate
+    if item.decision.action != "edit" or candidate is None:
         return _Decided(item.decision.action, ours)
-    theirs = tuple(call for place, call in enumerate(given.tool_calls) if place not in item.content.fixed)
+    theirs = tuple(call for place, call in enumerate(candidate.tool_calls) if place not in item.content.fixed)
     return _Decided("edit", ours, theirs)
 
 
-def _step_of(one: Any, thread: str, respond: Respond, *, open_: bool) -> ReviewedStep | None:
-    """What a checkpoint's interrupts asked about its last message, and what was answered; None if nothing was."""
-    asked = list(_asked(one.pending_writes or ()))
-    messages = list(one.checkpoint["channel_values"].get("messages") or ())
+def _step_of(checkpoint: Any, thread: str, respond: Respond, *, open_: bool) -> ReviewedStep | None:
+    """The step of a checkpoint: its interrupts about the last message and their answers; None without interrupts."""
+    requests = list(_asked(checkpoint.pending_writes or ()))
+    messages = list(checkpoint.checkpoint["channel_values"].get("messages") or ())
     last = next((place for place in reversed(range(len(messages))) if isinstance(messages[place], AIMessage)), None)
-    if not asked or last is None:
+    if not requests or last is None:
         return None
-    first = asked[0][1]
+    first = requests[0][1]
     shown = first["candidate"]["tool_calls"] if "candidate" in first else messages[last].tool_calls
     if "candidate" in first and not messages[last].response_metadata.get("guardrail_held"):
-        last = len(messages)  # an application removed the line that stands for what is held
+        last = len(messages)  # an application removed the message that stands for the held calls
     before = [message for message in messages[:last] if not isinstance(message, SystemMessage)]
     plain: Any = convert_to_openai_messages(before)
     record = (first.get("verdict") or {}).get("record")
     return _reviewed(
         [ToolCall(name=call["name"], arguments=call["args"]) for call in shown],
-        [decided for _, value, answer in asked for decided in _answered(value, answer)],
+        [decided for _, value, answer in requests for decided in _answered(value, answer)],
         respond,
-        id=record or asked[0][0],
+        id=record or requests[0][0],
         messages=tuple(plain),
         group=thread,
         recorded=record is not None,
         open=open_,
-        arrived=str(one.checkpoint["ts"]),
+        arrived=str(checkpoint.checkpoint["ts"]),
     )
 
 
 def _asked(writes: Sequence[tuple[str, str, Any]]) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Interrupts about tool calls: id, value, and what was answered (None if nothing was)."""
+    """Interrupts about tool calls: id, value, and the answer (None without one)."""
     answers = {task: value for task, channel, value in writes if channel == "__resume__"}
     for task, channel, value in writes:
-        for one in value if channel == "__interrupt__" else ():
-            given = answers.get(task)
-            if _is_about_calls(one.value):
-                yield one.id, one.value, given[0] if isinstance(given, list) and len(given) == 1 else None
+        for interrupt in value if channel == "__interrupt__" else ():
+            resume = answers.get(task)
+            if _is_about_calls(interrupt.value):
+                yield (
+                    interrupt.id,
+                    interrupt.value,
+                    resume[0] if isinstance(resume, list) and len(resume) == 1 else None,
+                )
 
 
 def _is_about_calls(value: Any) -> bool:
@@ -305,10 +309,10 @@ def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
     """A decision for each call that an interrupt asked about."""
     alone = value.get("type") == "tool_approval"
     actions = [value] if alone else value["action_requests"]
-    given = [answer] if alone else (answer or {}).get("decisions", ())
+    decisions = [answer] if alone else (answer or {}).get("decisions", ())
     for place, action in enumerate(actions):
         ours = (ToolCall(name=action["name"], arguments=action["args"]),)
-        decision = given[place] if place < len(given) else None
+        decision = decisions[place] if place < len(decisions) else None
         kind = None if decision is None or decision["type"] == "lapse" else decision["type"]
         edited = decision["edited_action"] if decision is not None and kind == "edit" else None
         theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)

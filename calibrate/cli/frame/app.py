@@ -1,4 +1,4 @@
-"""The command line's frame: the app, its console, and how errors are shown."""
+"""The app: its commands in the order of the work, and errors as panels with exit codes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Commands(TyperGroup):
     """Commands in the order of the work; expected errors are shown without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The order of the work, not of the alphabet."""
+        """Commands in the order of the work, not of the alphabet."""
         return [name for name in _ORDER if name in self.commands]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; misuse ends with code 2, every other expected failure with 1."""
+        """Run a command; exit with code 2 on misuse, with 1 on every other expected failure."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -84,8 +84,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"acrc-guardrail {version('acrc-guardrail')}")
         raise typer.Exit
 
@@ -113,7 +113,7 @@ def _failure(message: str, code: int) -> typer.Exit:
 
 
 def _of_file(error: OSError) -> str:
-    """The file as the user named it, and what is wrong with it: outputs are `.NAME.X.part` first, next to a lock."""
+    """Describe an error by the file that the user named; outputs are first written as `.NAME.X.part`."""
     path = Path(error.filename or "file")
     reason = error.strerror or str(error)
     unfinished = re.fullmatch(r"\.(.+)\.(?:\w+\.part|lock)", path.name)

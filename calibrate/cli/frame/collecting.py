@@ -28,7 +28,7 @@ __all__ = ["CallOptions", "CollectOptions", "PlanOptions", "PromptOptions", "ask
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """How answers are drawn. Each field is a flag of `collect`."""
+    """Options of the sampling plan. Each field is a flag of `collect`."""
 
     estimator: Annotated[
         list[str] | None,
@@ -56,7 +56,7 @@ class PlanOptions:
     ] = None
 
     def plan(self, questions: Sequence[Question]) -> SamplingPlan:
-        """The plan that gives the named estimators (or the default one) what they need."""
+        """Make the plan that the named estimators need, or the default one."""
         labels = option_labels(questions)
         names = self.estimator or [default_estimator(options=labels is not None)]
         bindings = None if self.tools is None else read_bindings(self.tools)
@@ -78,14 +78,14 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """How questions become messages. Each field is a flag of `collect`."""
+    """Options of the prompt. Each field is a flag of `collect`."""
 
     system: Annotated[str | None, typer.Option(help="System message.")] = None
     template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}"
     option_template: Annotated[str, typer.Option(help="One line for each option: {label}, {text}.")] = "{label}) {text}"
 
     def prompt(self, questions: Sequence[Question]) -> PromptWrapping:
-        """The prompt of these questions, with a slot for each further field that they have."""
+        """Make the prompt, with a slot for each further field of the questions."""
         return PromptWrapping(
             system=self.system,
             template=self.template,
@@ -96,7 +96,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How many calls are made at once, and which results are accepted. Each field is a flag of `collect`."""
+    """Options of the calls and of their results. Each field is a flag of `collect`."""
 
     max_concurrency: Annotated[int | None, typer.Option(help="Calls in flight at once (default 16).", min=1)] = None
     batch_size: Annotated[
@@ -110,7 +110,7 @@ class CallOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """Everything that a collection is told except for its questions, its model and its file."""
+    """All options of a collection."""
 
     drawing: PlanOptions
     prompt: PromptOptions

@@ -156,7 +156,7 @@ def opened_store(location: str) -> ReviewStore:
     """Open a review store that exists.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: The file does not exist.
     """
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore

@@ -1,4 +1,4 @@
-"""Labels by a rule: the rule that options name, and what is printed about labels."""
+"""Labels by a rule: the rule that options name, and printed summaries of labels."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def rule_from(
     judge_model: str | None = None,
     cache: Path | None = None,
 ) -> CorrectnessRule:
-    """The correctness rule a user named, or the default for these questions and answers.
+    """Return the correctness rule that a user names, or the default for these questions and answers.
 
     Args:
         file: The records.
         name: Name of the rule, with parameters or without (`make_rule`).
-        threshold: Of token_f1.
-        tolerance: Of numeric.
+        threshold: Parameter of token_f1.
+        tolerance: Parameter of numeric.
         judge_model: The model of chat_judge, as a user writes it.
-        cache: Where chat_judge keeps its verdicts.
+        cache: File that keeps the verdicts of chat_judge.
 
     Raises:
         UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
@@ -68,7 +68,7 @@ def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float 
     """Refuse a judge model together with another rule, or with another rule's parameters.
 
     Raises:
-        UsageError: They were given together.
+        UsageError: Both are given.
     """
     if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
         raise UsageError(
@@ -80,25 +80,25 @@ def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float 
 def label_file(
     file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
 ) -> RecordFile:
-    """The file with labels, in memory; only the first records get one if their number is given."""
+    """Label the records in memory: all of them, or the ``first`` ones, in which case the others lose their label."""
     header = file.header.model_copy(update={"correctness": rule.spec})
-    made = label_records(file.records[:first], rule, progress)
+    labelled = label_records(file.records[:first], rule, progress)
     rest = (
         []
         if first is None
-        else [one.model_copy(update={"correct": None, "label_detail": ""}) for one in file.records[first:]]
+        else [record.model_copy(update={"correct": None, "label_detail": ""}) for record in file.records[first:]]
     )
-    return RecordFile(file.path, header, (*made, *rest), file.torn)
+    return RecordFile(file.path, header, (*labelled, *rest), file.torn)
 
 
 def print_labels(file: RecordFile) -> None:
-    """Share of right answers, and what could not be labelled."""
+    """Print the share of right answers, and why others have no label."""
     spec = file.header.correctness
     assert spec is not None
     labels = [record.correct for record in file.records]
-    right, known = labels.count(True), len(labels) - labels.count(None)
-    share = percent(right / known if known else 0.0)
-    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {known} answers are right ({share}).")
+    right, n_labelled = labels.count(True), len(labels) - labels.count(None)
+    share = percent(right / n_labelled if n_labelled else 0.0)
+    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {n_labelled} answers are right ({share}).")
     where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
     reasons = Counter(record.label_detail or where for record in file.records if record.correct is None)
     for reason, count in reasons.most_common(5):
@@ -113,7 +113,7 @@ def print_labels(file: RecordFile) -> None:
 
 
 def print_label_checks(file: RecordFile) -> None:
-    """Six labelled answers to read, and answers that are wrong although they contain a reference."""
+    """Print six labelled answers to read, and wrong answers that contain a reference."""
     spec = file.header.correctness
     assert spec is not None
     if shown := labelled_answers(file.records):
@@ -127,28 +127,27 @@ def print_label_checks(file: RecordFile) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    found = missed(file.records, spec.name)
-    if found is not None:
-        first = found.records[0]
+    if (misses := missed(file.records, spec.name)) is not None:
+        first = misses.records[0]
         text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
         print_line(
-            f"{len(found.records)} of the {found.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
-            f"{against}, {first.id}). If such answers are right, use rule {found.rule}: `calibrate label {file.typed} "
-            f"--rule {found.rule}`, or --correctness {found.rule} of `run`.",
+            f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+            f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
+            f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`.",
             "yellow",
         )
 
 
-def print_merged(found: Merged | None) -> None:
-    """Short answers that differ and that the judge took for the same."""
-    if found is None:
+def print_merged(merged: Merged | None) -> None:
+    """Print short answers that differ and that the judge counts as the same."""
+    if merged is None:
         return
     print_line(
-        f"Judge {found.judge} counts {found.n} pairs of short answers that differ as the same, in {found.n_records} "
+        f"Judge {merged.judge} counts {merged.n} pairs of short answers that differ as the same, in {merged.n_records} "
         "questions. Read these; if they mean different things, use another judge (docs/judges.md):",
         "yellow",
     )
-    for name, a, b in found.pairs[:4]:
+    for name, a, b in merged.pairs[:4]:
         print_line(f"  {shortened(a)} = {shortened(b)} ({name})")
 
 

@@ -116,7 +116,7 @@ def test_the_walk_with_labels_in_a_file(unlabelled: Path, labelled: RecordFile) 
     assert "10 of the first 40 questions have no label yet" in shown
     people(path, labelled, 60)
     shown = run(*walk, "--acceptance", 0.99)
-    assert "That was the last look, and less is certified than you wished." in shown
+    assert "That was the last look: the acceptance you asked for is not certified." in shown
     assert "--look 3" in shown
     assert "needs the target error rate" in run(*walk[:-2], code=2)
     assert "takes no --limit" in run(*walk, "--limit", 5, code=2)
