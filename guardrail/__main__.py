@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
-    "monitor": ("guardrail.review.monitors.command", "bring the monitors up to date with what guards have written"),
+    "monitor": ("guardrail.review.monitor_command", "bring the monitors up to date with what guards have written"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
     "serve": ("integrations.gateway", "answer an OpenAI client behind a gate: it changes one URL"),
 }
