@@ -32,7 +32,7 @@ _SECRET = re.compile(
     r"(?<![a-z])(token|secret|password|passwd|pwd|sig|signature|credential|authorization|jwt|api[-_.]?key)(?![a-z])"
     r"|^code$"
 )
-"""Found in the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``), or
+"""Matches the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``), or
 ``code``, where Azure puts it."""
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     require("sqlalchemy", extra="review")
-    from .monitors.inbox import Folder
+    from .monitors.inbox import InboxWorker
     from .monitors.store import Monitors
     from .queue.store import ReviewStore
 
@@ -50,13 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
                 alarm = "acknowledged alarm" if view.acknowledged else "ALARM" if view.alarm else "no alarm"
                 _print(f"{view.name} ({view.kind}): {view.n} updates, ln(wealth) {view.log_wealth:.2f}, {alarm}")
             return 0
-        folder, ended = Folder(store.database, arguments.poll), threading.Event()
+        worker, ended = InboxWorker(store.database, arguments.poll), threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        folder.start()
+        worker.start()
         _print("Folding. Ctrl-C or SIGTERM stops it.")
         ended.wait()
-        folder.stop()
+        worker.stop()
     return 0
 
 

@@ -42,7 +42,7 @@ from guardrail.review import (
 from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import ExpiringKeys
+from guardrail.review.queue.expiring_keys import ExpiringKeys
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")

@@ -25,7 +25,7 @@ import yaml
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import ExpiringKeys
+from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import memory
