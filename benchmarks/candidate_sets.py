@@ -42,14 +42,14 @@ def measure(path: Path, correctness: str) -> None:
     file = RecordFile(path, header, tuple(shuffled))
     artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, part=shuffled[:third])
     judged, left_out = judge_candidates(shuffled[third:], artifact, rule)
-    held = [one for one in judged if not one.accepted]
-    print(f"\n{path.name}: {len(judged)} questions judged, {len(held)} held back, {left_out} left out")
+    held_back = [verdict for verdict in judged if not verdict.accepted]
+    print(f"\n{path.name}: {len(judged)} questions judged, {len(held_back)} held back, {left_out} left out")
     print("population  epsilon  promised  attainable  missed where promised  all answers miss  mean length  of answers")
     for population in POPULATIONS:
-        pool = held if population == "held_back" else judged
+        pool = held_back if population == "held_back" else judged
         for epsilon in (0.1, 0.2):
             rng, rows, missed, attainable = random.Random(1), [], [], []
-            without = fmean(one.score == math.inf for one in pool)
+            without = fmean(verdict.score == math.inf for verdict in pool)
             for _ in range(SPLITS):
                 rng.shuffle(pool)
                 half = len(pool) // 2

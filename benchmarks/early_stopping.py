@@ -31,7 +31,7 @@ UNANIMOUS_AT = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one question: its score, its bounds after m samples, and the same for the adaptive plan."""
+    """One question: its score, its bounds after m samples, and the same for the adaptive plan."""
 
     score: float
     low: tuple[float, ...]
@@ -83,10 +83,10 @@ def _row(drawn: SampleSet, estimator: Estimator, n: int, dice: random.Random) ->
 
 
 def _value(drawn: SampleSet, estimator: Estimator, n: int) -> float:
-    found = measure(drawn, estimator, SamplingPlan(n=n))
-    if found.value is None:
-        raise SystemExit(f"not measured: {found.detail}")
-    return found.value
+    measured = measure(drawn, estimator, SamplingPlan(n=n))
+    if measured.value is None:
+        raise SystemExit(f"not measured: {measured.detail}")
+    return measured.value
 
 
 def stops(row: Row, threshold: float, ends: Sequence[int], n: int) -> int:
@@ -106,18 +106,18 @@ def compare(name: str, folder: Path, estimator_name: str, judge: str | None, spl
     n, error = recorded.n, recorded.error
     needs_judge = make(estimator_name).needs.judge
     estimator = make(estimator_name, judge=recorded.judge if needs_judge else None)
-    found = rows(recorded.sets, estimator, n, seed=0)
-    full = np.array([row.score for row in found])
-    adaptive = np.array([row.adaptive for row in found])
+    rows_found = rows(recorded.sets, estimator, n, seed=0)
+    full = np.array([row.score for row in rows_found])
+    adaptive = np.array([row.adaptive for row in rows_found])
     waves, singly = wave_ends(n), tuple(range(2, n + 1))
     lines = []
     for alpha in ALPHAS:
         figures: list[tuple[float, ...]] = []
         for split in range(splits):
-            order = np.random.default_rng(split).permutation(len(found))
-            train, test = order[: len(found) // 2], order[len(found) // 2 :]
+            order = np.random.default_rng(split).permutation(len(rows_found))
+            train, test = order[: len(rows_found) // 2], order[len(rows_found) // 2 :]
             tau, tau_adaptive = _threshold(full, error, train, alpha), _threshold(adaptive, error, train, alpha)
-            ours = [found[i] for i in test]
+            ours = [rows_found[i] for i in test]
             looks = [stops(row, tau, waves, n) if tau >= 0 else 1 for row in ours]
             early = [waves[look - 1] if tau >= 0 else 0 for look in looks]
             single = [singly[stops(row, tau, singly, n) - 1] if tau >= 0 else 0 for row in ours]

@@ -1,11 +1,11 @@
-"""What `guardrail serve` costs: ratios and differences measured in one run, and what it holds after many requests.
+"""Costs of `guardrail serve`: ratios and differences measured in one run, and its memory after many requests.
 
     python -m benchmarks.gateway                     # latency and throughput
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
-The upstream (loopback, fixed latency), the gateway and the clients run in processes of their own. ``--litellm PYTHON``
-measures LiteLLM's proxy beside it; it needs an environment of its own:
+The upstream (loopback, fixed latency), the gateway and the clients run in separate processes. ``--litellm PYTHON`` also
+measures LiteLLM's proxy, which needs a separate environment:
 
     python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.106.2"
     python -m benchmarks.gateway --litellm litellm-venv/bin/python
@@ -114,8 +114,8 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
         "watched": {**guarded, "probe": "off", "mode": "observe"},
     }
     path = folder / "guardrail.yaml"
-    given = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
-    path.write_text(json.dumps(given))
+    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
+    path.write_text(json.dumps(config))
     command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -161,21 +161,21 @@ async def in_turns(calls: Mapping[str, Call], rounds: int, each: int, pause: flo
     times: dict[str, list[list[float]]] = {name: [] for name in calls}
     for number in range(-1, rounds):  # the first round only opens connections
         for name, call in calls.items():
-            taken = []
+            seconds = []
             for _ in range(each):
                 start = time.perf_counter()
                 await call()
-                taken.append(time.perf_counter() - start)
+                seconds.append(time.perf_counter() - start)
             if number >= 0:
-                times[name].append(taken)
+                times[name].append(seconds)
             await asyncio.sleep(pause)
-    return {name: np.array(taken) for name, taken in times.items()}
+    return {name: np.array(seconds) for name, seconds in times.items()}
 
 
 def print_added(times: Mapping[str, Any], base: str) -> None:
-    """What each kind of call takes longer than ``base``: p50 as the median of the rounds, p99 over all of them."""
+    """Print the time that each kind of call adds to ``base``: p50 as median of the rounds, p99 over all rounds."""
     print(f"  {base}: p50 {np.median(times[base]) * 1e3:.1f} ms, p99 {np.quantile(times[base], 0.99) * 1e3:.1f} ms")
-    for name in [one for one in times if one != base]:
+    for name in [name for name in times if name != base]:
         p50 = np.median(np.median(times[name], axis=1) - np.median(times[base], axis=1))
         p99 = np.quantile(times[name], 0.99) - np.quantile(times[base], 0.99)
         print(f"  {name}: added p50 {p50 * 1e3:+.1f} ms, p99 {p99 * 1e3:+.1f} ms")
@@ -183,7 +183,7 @@ def print_added(times: Mapping[str, Any], base: str) -> None:
 
 async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1) -> dict[str, list[float]]:
     """Answers a second where so many clients at once ask one question after another, for each round."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    rates: dict[str, list[float]] = {name: [] for name in calls}
 
     async def ask(call: Call) -> None:
         for _ in range(each):
@@ -193,15 +193,15 @@ async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each:
         for name, call in calls.items():
             start = time.perf_counter()
             await asyncio.gather(*(ask(call) for _ in range(clients)))
-            found[name].append(clients * each / (time.perf_counter() - start))
+            rates[name].append(clients * each / (time.perf_counter() - start))
             await asyncio.sleep(0.5)
-    return found
+    return rates
 
 
-def print_shares(found: Mapping[str, list[float]], base: str) -> None:
+def print_shares(rates: Mapping[str, list[float]], base: str) -> None:
     """Throughput of each kind of call, and as a share of that of ``base``: medians of the rounds."""
-    for name, ours in found.items():
-        share = statistics.median(one / theirs for one, theirs in zip(ours, found[base], strict=True))
+    for name, ours in rates.items():
+        share = statistics.median(one / theirs for one, theirs in zip(ours, rates[base], strict=True))
         print(f"  {name}: {statistics.median(ours):.0f} questions/s, {share:.0%}")
 
 
@@ -236,7 +236,9 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
         if name in arguments.parts:
             print(f"{clients} clients at once ({how})", flush=True)
             await in_turns(calls, 0, 1)
-            print_shares(await throughput({one: calls[one] for one in ("direct", "guarded")}, clients, few), "direct")
+            print_shares(
+                await throughput({name: calls[name] for name in ("direct", "guarded")}, clients, few), "direct"
+            )
     if "passed" not in arguments.parts:
         return
     passing = {
@@ -262,7 +264,7 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
 
 
 class Held(NamedTuple):
-    """What a process holds."""
+    """Resources that a process holds."""
 
     memory: float
     """Resident set, MiB."""
@@ -273,12 +275,12 @@ class Held(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Held:
-        """Of a process of this Linux machine."""
+        """The resources of a process of this Linux machine."""
         status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         links = []
-        for one in Path(f"/proc/{pid}/fd").iterdir():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # just closed
-                links.append(os.readlink(one))
+                links.append(os.readlink(link))
         sockets = sum(link.startswith("socket:") for link in links)
         return cls(int(status["VmRSS"].split()[0]) / 1024, len(links), sockets, int(status["Threads"]))
 
@@ -311,7 +313,7 @@ async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once:
 def print_memory(memory: list[float]) -> None:
     """The median of each quarter."""
     quarters = [statistics.median(part) for part in np.array_split(memory, 4)]
-    print(f"memory by quarter: {', '.join(f'{one:.1f}' for one in quarters)} MiB")
+    print(f"memory by quarter: {', '.join(f'{size:.1f}' for size in quarters)} MiB")
     print(f"last quarter against the second: {quarters[3] / quarters[1] - 1:+.1%}")
 
 
@@ -358,9 +360,9 @@ async def soak(
                     group.create_task(ask(client, number := number + 1))
                     await asyncio.sleep(1 / rate)
             await asyncio.sleep(RESTS)
-            found = Held.of(served.pid)
-            say(f"{sum(replies.values())} requests: {found}")
-            return found
+            held = Held.of(served.pid)
+            say(f"{sum(replies.values())} requests: {held}")
+            return held
 
         before = await go_on(seconds / 10)
         after = await go_on(seconds * 0.9)

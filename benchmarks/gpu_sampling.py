@@ -143,13 +143,13 @@ def run(*, tiny: bool, device: str, rounds: int) -> list[dict[str, Any]]:
     setup = Setup(prompt=24, new=6) if tiny else Setup(new=128)
     copy_rate = bandwidth(device, 1 << 20 if tiny else 4 << 30)
     print(json.dumps({"device": device, "copy_bandwidth_GB_s": round(copy_rate / 1e9, 1), "goal": GOAL}))
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for name, config in configs(tiny=tiny).items():
-        found.append(measure(name, config, device, setup, rounds, copy_rate))
-        print(json.dumps(found[-1]))
+        results.append(measure(name, config, device, setup, rounds, copy_rate))
+        print(json.dumps(results[-1]))
         if device == "cuda":
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What it takes to group ten samples by meaning with an NLI model: ours against the ways of other implementations.
+"""Cost of grouping ten samples by meaning with an NLI model: ours against the methods of other implementations.
 
     python -m benchmarks.judging --data ../shared/data/triviaqa-20samples.jsonl
 
@@ -85,13 +85,13 @@ class Plain:
 
     def entailed(self, pairs: Sequence[tuple[str, str]], batch: int) -> list[bool]:
         """Whether entailment is the most probable label of each directed pair."""
-        found: list[bool] = []
+        verdicts: list[bool] = []
         for start in range(0, len(pairs), batch):
             part = pairs[start : start + batch]
             inputs = self.tokenizer([a for a, _ in part], [b for _, b in part], padding=True, return_tensors="pt")
             with torch.inference_mode():
-                found += (self.model(**inputs).logits.argmax(-1) == ENTAILMENT).tolist()
-        return found
+                verdicts += (self.model(**inputs).logits.argmax(-1) == ENTAILMENT).tolist()
+        return verdicts
 
 
 def all_pairs(nli: Plain, question: Question) -> None:
@@ -123,8 +123,8 @@ def rounds_of_32(nli: Plain, question: Question) -> None:
     founders: list[str] = []
     for text in (f"{question.text} {answer}" for answer in dict.fromkeys(question.answers)):
         pairs = [pair for founder in founders for pair in ((founder, text), (text, founder))]
-        found = nli.entailed(pairs, batch=32)
-        if not any(there and back for there, back in zip(found[::2], found[1::2], strict=True)):
+        verdicts = nli.entailed(pairs, batch=32)
+        if not any(there and back for there, back in zip(verdicts[::2], verdicts[1::2], strict=True)):
             founders.append(text)
 
 
@@ -289,23 +289,23 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
         judge = NliJudge(model=temporary, device=device)
     model = TransformersChat(model=str(MODEL), device=device)
     plan = SamplingPlan(n=10, max_tokens=16)
-    asked: list[list[BaseMessage]] = [
-        [HumanMessage(one.question)] for one in read_embedded(TASKS[0].questions)[: len(questions)]
+    prompts: list[list[BaseMessage]] = [
+        [HumanMessage(question.question)] for question in read_embedded(TASKS[0].questions)[: len(questions)]
     ]
     count = Count()
     count.watch(judge._loaded.encoder.model)
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
-    found: dict[int, list[Rates]] = {size: [] for size in sizes}
+    rates: dict[int, list[Rates]] = {size: [] for size in sizes}
     ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow
-    draw(model, asked[:1], plan)
+    draw(model, prompts[:1], plan)
     for _ in range(rounds):
         for size in sizes:
             count.judgements = count.forwards = 0
             judging = _seconds(partial(ours, judge, questions, "components", size))
-            sampling = _seconds(partial(_draw_all, model, asked, plan, size))
-            answers = len(asked) * (plan.n + 1)
-            found[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
-    table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in found.items()}
+            sampling = _seconds(partial(_draw_all, model, prompts, plan, size))
+            answers = len(prompts) * (plan.n + 1)
+            rates[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
+    table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in rates.items()}
     print(f"{len(questions)} questions, {rounds} rounds, {device}, {torch.get_num_threads()} threads")
     print(f"{'questions at once':>18} {'judgements/s':>13} {'judgements a pass':>18} {'answers/s, embedded model':>26}")
     for size, row in table.items():
@@ -313,13 +313,13 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     return table
 
 
-def _draw_all(model: TransformersChat, asked: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
-    for start in range(0, len(asked), size):
-        draw(model, asked[start : start + size], plan)
+def _draw_all(model: TransformersChat, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
+    for start in range(0, len(prompts), size):
+        draw(model, prompts[start : start + size], plan)
 
 
 class Rates(NamedTuple):
-    """What is done in a second."""
+    """Rates per second."""
 
     judgements: float
     """Directed judgements of the cross-encoder."""

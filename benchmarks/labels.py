@@ -1,4 +1,4 @@
-"""What a certificate accepts for each number of labels: `python -m benchmarks.labels --data FOLDER`.
+"""Acceptance of a certificate for each number of labels: `python -m benchmarks.labels --data FOLDER`.
 
 Mean share of all questions that is answered, in per cent, over simulated calibrations with 150, 300, 600 and 1,000
 labels: by version 1 of the certified rule (only here, for comparison), by version 2, and by version 2 where the labels
@@ -50,7 +50,7 @@ MARKS = ("<!-- labels: begin -->", "<!-- labels: end -->")
 
 @dataclass(frozen=True)
 class Questions:
-    """Where labels are drawn from."""
+    """Questions from which labels are drawn."""
 
     name: str
     score: str
@@ -64,10 +64,10 @@ class Questions:
 
 def populations() -> Iterator[Questions]:
     """The four of the paper's tables, by its first estimator of each."""
-    for one in POPULATIONS:
-        score, auroc = next(iter(one.auroc.items()))
-        binormal = Binormal(one.accuracy, auroc)
-        name = f"{one.dataset}, {one.model} (simulated)"
+    for population in POPULATIONS:
+        score, auroc = next(iter(population.auroc.items()))
+        binormal = Binormal(population.accuracy, auroc)
+        name = f"{population.dataset}, {population.model} (simulated)"
         yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal), times=4)
 
 
@@ -107,19 +107,21 @@ def _votes(folder: Path, name: str) -> tuple[str, Reals, Errors]:
 def _runs(folder: Path, name: str) -> tuple[str, Reals, Errors]:
     source = sources(folder, [name])[0]()
     assert source.baseline is not None
-    found = [
+    runs = [
         (value, not record.correct)
         for value, record in zip(source.baseline.values, source.records, strict=True)
         if value is not None and record.correct is not None
     ]
-    return "runs", np.array([value for value, _ in found]), np.array([wrong for _, wrong in found], dtype=np.int8)
+    return "runs", np.array([value for value, _ in runs]), np.array([wrong for _, wrong in runs], dtype=np.int8)
 
 
 def _overlap(path: Path) -> tuple[str, Reals, Errors]:
     """The first system's answers: one minus the mean Jaccard overlap of its words with the others' answers."""
     values, errors = [], []
     for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-        (mine, first), *others = ((set((one["text"] or "").lower().split()), one) for one in row["answers"].values())
+        (mine, first), *others = (
+            (set((answer["text"] or "").lower().split()), answer) for answer in row["answers"].values()
+        )
         values.append(1 - float(np.mean([len(mine & other) / max(1, len(mine | other)) for other, _ in others])))
         errors.append(not first["correct"])
     return "overlap", np.array(values), np.array(errors, dtype=np.int8)
@@ -130,7 +132,7 @@ def _overlap(path: Path) -> tuple[str, Reals, Errors]:
 
 
 def version_1(alpha: float, delta: float, *, discrete: bool) -> Select:
-    """The rule as it was before error spending over the block ends."""
+    """Version 1 of the rule, without error spending over the block ends."""
 
     def select(prefix: Prefix) -> int | None:
         k_min = default_min_accept(prefix.n, alpha)
@@ -203,7 +205,7 @@ def rule(name: str, alpha: float) -> Select:
 
 def acceptance(questions: Questions, select: Select, n: int, share: float, repetitions: int) -> float | None:
     """Mean acceptance; None where fewer than n questions lie within reach."""
-    rng, taken = np.random.default_rng(n), 0.0
+    rng, accepted = np.random.default_rng(n), 0.0
     for _ in range(repetitions):
         scores, errors = questions.draw(rng)
         try:
@@ -215,17 +217,17 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
         drawn = rng.choice(within, n, replace=False)
         prefix = prefixes(scores[drawn], errors[drawn])
         index = select(prefix)
-        taken += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
-    return taken / repetitions
+        accepted += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
+    return accepted / repetitions
 
 
-def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int, kind: str) -> str:
+def table(question_sets: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int, kind: str) -> str:
     """One Markdown table: "certified" (version 1 / version 2 / within reach) or "acrc" (all / within reach)."""
     lines = [
         "| questions | score | " + " | ".join(f"{n:,} labels" for n in sizes) + " |",
         "| :-- | :-- |" + " --: |" * len(sizes),
     ]
-    for questions in found:
+    for questions in question_sets:
         new = rule(kind, alpha)
         jobs = [(new, 1.0), (new, REACH)]
         if kind == "certified":
@@ -245,7 +247,7 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
+def page(question_sets: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
     """All tables with their headings."""
     parts = [
         f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: "
@@ -257,7 +259,7 @@ def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> 
     ):
         for alpha in ALPHAS:
             title = f"`{kind}`, alpha {alpha:g}" + (f", delta {DELTA:g}" if kind == "certified" else "")
-            parts += [f"{title}: {columns}", table(found, alpha, sizes, repetitions, kind)]
+            parts += [f"{title}: {columns}", table(question_sets, alpha, sizes, repetitions, kind)]
     return "\n\n".join(parts)
 
 
@@ -270,15 +272,15 @@ def main() -> None:
         "--repetitions", type=int, default=100, help="calibrations of each cell; of the simulated four times as many"
     )
     parser.add_argument("--write", type=Path, help="page to write the tables into")
-    given = parser.parse_args()
-    found = [*populations(), *([] if given.data is None else data_sets(given.data))]
-    text = page(found, given.sizes, given.repetitions)
-    if given.write is None:
+    options = parser.parse_args()
+    question_sets = [*populations(), *([] if options.data is None else data_sets(options.data))]
+    text = page(question_sets, options.sizes, options.repetitions)
+    if options.write is None:
         print(text)
         return
-    before, rest = given.write.read_text(encoding="utf-8").split(MARKS[0])
+    before, rest = options.write.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    given.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    options.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

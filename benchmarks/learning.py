@@ -1,8 +1,8 @@
-"""What refitting on reviews brings, on recorded scores of real models: `python -m benchmarks.learning FOLDER`.
+"""Effect of refitting on reviews, on recorded scores of real models: `python -m benchmarks.learning FOLDER`.
 
 A threshold is fitted on 300 questions of some topics and then meets questions of all topics. 2,000 of them are asked:
 people decide about every held-back answer and about a sample of the accepted ones. The threshold is fitted again on the
-thinned sample, and, for contrast, on all decisions as they are. All three are tested on the questions that are left.
+thinned sample, and, for contrast, on all decisions. All three are tested on the questions that are left.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ def pool_of(
         accepted = bool(accepts(score, threshold))
         if accepted and rng.random() >= rate:
             continue
-        made, name = TEMPLATES[accepted], f"{rng.integers(2**62)}"
-        scored = made.verdict.uncertainty.model_copy(update={"value": score})
-        verdict = made.verdict.model_copy(update={"uncertainty": scored})
+        template, name = TEMPLATES[accepted], f"{rng.integers(2**62)}"
+        scored = template.verdict.uncertainty.model_copy(update={"value": score})
+        verdict = template.verdict.model_copy(update={"uncertainty": scored})
         chance = rate if accepted else 1.0
-        items.append(replace(made, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
+        items.append(replace(template, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
     return ReviewPool(tuple(items), {}, 0)
 
 
 def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:
     """By the default rule; -inf where infeasible."""
-    found = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
-    return found.threshold if isinstance(found, Feasible) else -np.inf
+    fitted = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
+    return fitted.threshold if isinstance(fitted, Feasible) else -np.inf
 
 
 def arrays(items: list[ReviewedItem]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -85,21 +85,21 @@ def compare(data: Data, after: set[str], alpha: float, rate: float, splits: int)
     sizes: dict[str, list[int]] = {system: [OLD] if system == "old" else [] for system in SYSTEMS}
     for seed in range(splits):
         rng = np.random.default_rng(seed)
-        known = rng.permutation(np.flatnonzero(~np.isin(data.topic, sorted(after))))[:OLD]
-        rest = rng.permutation(np.setdiff1d(np.arange(data.u.size), known))
-        asked, test = rest[:ASKED], rest[ASKED:]
-        old = threshold_of(data.u[known], data.error[known], alpha)
+        first_labels = rng.permutation(np.flatnonzero(~np.isin(data.topic, sorted(after))))[:OLD]
+        rest = rng.permutation(np.setdiff1d(np.arange(data.u.size), first_labels))
+        traffic, test = rest[:ASKED], rest[ASKED:]
+        old = threshold_of(data.u[first_labels], data.error[first_labels], alpha)
         if old == -np.inf:
             continue
-        pool = pool_of(data.u[asked], data.error[asked], old, rate, rng)
+        pool = pool_of(data.u[traffic], data.error[traffic], old, rate, rng)
         sample, _ = thinned(pool)
         thresholds = {"old": old}
         for system, items in (("refit, thinned", sample), ("refit, all decisions", list(pool.items))):
             thresholds[system] = threshold_of(*arrays(items), alpha)
             sizes[system].append(len(items))
         for system, threshold in thresholds.items():
-            taken = accepts(data.u[test], threshold)
-            rows[system].append((test.size, int(taken.sum()), int(data.error[test][taken].sum())))
+            accepted = accepts(data.u[test], threshold)
+            rows[system].append((test.size, int(accepted.sum()), int(data.error[test][accepted].sum())))
     for system, counts in rows.items():
         n, k, e = np.array(counts).sum(axis=0)
         broken = np.mean([wrong > alpha * given for _, given, wrong in counts])

@@ -1,4 +1,4 @@
-"""How often the loop of docs/loop.md breaks its promise, over many seeds, and what breaks it.
+"""Share of seeds for which the loop of docs/loop.md breaks its promise, and controls that must break it.
 
 `make demo-serve` leaves the questions that its gateway observed, scored. For each seed: a random part of them is the
 traffic, `calibrate sample` draws what to label, people label it, and `calibrate fit` chooses a threshold. The error
@@ -37,7 +37,7 @@ CASES = ("certified", "empirical", SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one seed came to.
+    """Result of one seed.
 
     Attributes:
         error: Error rate among the answers given to all questions, by case; 0 where nothing is given.
@@ -59,8 +59,8 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         seeds: Each chooses its traffic, and what to label of it.
         sizes: Labels, reach and alpha.
     """
-    known, rule = {one.question: one.references for one in questions}, make_rule("token_f1")
-    asked = [record.model_copy(update={"references": known[record.question]}) for record in file.records]
+    references, rule = {question.question: question.references for question in questions}, make_rule("token_f1")
+    asked = [record.model_copy(update={"references": references[record.question]}) for record in file.records]
     everything = label_records(asked, rule)
     u = np.array([record.scores[loop.ESTIMATOR].value for record in everything], dtype=float)
     wrong = np.array([not record.correct for record in everything])
@@ -68,13 +68,13 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
     truth = {record.id: record for record in everything}
 
     def fitted(drawn: RecordFile, labelled: Iterable[Record], kind: str) -> float | None:
-        """The threshold, below every score where there is none; None where the labels are refused."""
+        """The threshold (below every score if the fit is infeasible); None if the labels are refused."""
         file = RecordFile(drawn.path, drawn.header, tuple(labelled))
         try:
-            found = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
+            threshold = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
         except UsageError:
             return None
-        return -np.inf if found is None else found
+        return -np.inf if threshold is None else threshold
 
     rows = []
     for seed in seeds:
@@ -92,7 +92,7 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
             fitted(drawn, labelled, "empirical"),
             fitted(drawn, skipping, "certified"),
         ]
-        given = {
+        acceptance_by_case = {
             case: accepts(u, -np.inf if threshold is None else threshold)
             for case, threshold in zip(CASES, thresholds, strict=True)
         }
@@ -104,8 +104,11 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         refused = fitted(drawn, certain, "certified") is None
         rows.append(
             Found(
-                {case: float(wrong[taken].mean()) if taken.any() else 0.0 for case, taken in given.items()},
-                {case: float(taken.mean()) for case, taken in given.items()},
+                {
+                    case: float(wrong[accepted].mean()) if accepted.any() else 0.0
+                    for case, accepted in acceptance_by_case.items()
+                },
+                {case: float(accepted.mean()) for case, accepted in acceptance_by_case.items()},
                 refused,
             )
         )
@@ -120,9 +123,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
     default = Path("demo-output") / "loop" / "scored.jsonl"
     parser.add_argument("--records", type=Path, default=default, help="what `make demo-serve` observed and scored")
-    given = parser.parse_args()
-    sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(given.records)
-    rows = over_seeds(file, questions, range(given.seeds), sizes)
+    options = parser.parse_args()
+    sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(options.records)
+    rows = over_seeds(file, questions, range(options.seeds), sizes)
     print(f"{len(file.records):,} questions, {sizes.labels} labels, reach {sizes.reach:g}, alpha {sizes.alpha:g}\n")
     print("| labels and rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")
     print("|---|---|---|---|---|")

@@ -1,6 +1,6 @@
 """MAPIE's precision control beside our certified rules, on the same inputs: `python -m benchmarks.mapie_compare`.
 
-MAPIE is needed here only, and lives in an environment of its own:
+MAPIE is needed here only, in a separate environment:
 
     python3 -m venv mapie-venv && mapie-venv/bin/pip install "mapie==1.6.*"
     python -m benchmarks.mapie_compare --mapie mapie-venv/bin/python
@@ -58,7 +58,7 @@ class Untied:
         self.gap = population.gap
 
     def scores(self, u: Array) -> Array:
-        """What a rule is given."""
+        """The scores for a rule."""
         return u
 
     def probability(self, scores: Array) -> Array:
@@ -83,7 +83,7 @@ class Tied:
         self.right = np.diff(right, prepend=0.0) * TIED
 
     def scores(self, u: Array) -> Array:
-        """What a rule is given."""
+        """The scores for a rule."""
         return np.asarray(self.ends[np.searchsorted(self.ends[:-1], u)])
 
     def probability(self, scores: Array) -> Array:
@@ -116,7 +116,7 @@ def worker(path: str) -> None:
     warnings.simplefilter("ignore")
     stored = np.load(path)
     right, p = stored["right"], stored["p"]
-    found = []
+    results = []
     for grid, size in GRIDS:
         runs = min(HEAVY, len(p)) if size * p.shape[1] >= 10**8 else len(p)
         for method in ("bonferroni_holm", "fixed_sequence"):
@@ -126,8 +126,8 @@ def worker(path: str) -> None:
                 least.append(None if best is None else float(best))
             first = controller(control, p[0], grid, size, method)
             seconds, peak = timed(lambda first=first: first.calibrate(p[0], right[0]), 3)  # type: ignore[misc]
-            found.append({"name": f"MAPIE {method}, {size:,} {grid}", "least": least, "s": seconds, "mb": peak})
-    print(json.dumps(found))
+            results.append({"name": f"MAPIE {method}, {size:,} {grid}", "least": least, "s": seconds, "mb": peak})
+    print(json.dumps(results))
 
 
 def controller(control: Any, proba: Array, grid: str, size: int, method: str) -> Any:
@@ -167,22 +167,23 @@ def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
     from guardrail.outcome import Feasible
 
     population = Binormal(ACCURACY, AUROC)
-    seen = kind(population)
+    observed = kind(population)
     drawn = [population.draw(np.random.default_rng([20260715, seed]), n) for seed in range(RUNS[n])]
-    drawn = [(seen.scores(u), error) for u, error in drawn]
+    drawn = [(observed.scores(u), error) for u, error in drawn]
     u, error = np.stack([each[0] for each in drawn]), np.stack([each[1] for each in drawn])
     ceiling = population.ceiling(ALPHA)
-    if isinstance(seen, Tied):
-        ceiling = max(0.0, *(population.acceptance(end) for end in seen.ends if population.scer(end) <= ALPHA))
-    values = f", {TIED} values" if isinstance(seen, Tied) else ""
+    if isinstance(observed, Tied):
+        ceiling = max(0.0, *(population.acceptance(end) for end in observed.ends if population.scer(end) <= ALPHA))
+    values = f", {TIED} values" if isinstance(observed, Tied) else ""
     print(f"\nn = {n:,}{values}, {RUNS[n]} seeds; an oracle accepts {ceiling:.1%}")
     print(f"{'':42}{'s':>9}{'MB':>8}{'accepted %':>12}{'se':>6}{'infeasible %':>14}{'violated %':>12}{'seeds':>7}")
 
     def show(name: str, thresholds: list[float | None], seconds: float, peak: float) -> None:
-        taken = np.array([0.0 if t is None else population.acceptance(t) for t in thresholds])
+        acceptance = np.array([0.0 if t is None else population.acceptance(t) for t in thresholds])
         bad = [t is not None and population.scer(t) > ALPHA for t in thresholds]
-        none, se = np.mean([t is None for t in thresholds]), taken.std(ddof=1) / np.sqrt(taken.size)
-        line = f"{100 * taken.mean():12.1f}{100 * se:6.1f}{100 * none:14.1f}{100 * np.mean(bad):12.1f}{taken.size:7}"
+        none, se = np.mean([t is None for t in thresholds]), acceptance.std(ddof=1) / np.sqrt(acceptance.size)
+        mean, bad_share = 100 * acceptance.mean(), 100 * np.mean(bad)
+        line = f"{mean:12.1f}{100 * se:6.1f}{100 * none:14.1f}{bad_share:12.1f}{acceptance.size:7}"
         print(f"{name:42}{seconds:9.4f}{peak:8.1f}{line}")
 
     for rule, options in OURS:
@@ -193,9 +194,9 @@ def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
         call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)  # noqa: E731, B023
         name = f"{rule}{' holm, 100' if options else ''} (first call {cold:.2f} s)"
         show(name, [o.threshold if isinstance(o, Feasible) else None for o in outcomes], *timed(call, 5))
-    for found in run_mapie(interpreter, seen.probability(u), error):
-        thresholds = [None if least is None else seen.threshold(least) for least in found["least"]]
-        show(found["name"], thresholds, found["s"], found["mb"])
+    for result in run_mapie(interpreter, observed.probability(u), error):
+        thresholds = [None if least is None else observed.threshold(least) for least in result["least"]]
+        show(result["name"], thresholds, result["s"], result["mb"])
 
 
 def main() -> None:
@@ -204,13 +205,13 @@ def main() -> None:
     parser.add_argument("--mapie", default=sys.executable, help="a Python interpreter that has MAPIE 1.6")
     parser.add_argument("--sizes", type=int, nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.worker)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker)
         return
-    for n in given.sizes:
+    for n in options.sizes:
         for kind in (Untied, Tied):
-            compare(n, given.mapie, kind)
+            compare(n, options.mapie, kind)
 
 
 if __name__ == "__main__":

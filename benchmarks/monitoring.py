@@ -1,4 +1,4 @@
-"""How fast monitors notice a real change, and how often they cry wolf: `python -m benchmarks.monitoring FOLDER`.
+"""Delay until monitors notice a real change, and their false alarms: `python -m benchmarks.monitoring FOLDER`.
 
 `python -m benchmarks.monitoring --speed` measures what they cost instead, on a private PostgreSQL.
 
@@ -62,7 +62,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What comes after the quiet time: other topics, or another model's answers. Neither: nothing changes."""
+    """The change after the quiet time: other topics, or another model's answers. Neither: nothing changes."""
 
     data: Data
     name: str
@@ -128,7 +128,7 @@ def stream_of(change: Change, seed: int) -> Stream:
     rng, data = np.random.default_rng(seed), change.data
     new = np.isin(data.topic, sorted(change.after))
     order = rng.permutation(np.flatnonzero(~new))
-    known, quiet, rest = np.split(order, [CALIBRATION, CALIBRATION + QUIET])
+    reference, quiet, rest = np.split(order, [CALIBRATION, CALIBRATION + QUIET])
     source = change.swap or data
     if change.swap is not None:
         used = data.ids[order[: CALIBRATION + QUIET]]
@@ -137,7 +137,7 @@ def stream_of(change: Change, seed: int) -> Stream:
         rest = rng.permutation(np.flatnonzero(new))
     rest = rest[:LONGEST]
     return Stream(
-        (data.u[known], data.error[known]),
+        (data.u[reference], data.error[reference]),
         np.concatenate([data.u[quiet], source.u[rest]]),
         np.concatenate([data.error[quiet], source.error[rest]]),
     )
@@ -164,14 +164,14 @@ def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tupl
     """One stream through a gate and a risk monitor; also questions, answers and wrong answers after the change."""
     stream, rng = stream_of(change, seed), np.random.default_rng([seed, 1])
     gate = fit(*stream.known, alpha=change.alpha, rule="acrc", diagnose="fast")
-    asked = stream.u.size - QUIET
+    questions = stream.u.size - QUIET
     if not isinstance(gate, Feasible):
-        return Run(False, None, 0), [], (asked, 0, 0)
+        return Run(False, None, 0), [], (questions, 0, 0)
     monitor = RiskMonitor(change.alpha, delta=DELTA, min_audit_rate=rate)
-    taken = accepts(stream.u, gate.threshold)
-    counts = (asked, int(taken[QUIET:].sum()), int(stream.error[QUIET:][taken[QUIET:]].sum()))
+    accepted = accepts(stream.u, gate.threshold)
+    counts = (questions, int(accepted[QUIET:].sum()), int(stream.error[QUIET:][accepted[QUIET:]].sum()))
     wealth = []
-    for at, (given, error) in enumerate(zip(taken.tolist(), stream.error.tolist(), strict=True), start=1):
+    for at, (given, error) in enumerate(zip(accepted.tolist(), stream.error.tolist(), strict=True), start=1):
         if given and rng.random() < rate:
             monitor.update(bool(error))
         wealth.append(monitor.state.log_wealth)
@@ -181,37 +181,37 @@ def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tupl
     return Run(False, None, monitor.state.n), wealth, counts
 
 
-def told(runs: Sequence[Run], change: Change) -> str:
+def delays_in_words(runs: Sequence[Run], change: Change) -> str:
     """Cells: alarms before the change, alarms after it, and the median delay of those found."""
     n = len(runs)
     early = sum(run.early for run in runs)
     delays = sorted(LONGEST * 10 if run.delay is None else run.delay for run in runs if not run.early)
-    found = sum(run.delay is not None for run in runs)
+    noticed = sum(run.delay is not None for run in runs)
     middle = delays[len(delays) // 2] if delays else LONGEST * 10
     shown = f"{middle}" if middle <= LONGEST else "-"
-    return f"{early} of {n} | {found} of {n} | {shown if change.any else '-'}"
+    return f"{early} of {n} | {noticed} of {n} | {shown if change.any else '-'}"
 
 
 def changes(folder: Path) -> list[Change]:
     """Nothing, and something, for every data set. Topics were grouped by their names, not by looking at scores."""
-    found = []
+    rows = []
     small = mmlu_pro(folder, "gpt-4o-mini-2024-07-18")
     for data, swap, alpha, one, single in (
         (mmbench(folder, "v1.6-34b"), mmbench(folder, "v1.5-7b"), 0.1, REASONING, "spatial_relationship"),
         (mmlu_pro(folder, "gpt-4.1"), small, 0.15, STEM, "law"),
     ):
         several = "reasoning, after perception" if one is REASONING else "science, after the rest"
-        found.append(Change(data, "none", alpha))
-        found.append(Change(data, several, alpha, frozenset(one)))
-        found.append(Change(data, f"only {single.replace('_', ' ')}", alpha, frozenset({single})))
-        found.append(Change(data, f"answers of {swap.name.rpartition(', ')[2]}", alpha, swap=swap))
-    return found
+        rows.append(Change(data, "none", alpha))
+        rows.append(Change(data, several, alpha, frozenset(one)))
+        rows.append(Change(data, f"only {single.replace('_', ' ')}", alpha, frozenset({single})))
+        rows.append(Change(data, f"answers of {swap.name.rpartition(', ')[2]}", alpha, swap=swap))
+    return rows
 
 
 def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, float]]:
     """Share of simulated unchanged streams that ever alarm, after a tenth of the steps and after all."""
     rng = np.random.default_rng(seed)
-    found = []
+    rows = []
     for name in ("risk, error rate exactly alpha = 0.1, all audited", "risk, one in ten audited", "drift"):
         bets = np.array(DRIFT_BETS if name == "drift" else RISK_BETS)
         capital = np.full((count, len(JUMPS), bets.size), 1 / (len(JUMPS) * bets.size))
@@ -230,8 +230,8 @@ def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, fl
             alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
             if step + 1 == steps // 10:
                 early = float(alarmed.mean())
-        found.append((name, early, float(alarmed.mean())))
-    return found
+        rows.append((name, early, float(alarmed.mean())))
+    return rows
 
 
 def draw(paths: dict[str, list[list[float]]], titles: dict[str, str], path: Path) -> None:
@@ -284,7 +284,7 @@ def speed(seconds: float) -> None:
         print(f"updates folded: {folded / (time.perf_counter() - start):,.0f}/s")
         rounds = [[_guarded(store, observed, seconds) for observed in (False, True)] for _ in range(ROUNDS)]
         plain, watched = np.median(rounds, axis=0)
-        ratio = np.median([one[1] / one[0] for one in rounds])
+        ratio = np.median([pair[1] / pair[0] for pair in rounds])
         print(
             f"guard with {THREADS} threads, a call takes {LATENCY * 1000:g} ms, median of {ROUNDS} rounds in turns: "
             f"{plain:,.0f} questions/s unwatched, {watched:,.0f} watched ({ratio:.0%})"
@@ -354,19 +354,21 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for change in changes(arguments.folder):
         start = f"| {change.data.name} | {change.name} |"
-        seen = [drift(change, seed) for seed in range(arguments.splits)]
-        print(f"{start} drift | | {told([run for run, _ in seen], change)} |", flush=True)
+        runs = [drift(change, seed) for seed in range(arguments.splits)]
+        print(f"{start} drift | | {delays_in_words([run for run, _ in runs], change)} |", flush=True)
         for rate in AUDITS:
             checked = [risk(change, seed, rate) for seed in range(arguments.splits)]
-            asked, given, wrong = np.sum([counts for _, _, counts in checked], axis=0)
-            after = f"{100 * given / asked:.0f} %, {100 * wrong / max(1, given):.1f} % (alpha {100 * change.alpha:g} %)"
-            cells = told([run for run, _, _ in checked], change)
+            questions, given, wrong = np.sum([counts for _, _, counts in checked], axis=0)
+            after = (
+                f"{100 * given / questions:.0f} %, {100 * wrong / max(1, given):.1f} % (alpha {100 * change.alpha:g} %)"
+            )
+            cells = delays_in_words([run for run, _, _ in checked], change)
             print(f"{start} risk, audits {100 * rate:g} % | {after} | {cells} |", flush=True)
             if rate == AUDITS[0] and change.swap is not None:
                 paths["risk"] = [wealth for _, wealth, _ in checked[:20]]
                 titles["risk"] = f"RiskMonitor, all answers audited: {change.data.name}"
         if change.swap is not None:
-            paths["drift"] = [wealth for _, wealth in seen[:20]]
+            paths["drift"] = [wealth for _, wealth in runs[:20]]
             titles["drift"] = f"DriftMonitor, no labels: {change.data.name}"
     print("\n| unchanged stream (simulated) | ever alarmed after 1,000 | ever alarmed after 10,000 |")
     print("|---|---|---|")

@@ -1,14 +1,14 @@
-"""What a guard costs beyond the calls themselves: ratios measured in one run.
+"""Costs of a guard beyond the calls themselves: ratios measured in one run.
 
     python -m benchmarks.overhead
 
-1. With chat models that take 5, 50 and 300 ms for a call (and one that takes none): one guarded call against the n + 1
+1. With chat models that take 5, 50 and 300 ms for a call (and an instant model): one guarded call against the n + 1
    bare calls it makes, side by side in both.
-2. Against a loopback endpoint with a fixed latency, in a process of its own: guarded requests at once against the raw
+2. Against a loopback endpoint with a fixed latency, in a separate process: guarded requests at once against the raw
    ``openai`` client asking for the same number of completions in the same number of HTTP requests.
 
 With ``--uqlm PYTHON`` also uqlm's black-box scoring with the same instant model, against the bare calls in its process.
-uqlm is needed here only, and lives in an environment of its own:
+uqlm is needed here only, in a separate environment:
 
     python3 -m venv uqlm-venv && uqlm-venv/bin/pip install --upgrade pip
     uqlm-venv/bin/pip install "uqlm==0.6.7" "transformers<5" "numpy<2" "pyarrow<22" "httpx>=0.27"
@@ -120,7 +120,7 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
         def bare() -> None:
             list(pool.map(model.invoke, [QUESTION] * (N + 1)))
 
-        found = {
+        ratios = {
             "invoke": in_turn(bare, lambda: guard.invoke(QUESTION), repeats),
             "ainvoke": in_turn(
                 lambda: loop.run_until_complete(bare_calls(model)),
@@ -129,7 +129,7 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
             ),
         }
     loop.close()
-    return found
+    return ratios
 
 
 class Warm(Instant):
@@ -169,22 +169,22 @@ def worker(repeats: int) -> None:
 
 
 def peer(interpreter: str, repeats: int) -> None:
-    """The same for uqlm, in a process of its own."""
+    """Print the same figures of uqlm, measured in a separate process."""
     command = [interpreter, __file__, "--worker", "--repeats", str(repeats)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         reason = (ran.stderr.splitlines() or ["no message"])[-1]
         raise SystemExit(f"{reason}\nuqlm did not run under {interpreter}. How to install it:\n{__doc__}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    figures = json.loads(ran.stdout.splitlines()[-1])
     print(f"uqlm BlackBoxUQ.generate_and_score (exact_match), n = {N}, against {N + 1} bare calls in its process")
-    without = f"without its {found['pauses']} pauses of {found['paused']:.2f} s in all"
+    without = f"without its {figures['pauses']} pauses of {figures['paused']:.2f} s in all"
     for name, key in (("as shipped", "shipped"), (without, "unpaused")):
-        theirs, ours, ratio = found[key]
+        theirs, ours, ratio = figures[key]
         print(f"  {name}: bare {theirs * 1e3:6.2f} ms, uqlm {ours * 1e3:6.2f} ms: ratio {ratio:.2f}")
 
 
 def serve(latency: float, address: Any, stop: Any) -> None:
-    """The endpoint, in a process of its own."""
+    """Serve the endpoint; runs in a separate process."""
     from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
     with serving(Endpoint({QUESTION: ANSWERS}, latency=latency, keep_requests=False)) as endpoint:

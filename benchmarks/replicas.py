@@ -48,7 +48,7 @@ PATIENCE = 120.0
 
 @dataclass
 class Report:
-    """What happened.
+    """Counts of one run.
 
     Attributes:
         accepted: Answers given.
@@ -80,12 +80,12 @@ def guard(url: str, number: int, folder: Path) -> None:
 
     switch = monitors.switch(names="quiet", every=1.0)
     guarded = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off", on_verdict=watch, switch=switch)
-    with (folder / f"guard-{number}-{os.getpid()}").open("w") as given:
+    with (folder / f"guard-{number}-{os.getpid()}").open("w") as log:
         while not (folder / "stop").exists():
             score[0] = float(random.getrandbits(52))
             accepted = guarded.assess(QUESTION).accepted
-            given.write(f"{int(score[0])} {'given' if accepted else 'held'}\n")
-            given.flush()
+            log.write(f"{int(score[0])} {'given' if accepted else 'held'}\n")
+            log.flush()
             time.sleep(0.25)
 
 
@@ -120,9 +120,9 @@ class Replicas:
 
     def wait_for_all(self) -> float:
         """Seconds until every guard has given another answer and every page answers."""
-        start, before = time.monotonic(), [self.given(one) for one in self.guards]
+        start, before = time.monotonic(), [self.given(guard) for guard in self.guards]
         waiting: list[Callable[[], bool]] = [
-            *(lambda one=one, n=n: self.given(one) > n for one, n in zip(self.guards, before, strict=True)),
+            *(lambda one=guard, n=n: self.given(one) > n for guard, n in zip(self.guards, before, strict=True)),
             *(lambda url=url: _serves(url) for _, url in self.pages),
         ]
         while waiting := [done for done in waiting if not done()]:
@@ -147,12 +147,12 @@ class Replicas:
         (self.folder / "stop").touch()
         for page, _ in self.pages:
             page.send_signal(signal.SIGINT)
-        for one in (*self.guards, *(page for page, _ in self.pages)):
+        for process in (*self.guards, *(page for page, _ in self.pages)):
             try:
-                one.communicate(timeout=PATIENCE)
+                process.communicate(timeout=PATIENCE)
             except subprocess.TimeoutExpired:
-                one.kill()
-                one.communicate()
+                process.kill()
+                process.communicate()
 
 
 def _serves(url: str) -> bool:
@@ -225,12 +225,12 @@ def run(
         with ReviewStore(url) as store:
             Monitors(store).fold()
             with store.database.read() as connection:
-                found = Counter(int(step.value) for step in connection.execute(steps_of("drift")))
+                counted = Counter(int(step.value) for step in connection.execute(steps_of("drift")))
     given = {int(score) for score, what in lines if what == "given"}
     report.accepted, report.held = len(given), sum(what == "held" for _, what in lines)
-    report.unwatched = len(given - found.keys())
-    report.doubled = sum(count > 1 for count in found.values())
-    report.folded = sum(found.values())
+    report.unwatched = len(given - counted.keys())
+    report.doubled = sum(count > 1 for count in counted.values())
+    report.folded = sum(counted.values())
     return report
 
 

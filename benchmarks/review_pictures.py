@@ -67,13 +67,13 @@ def a_call() -> Content:
     ours, other = transfer("DE89 3704 0044 0532 0130 00"), transfer("DE75 5121 0800 1245 1261 99")
     calls = ((ours, 0.6), (other, 0.3), (ToolCall(name="balance", arguments={}), 0.1))
     contacts = {"name": "contacts", "arguments": {"name": "Anna"}}
-    found = {"old": other.arguments["to"], "new": ours.arguments["to"]}
+    payees = {"old": other.arguments["to"], "new": ours.arguments["to"]}
     return Content(
         question=question,
         messages=(
             {"role": "human", "content": question},
             {"role": "ai", "content": "", "tool_calls": [contacts]},
-            {"role": "tool", "content": json.dumps(found)},
+            {"role": "tool", "content": json.dumps(payees)},
         ),
         kind="tool_call",
         candidate=Candidate(tool_calls=(ours,)),
@@ -121,16 +121,16 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
             for key in keys:
                 page.keyboard.press(key)
             page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-            taken: bytes = page.screenshot(full_page=True)
+            screenshot: bytes = page.screenshot(full_page=True)
             page.context.close()
-    return taken
+    return screenshot
 
 
 def monitors_picture(browser: Any) -> bytes:
     """A drift monitor whose questions change after 260, and a risk monitor whose guarantee holds."""
     rng, clock = np.random.default_rng(1), [1_780_000_000.0]
-    known = tuple(rng.normal(size=1_000).tolist())
-    calibration = CalibrationScores(uncertainty=known, error=(0,) * len(known))
+    reference = tuple(rng.normal(size=1_000).tolist())
+    calibration = CalibrationScores(uncertainty=reference, error=(0,) * len(reference))
     artifact = make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
     with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
         drift = Monitors(store).drift("support desk: drift", artifact)
@@ -143,16 +143,16 @@ def monitors_picture(browser: Any) -> bytes:
         with served(store) as address:
             page = sign_in(browser, address, "eve", "light")
             page.goto(f"{address}/monitor")
-            taken: bytes = page.screenshot(full_page=True)
+            screenshot: bytes = page.screenshot(full_page=True)
             page.context.close()
-    return taken
+    return screenshot
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.review_pictures", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     playwright = require("playwright.sync_api", extra="dev")
     with playwright.sync_playwright() as started:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -160,9 +160,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         light = picture(browser, an_answer(), "ann", "light", "", 4000)
         dark = picture(browser, a_call(), "eve", "dark", "e", 2400, expires_in=7000)
         watched = monitors_picture(browser)
-        for name, taken in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
-            target = given.out / f"{name}.png"
-            target.write_bytes(taken)
+        for name, image in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
+            target = options.out / f"{name}.png"
+            target.write_bytes(image)
             print(f"wrote {target}")
         browser.close()
 

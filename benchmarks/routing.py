@@ -91,7 +91,7 @@ def mmlu_pro(folder: Path, small: str, large: str, column: str = "logit_confiden
 def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
     """One alpha and one kind of rule, for the three systems."""
     single = {"lec_joint": "lec", "certified": "certified"}[rule]
-    found: dict[str, list[tuple[float, float, float]]] = {system: [] for system in SYSTEMS}
+    results: dict[str, list[tuple[float, float, float]]] = {system: [] for system in SYSTEMS}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(pair.error))
         fitted, test = order[:CALIBRATION], order[CALIBRATION:]
@@ -103,7 +103,7 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
             pairs[system] = [-np.inf, -np.inf]
             pairs[system][stage] = alone.threshold if isinstance(alone, Feasible) else -np.inf
         for system, thresholds in pairs.items():
-            found[system].append(_tested(pair, test, thresholds, system))
+            results[system].append(_tested(pair, test, thresholds, system))
     return [
         Line(
             pair.name,
@@ -115,7 +115,7 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
             float(np.mean([wrong > alpha * share for share, wrong, _ in rows])),
             float(np.mean([calls for share, _, calls in rows if share] or [0.0])),
         )
-        for system, rows in found.items()
+        for system, rows in results.items()
     ]
 
 

@@ -66,7 +66,7 @@ def ours(model: Any, ids: list[int], setup: Setup, *, primary: bool = False) -> 
 def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list[list[int]]:
     """Samples by ``generate``, ``at_once`` in each call."""
     tokens = torch.tensor([ids])
-    found: list[list[int]] = []
+    lengths: list[list[int]] = []
     for _ in range(setup.n // at_once):
         output = model.generate(
             tokens,
@@ -80,8 +80,8 @@ def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list
             num_return_sequences=at_once,
             pad_token_id=0,
         )
-        found += output[:, len(ids) :].tolist()
-    return found
+        lengths += output[:, len(ids) :].tolist()
+    return lengths
 
 
 def read_options(model: Any, ids: list[int]) -> list[float]:
@@ -92,12 +92,12 @@ def read_options(model: Any, ids: list[int]) -> list[float]:
 
 def option_forwards(model: Any, ids: list[int]) -> list[float]:
     """The same by one forward pass for each option."""
-    found: list[float] = []
+    seconds: list[float] = []
     for option in (1, 2, 3, 4):
         with torch.inference_mode():
             logits = model(torch.tensor([[*ids, option]]), use_cache=False).logits
-            found.append(float(torch.log_softmax(logits[0, -2].float(), dim=-1)[option]))
-    return found
+            seconds.append(float(torch.log_softmax(logits[0, -2].float(), dim=-1)[option]))
+    return seconds
 
 
 def measure(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -122,7 +122,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
     """Measure, print the table, and return the ratios."""
     model = model_47m()
     ids = torch.randint(10, 32000, (setup.prompt,)).tolist()
-    one, many, one_pass, four = (
+    single, many, one_pass, four = (
         "ten generate calls",
         "num_return_sequences",
         "options: one forward",
@@ -131,7 +131,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
     own, with_primary = "ours", "ours + greedy primary"
     seconds = measure(
         {
-            one: lambda: generated(model, ids, setup, at_once=1),
+            single: lambda: generated(model, ids, setup, at_once=1),
             many: lambda: generated(model, ids, setup, at_once=setup.n),
             own: lambda: ours(model, ids, setup),
             with_primary: lambda: ours(model, ids, setup, primary=True),
@@ -140,7 +140,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
         },
         rounds,
     )
-    reference = {one: own, many: own, with_primary: own, four: one_pass}
+    reference = {single: own, many: own, with_primary: own, four: one_pass}
     ratios = {name: ratio(seconds[name], seconds[fast]) for name, fast in reference.items()}
     weights = sum(parameter.numel() for parameter in model.parameters())
     print(f"{weights / 1e6:.0f}M random Llama, float32, {torch.get_num_threads()} threads, {rounds} rounds: {setup}")

@@ -43,7 +43,7 @@ _WORDS = b" ".join(b"lorem ipsum dolor sit amet consectetur adipiscing elit sed 
 
 
 def _header(n: int) -> bytes:
-    made = [make(name) for name in KEYS]
+    estimators = [make(name) for name in KEYS]
     header = RecordHeader(
         created="2026-01-01T00:00:00+00:00",
         model=ModelIdentity(provider="made-up", model="made-up"),
@@ -53,7 +53,7 @@ def _header(n: int) -> bytes:
         questions_sha256="0" * 64,
         n_questions=n,
         correctness=Exact().spec,
-        estimators={one.name: one.spec for one in made},
+        estimators={estimator.name: estimator.spec for estimator in estimators},
     )
     return json.dumps({"header": header.model_dump(mode="json")}).encode() + b"\n"
 
@@ -142,12 +142,12 @@ def _run(*arguments: str | Path) -> tuple[float, float]:
         env={**os.environ, "COLUMNS": "120"},
     )
     assert child.stdout is not None
-    said = child.stdout.read()
+    output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - begun
-    if child.returncode not in (0, 1) or b"Traceback" in said or b"Error:" in said:  # 1: the promise is refuted
-        raise RuntimeError(f"calibrate {arguments[0]} failed with {child.returncode}:\n{said.decode()[-3_000:]}")
+    if child.returncode not in (0, 1) or b"Traceback" in output or b"Error:" in output:  # 1: the promise is refuted
+        raise RuntimeError(f"calibrate {arguments[0]} failed with {child.returncode}:\n{output.decode()[-3_000:]}")
     scale = 1024 * 1024 if sys.platform == "darwin" else 1024
     return seconds, usage.ru_maxrss / scale
 
@@ -172,17 +172,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=None, help="names of rows to run; default: all")
-    given = parser.parse_args(arguments)
-    with _folder(given.folder, given.keep) as folder:
+    options = parser.parse_args(arguments)
+    with _folder(options.folder, options.keep) as folder:
         log, fresh, artifact = folder / "records.jsonl", folder / "fresh.jsonl", folder / "artifact.json"
         for seed, path in enumerate((log, fresh), start=1):
             if not path.is_file():
-                write_log(path, given.records, seed=seed, workers=given.workers)
+                write_log(path, options.records, seed=seed, workers=options.workers)
         key = ("--estimator", KEYS[0])
         fit = ("fit", log, "--alpha", "0.1", *key, "--out", artifact)
         audit = ("audit", "--records", fresh, "--artifact", artifact)
         rules = [part for rule in ("acrc", "certified", "empirical") for part in ("--rule", rule)]
-        splits = ("--splits", str(given.splits))
+        splits = ("--splits", str(options.splits))
         rows: dict[str, tuple[str | Path, ...]] = {
             "fit, the first time": fit,
             "fit": fit,
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "--out",
                 folder / "few.json",
             ),
-            f"evaluate, {given.splits} splits, 3 rules": ("evaluate", log, "--alpha", "0.1", *key, *rules, *splits),
+            f"evaluate, {options.splits} splits, 3 rules": ("evaluate", log, "--alpha", "0.1", *key, *rules, *splits),
             "audit, the first time": audit,
             "audit": audit,
             "report, without splits": (
@@ -211,9 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 folder / "r.html",
             ),
         }
-        print(f"| {given.records:,} records | s | MiB |\n|---|---|---|")
+        print(f"| {options.records:,} records | s | MiB |\n|---|---|---|")
         for name, command in rows.items():
-            if given.only is not None and name not in given.only:
+            if options.only is not None and name not in options.only:
                 continue
             print(f"{name} ...", end="\r", file=sys.stderr, flush=True)
             try:

@@ -1,4 +1,4 @@
-"""How long `calibrate score` takes, what it asks, and that its memory does not grow with the records.
+"""Time of `calibrate score`, the calls it makes, and its memory, which must not grow with the records.
 
     python -m benchmarks.scoring
 
@@ -102,18 +102,20 @@ class _Counting:
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         _Counting.asked += len(pairs)
-        found: list[bool | None] = self._inner.equivalent(question, pairs)
-        return found
+        verdicts: list[bool | None] = self._inner.equivalent(question, pairs)
+        return verdicts
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         _Counting.asked += len(pairs)
-        found: list[float | None] = self._inner.similarity(question, pairs)
-        return found
+        values: list[float | None] = self._inner.similarity(question, pairs)
+        return values
 
 
 def _counted(estimator: Estimator) -> Estimator:
     roles: dict[str, Any] = {role: getattr(estimator, role) for role in ("judge", "similarity")}
-    counting: dict[str, Any] = {role: _Counting(one) for role, one in roles.items() if one is not None}
+    counting: dict[str, Any] = {
+        role: _Counting(role_object) for role, role_object in roles.items() if role_object is not None
+    }
     return replace(estimator, **counting)
 
 
@@ -214,13 +216,13 @@ def main() -> int:
     missed = False
     for n in arguments.sizes:
         command = [sys.executable, "-m", "benchmarks.scoring", "--child", str(n)]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         print(
-            f"{n:7}  {found['estimators']:10}  {found['seconds']:7.2f}  {found['worked']:5.1f}  "
-            f"{n / found['seconds']:9.0f}  {found['pairs']:12}  {found['peak']:8.0f}  {found['over']:14.1f}",
+            f"{n:7}  {figures['estimators']:10}  {figures['seconds']:7.2f}  {figures['worked']:5.1f}  "
+            f"{n / figures['seconds']:9.0f}  {figures['pairs']:12}  {figures['peak']:8.0f}  {figures['over']:14.1f}",
             flush=True,
         )
-        missed |= n == GOAL_SIZE and found["worked"] > GOAL_SECONDS
+        missed |= n == GOAL_SIZE and figures["worked"] > GOAL_SECONDS
     print(f"Goal: {GOAL_SIZE} records in {GOAL_SECONDS:.0f} CPU seconds: {'missed' if missed else 'kept'}.")
     return int(missed)
 

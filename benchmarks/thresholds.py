@@ -22,7 +22,7 @@ SIZES = (1_000, 20_000, 100_000, 1_000_000)
 
 @dataclass(frozen=True)
 class Budget:
-    """What a rule may cost at one size."""
+    """Allowed costs of a rule at one size."""
 
     cold: float | None
     """Seconds of the first fit."""
@@ -60,7 +60,7 @@ def population(n: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64
 
 def measure(n: int) -> bool:
     """Print one table; whether every budget was kept."""
-    (u, e), kept = population(n, 0), True
+    (u, e), within = population(n, 0), True
     sorting = seconds(lambda: np.argsort(u))
     print(f"\nn = {n:,}: np.argsort {sorting * 1e3:.2f} ms")
     print(f"{'rule':24}{'cold s':>10}{'warm s':>10}{'x argsort':>11}  budget")
@@ -69,21 +69,21 @@ def measure(n: int) -> bool:
         warm = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule, diagnose="fast"))  # type: ignore[misc]
         budget = BUDGETS.get((rule, n), Budget(None, None))
         fine = (budget.cold is None or cold <= budget.cold) and (budget.warm is None or warm <= budget.warm * sorting)
-        kept &= fine
+        within &= fine
         limit = [f"cold <= {budget.cold:g} s"] if budget.cold else []
         limit += [f"warm <= {budget.warm:g} x"] if budget.warm else []
         note = f"{', '.join(limit)}: {'kept' if fine else 'EXCEEDED'}" if limit else ""
         print(f"{rule:24}{cold:10.3f}{warm:10.4f}{warm / sorting:11.1f}  {note}")
-    return kept
+    return within
 
 
 def protocol() -> bool:
     """Time the evaluation protocol: 100 splits, all rules, a pool of 4,000; at most 20 s."""
     u, e = population(4_000, 1)
     specs: list[RuleSpec] = list(rules())
-    taken = seconds(lambda: evaluate(u, e, rules=specs, alphas=[0.1], n_calibration=1_000), 1)
-    print(f"\nevaluate, 100 splits, {len(specs)} rules, pool of 4,000: {taken:.2f} s  budget <= 20 s")
-    return taken <= 20
+    seconds_taken = seconds(lambda: evaluate(u, e, rules=specs, alphas=[0.1], n_calibration=1_000), 1)
+    print(f"\nevaluate, 100 splits, {len(specs)} rules, pool of 4,000: {seconds_taken:.2f} s  budget <= 20 s")
+    return seconds_taken <= 20
 
 
 def main() -> int:
@@ -91,9 +91,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.thresholds", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of calibration items")
     arguments = parser.parse_args()
-    kept = [measure(n) for n in arguments.sizes]
-    kept.append(protocol())
-    return 0 if all(kept) else 1
+    rows = [measure(n) for n in arguments.sizes]
+    rows.append(protocol())
+    return 0 if all(rows) else 1
 
 
 if __name__ == "__main__":

@@ -46,20 +46,20 @@ class Question:
 
 def read(path: Path) -> list[Question]:
     """The questions of the file."""
-    found = []
+    questions = []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        seen: dict[str, str] = {}
-        primary = None if row["primary"] is None else _sample(row["primary"], seen)
-        samples = tuple(_sample(one, seen) for one in row["samples"])
+        spellings: dict[str, str] = {}
+        primary = None if row["primary"] is None else _sample(row["primary"], spellings)
+        samples = tuple(_sample(row_sample, spellings) for row_sample in row["samples"])
         drawn = SampleSet(question=row["question"], primary=primary, samples=samples)
-        found.append(Question(drawn, seen, int(not row["correct"]), row["group"]))
-    return found
+        questions.append(Question(drawn, spellings, int(not row["correct"]), row["group"]))
+    return questions
 
 
-def _sample(row: dict[str, Any], seen: dict[str, str]) -> Sample:
+def _sample(row: dict[str, Any], spellings: dict[str, str]) -> Sample:
     calls = tuple(ToolCall.model_validate(call) for call in row["tool_calls"])
-    seen[canonical_calls(calls)] = str(row["observation"])
+    spellings[canonical_calls(calls)] = str(row["observation"])
     return Sample(text="", tool_calls=calls)
 
 
@@ -85,8 +85,8 @@ def made(name: str, judge: str, question: Question) -> Estimator:
 
 def scores(questions: Sequence[Question], estimator: str, judge: str) -> NDArray[np.float64]:
     """One score a question, NaN where it could not be measured."""
-    found = [measure(q.drawn, made(estimator, judge, q), PLAN).value for q in questions]
-    return np.array([np.nan if value is None else value for value in found])
+    values = [measure(q.drawn, made(estimator, judge, q), PLAN).value for q in questions]
+    return np.array([np.nan if value is None else value for value in values])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +119,23 @@ def simulate(
     for _ in range(splits):
         order = rng.permutation(u.size)
         fitting, acting = order[: u.size // 2], order[u.size // 2 :]
-        known = fitting[np.isfinite(u[fitting])]
-        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
-        taken = accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
+        measured = fitting[np.isfinite(u[fitting])]
+        outcome = fit(u[measured], wrong[measured], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
+        accepted = (
+            accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
+        )
         feasible += isinstance(outcome, Feasible)
-        acceptance.append(float(taken.mean()))
-        if taken.any():
-            errors.append(float(wrong[acting][taken].mean()))
+        acceptance.append(float(accepted.mean()))
+        if accepted.any():
+            errors.append(float(wrong[acting][accepted].mean()))
     above = sum(error > alpha for error in errors) / splits
     return Line(feasible / splits, spread(acceptance), spread(errors) if errors else None, above)
 
 
 def ranked(u: NDArray[np.float64], wrong: NDArray[np.int64]) -> tuple[float, float, float]:
     """AUROC for errors among the measured, with a 95 % bootstrap interval over questions."""
-    known = np.isfinite(u)
-    u, wrong = u[known], wrong[known]
+    measured = np.isfinite(u)
+    u, wrong = u[measured], wrong[measured]
     rng = np.random.default_rng(1)
     resampled = []
     for _ in range(1000):
@@ -163,15 +165,15 @@ def main() -> None:
     questions = read(args.file)
     wrong = np.array([question.wrong for question in questions])
     compared = tuple(judges(questions[0]))
-    wanted = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
-    table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in wanted}
+    compared_scores = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
+    table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in compared_scores}
     print(f"{len(questions)} questions, {wrong.mean():.1%} wrong\n".replace("%", " %"))
     print("| estimator | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
     for (estimator, judge), u in table.items():
-        found = ranked(u, wrong)
+        area = ranked(u, wrong)
         known = np.isfinite(u)
         print(
-            f"| `{estimator}` | {judge} | {found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f}) | {known.mean():.1%} | "
+            f"| `{estimator}` | {judge} | {area[0]:.3f} ({area[1]:.3f} to {area[2]:.3f}) | {known.mean():.1%} | "
             f"{np.mean(u[known] <= 1e-9):.1%} |".replace("%", " %")
         )
     print(f"\n{args.splits} random halves; in brackets the middle 95 % of them\n")
@@ -182,9 +184,9 @@ def main() -> None:
         for rule, delta in RULES:
             for name, judge in shown:
                 line = simulate(table[name, judge], wrong, rule, delta, alpha, args.splits)
-                what = judge if name != GRADED else f"{judge}, graded"
+                label = judge if name != GRADED else f"{judge}, graded"
                 print(
-                    f"| {alpha:g} | `{rule}` | {what} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
+                    f"| {alpha:g} | `{rule}` | {label} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
                     f"{percent(line.error)} | {100 * line.above:.0f} % |"
                 )
     print("\n| hardness | questions | wrong | " + " | ".join(f"accepted, wrong at {a:g}" for a in ALPHAS) + " |")
@@ -196,9 +198,9 @@ def main() -> None:
         own = np.array([question.level == level for question in questions])
         cells = []
         for limit in limits:
-            taken = own & accepts(u, limit.threshold) if isinstance(limit, Feasible) else np.zeros(u.size, bool)
-            error = f"{wrong[taken].mean():.1%}" if taken.any() else "-"
-            cells.append(f"{taken.sum() / own.sum():.1%}, {error}")
+            accepted = own & accepts(u, limit.threshold) if isinstance(limit, Feasible) else np.zeros(u.size, bool)
+            error = f"{wrong[accepted].mean():.1%}" if accepted.any() else "-"
+            cells.append(f"{accepted.sum() / own.sum():.1%}, {error}")
         print(f"| {level} | {own.sum()} | {wrong[own].mean():.1%} | {' | '.join(cells)} |".replace("%", " %"))
 
 

@@ -50,14 +50,14 @@ def run(command: Sequence[object], title: str, log: Path) -> None:
     started = shown = time.monotonic()
     tail: list[str] = []
     with (
-        log.open("a", encoding="utf-8") as kept,
+        log.open("a", encoding="utf-8") as output,
         subprocess.Popen(
             [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            kept.write(line)
+            output.write(line)
             tail = [*tail[-15:], line]
             if time.monotonic() - shown >= SHOW_EVERY:
                 shown = time.monotonic()
@@ -71,8 +71,8 @@ def works(server: Path) -> bool:
     """Whether the file is a llama-server that starts."""
     if not server.is_file():
         return False
-    found = subprocess.run([server, "--version"], env=beside(server), capture_output=True, check=False)
-    return found.returncode == 0
+    version = subprocess.run([server, "--version"], env=beside(server), capture_output=True, check=False)
+    return version.returncode == 0
 
 
 def beside(server: Path) -> dict[str, str]:
@@ -132,10 +132,10 @@ def build(jobs: int) -> Path:
     return source / "build" / "bin" / "llama-server"
 
 
-def get_server(given: Path | None, jobs: int) -> None:
+def get_server(path: Path | None, jobs: int) -> None:
     """Install llama-server, the full peer."""
-    if given is not None:
-        take_over(given)
+    if path is not None:
+        take_over(path)
     elif not works(SERVER):
         take_over(build(jobs))
     say(f"llama-server: {SERVER.relative_to(ROOT)}")
@@ -152,21 +152,21 @@ def get_model() -> None:
 def get_serving() -> None:
     """Install what the degraded peer, ``transformers serve``, needs."""
     done = SERVING / ".done"
-    wanted = "\n".join(SERVING_NEEDS)
-    if not done.exists() or done.read_text("utf-8") != wanted:
+    needs = "\n".join(SERVING_NEEDS)
+    if not done.exists() or done.read_text("utf-8") != needs:
         shutil.rmtree(SERVING, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", SERVING, *SERVING_NEEDS]
         run(pip, "installing what transformers serve needs", PEERS / "build.log")
-        done.write_text(wanted, "utf-8")
+        done.write_text(needs, "utf-8")
     say(f"transformers serve: with {SERVING.relative_to(ROOT)} on its path")
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Get the real servers that tests/peers talks to, into .peers/.")
-    given = os.environ.get("LLAMA_SERVER")
+    path = os.environ.get("LLAMA_SERVER")
     parser.add_argument(
-        "--server", type=Path, default=Path(given) if given else None, help="an existing build of llama-server"
+        "--server", type=Path, default=Path(path) if path else None, help="an existing build of llama-server"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel compilers")
     chosen = parser.parse_args()

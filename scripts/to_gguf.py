@@ -131,12 +131,12 @@ def _vocabulary(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, 
 
 def _template(template: str) -> str:
     """The chat template with the space that the tokenizer itself would add."""
-    wanted = "{{ text(message.content) }}"
-    if template.count(wanted) != 1:
+    content = "{{ text(message.content) }}"
+    if template.count(content) != 1:
         raise ValueError(
-            f"the chat template does not write its text once as {wanted}, so no space can be added before it"
+            f"the chat template does not write its text once as {content}, so no space can be added before it"
         )
-    return SPACED + template.replace(wanted, "{{ spaced(text(message.content)) }}")
+    return SPACED + template.replace(content, "{{ spaced(text(message.content)) }}")
 
 
 def _tensors(path: Path, config: dict[str, Any]) -> Iterator[_Tensor]:

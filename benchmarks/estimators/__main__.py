@@ -88,35 +88,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for scores, to go on from")
     parser.add_argument("--fresh", action="store_true", help="score again and ignore the cache")
     parser.add_argument("--resamples", type=int, default=1_000, help="bootstrap resamples")
-    given = parser.parse_args(argv)
-    names = [name.strip() for name in given.files.split(",") if name.strip()] if given.files is not None else None
-    read = sources(given.data, names) if names != [] else []
+    options = parser.parse_args(argv)
+    names = [name.strip() for name in options.files.split(",") if name.strip()] if options.files is not None else None
+    read = sources(options.data, names) if names != [] else []
     console = require("rich.console", extra="calibrate").Console(stderr=True)
     found = []
-    for open_source in [*read, *((lambda path=path: recorded(path)) for path in given.records)]:
+    for open_source in [*read, *((lambda path=path: recorded(path)) for path in options.records)]:
         source = open_source()
         measured = measure_source(
-            source, given.cache, resamples=given.resamples, fresh=given.fresh, watch=partial(bar, console)
+            source, options.cache, resamples=options.resamples, fresh=options.fresh, watch=partial(bar, console)
         )
         found.append(measured)
-    page = Page(resamples=given.resamples, files=tuple(found))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(markdown(page, COMMAND), encoding="utf-8")
-    beside = given.out.with_suffix(".json")
+    page = Page(resamples=options.resamples, files=tuple(found))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(markdown(page, COMMAND), encoding="utf-8")
+    beside = options.out.with_suffix(".json")
     beside.write_text(page.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    console.print(f"wrote {given.out} and {beside}")
+    console.print(f"wrote {options.out} and {beside}")
 
 
 def _figures(source: Source, values: Sequence[float | None], draws: Draws) -> Figures | None:
     """Figures of the labelled records with a score; None where there is nothing to rank."""
     labelled = np.array([record.correct is not None for record in source.records])
     measured = np.array([value is not None for value in values])
-    kept = labelled & measured
-    error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[kept]
-    if kept.sum() < 2 or error.min() == error.max():
+    scored = labelled & measured
+    error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[scored]
+    if scored.sum() < 2 or error.min() == error.max():
         return None
-    score = np.array([np.nan if value is None else value for value in values], dtype=np.float64)[kept]
-    own = replace(draws, unit=draws.unit[kept])
+    score = np.array([np.nan if value is None else value for value in values], dtype=np.float64)[scored]
+    own = replace(draws, unit=draws.unit[scored])
     return measure_figures(score, error, own, n_unmeasured=int((labelled & ~measured).sum()))
 
 
@@ -133,21 +133,23 @@ def _against(source: Source, scores: Sequence[Scores], draws: Draws) -> dict[str
     base = source.baseline
     if base is None:
         return {}
-    found = {}
+    differences = {}
     for each in scores:
-        kept = np.array(
+        scored = np.array(
             [
                 record.correct is not None and ours is not None and theirs is not None
                 for record, ours, theirs in zip(source.records, each.values, base.values, strict=True)
             ]
         )
-        error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[kept]
+        error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[scored]
         ours, theirs = (
-            np.array([np.nan if value is None else value for value in values], dtype=np.float64)[kept]
+            np.array([np.nan if value is None else value for value in values], dtype=np.float64)[scored]
             for values in (each.values, base.values)
         )
-        found[each.label] = paired(ours, theirs, error, replace(draws, unit=draws.unit[kept]), alphas=())["auroc"]
-    return found
+        differences[each.label] = paired(ours, theirs, error, replace(draws, unit=draws.unit[scored]), alphas=())[
+            "auroc"
+        ]
+    return differences
 
 
 def _named(names: Sequence[str]) -> str:

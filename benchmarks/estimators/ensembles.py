@@ -36,7 +36,7 @@ class Comparison(Frozen):
     members: tuple[str, ...]
     """Offered to the fit."""
     weights: dict[str, float]
-    """Of the members that were kept."""
+    """Weights of the members that stayed in the ensemble."""
     n_train: int
     """Training questions."""
     n_rest: int
@@ -50,7 +50,7 @@ class Comparison(Frozen):
     difference: dict[str, Interval]
     """Ensemble minus single, paired bootstrap: "auroc", and acceptance by alpha."""
     mean_difference: float
-    """Of AUROC over further random cuts, each with a new fit and a new choice of the single member."""
+    """Mean difference of AUROC over further random cuts, each with a new fit and a new choice of the single member."""
     share_better: float
     """Share of those cuts in which the ensemble ranked better."""
 
@@ -92,10 +92,10 @@ def _compared(
         ours, theirs, wrong = _on(others, fit_ensemble(some, members, groups=groups, seed=seed), members)
         differences.append((auroc(ours, wrong) or 0.0) - (auroc(theirs, wrong) or 0.0))
     params = EnsembleParams.model_validate(fitted.spec.params)
-    kept = [name for name in members if name not in fitted.fit.dropped]
+    members_left = [name for name in members if name not in fitted.fit.dropped]
     return Comparison(
         members=tuple(members),
-        weights={name: member.weight for name, member in zip(kept, params.members, strict=True)},
+        weights={name: member.weight for name, member in zip(members_left, params.members, strict=True)},
         n_train=len(train),
         n_rest=len(rest),
         best_single=fitted.fit.best_single,
@@ -112,8 +112,8 @@ def _on(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Scores of the ensemble and of the best single member, and errors."""
     params = EnsembleParams.model_validate(fitted.spec.params)
-    kept = [name for name in members if name not in fitted.fit.dropped]
-    raw = np.array([[record.scores[name].value for name in kept] for record in records], dtype=np.float64)
+    members_left = [name for name in members if name not in fitted.fit.dropped]
+    raw = np.array([[record.scores[name].value for name in members_left] for record in records], dtype=np.float64)
     mean, scale, weight = (
         np.array([getattr(member, part) for member in params.members]) for part in ("mean", "scale", "weight")
     )

@@ -41,7 +41,7 @@ class Interval(Frozen):
 
 
 class Figures(Frozen):
-    """What one score is worth on one file."""
+    """Figures of one score on one file."""
 
     n: int
     """Items with a label and a measured score."""
@@ -106,8 +106,8 @@ def measure_figures(
         n_unmeasured: Items left out before.
         alphas: Targets.
     """
-    ones = np.ones((1, uncertainty.size))
-    area, risk = _ranking(uncertainty, error, ones)
+    weights = np.ones((1, uncertainty.size))
+    area, risk = _ranking(uncertainty, error, weights)
     areas, risks = ranking_resampled(uncertainty, error, draws)
     point, pooled = _acceptance(uncertainty, error, draws, alphas, None)
     spread, _ = _acceptance(uncertainty, error, draws, alphas, draws.times)
@@ -127,16 +127,16 @@ def paired(
     ours: Array, theirs: Array, error: NDArray[np.int64], draws: Draws, alphas: Sequence[float] = ALPHAS
 ) -> dict[str, Interval]:
     """Differences, ours minus theirs, on the same resamples: "auroc", and acceptance by alpha."""
-    ones = np.ones((1, ours.size))
-    point = float(_ranking(ours, error, ones)[0][0] - _ranking(theirs, error, ones)[0][0])
+    weights = np.ones((1, ours.size))
+    point = float(_ranking(ours, error, weights)[0][0] - _ranking(theirs, error, weights)[0][0])
     spread = ranking_resampled(ours, error, draws)[0] - ranking_resampled(theirs, error, draws)[0]
-    found = {"auroc": _interval(point, spread)}
+    figures = {"auroc": _interval(point, spread)}
     if alphas:
         both = [_acceptance(score, error, draws, alphas, None)[0].mean(axis=1) for score in (ours, theirs)]
         resampled = [_acceptance(score, error, draws, alphas, draws.times)[0] for score in (ours, theirs)]
         for i, alpha in enumerate(alphas):
-            found[f"{alpha:g}"] = _interval(float(both[0][i] - both[1][i]), resampled[0][i] - resampled[1][i])
-    return found
+            figures[f"{alpha:g}"] = _interval(float(both[0][i] - both[1][i]), resampled[0][i] - resampled[1][i])
+    return figures
 
 
 def ranking_resampled(uncertainty: Array, error: NDArray[np.int64], draws: Draws) -> tuple[Array, Array]:
@@ -251,6 +251,6 @@ def _halves(generator: np.random.Generator, rows: int, units: int) -> NDArray[np
 
 
 def _interval(value: float, spread: Array) -> Interval:
-    known = spread[~np.isnan(spread)]
-    low, high = np.quantile(known, [0.025, 0.975]) if known.size else (value, value)
+    finite = spread[~np.isnan(spread)]
+    low, high = np.quantile(finite, [0.025, 0.975]) if finite.size else (value, value)
     return Interval(value=value, low=float(low), high=float(high))

@@ -64,7 +64,7 @@ class Source:
 
 
 def sources(folder: Path, names: Sequence[str] | None = None) -> list[Callable[[], Source]]:
-    """What reads the named files (default: all), in the order of the table; a file is read when it is called.
+    """Readers of the named files (default: all), in the order of the table; calling a reader reads its file.
 
     Raises:
         UsageError: An unknown name, or a file that is missing.
@@ -172,7 +172,7 @@ def _cruxeval(path: Path, name: str) -> Source:
 def _nq(path: Path, name: str) -> Source:
     records = []
     for row in _rows(path):
-        texts = {system: (found["text"] or "").strip() for system, found in row["answers"].items()}
+        texts = {system: (answer["text"] or "").strip() for system, answer in row["answers"].items()}
         for system, text in texts.items():
             others = tuple(Sample(text=other) for key, other in texts.items() if key != system)
             drawn = SampleSet(question=row["question"], primary=Sample(text=text), samples=others)
@@ -292,8 +292,8 @@ def _vote(file: RecordFile, key: Callable[[str], object], name: str, published: 
 
 
 def _number(text: str) -> object:
-    found = parse_number(text)
-    return normalise(text) if found is None else found.value
+    number = parse_number(text)
+    return normalise(text) if number is None else number.value
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

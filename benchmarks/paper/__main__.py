@@ -40,22 +40,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pools", type=int, default=40, help="simulated pools of each population")
     parser.add_argument("--splits", type=int, default=100, help="random splits of each pool")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(argv)
-    recorded = recorded_pools(given.data)
-    simulated = simulated_pools(given.pools, seed=given.seed)
+    options = parser.parse_args(argv)
+    recorded = recorded_pools(options.data)
+    simulated = simulated_pools(options.pools, seed=options.seed)
     console = require("rich.console", extra="calibrate").Console(stderr=True)
-    settings = {"splits": given.splits, "seed": given.seed}
+    settings = {"splits": options.splits, "seed": options.seed}
     with bar(console, "simulated", "pools") as progress:
         on_simulated = tables(simulated, progress=progress, **settings)
     with bar(console, "recorded", "pools") as progress:
         on_recorded = tables(recorded, progress=progress, **settings)
     with bar(console, "figure", "pools") as progress:
         picture = risk_retention(curves(simulated, progress=progress, **settings))
-    (given.out / "images").mkdir(parents=True, exist_ok=True)
-    (given.out / _FIGURE).write_bytes(picture)
-    measured = Measured(on_simulated, on_recorded, given.pools, given.splits, given.seed)
-    (given.out / "paper.md").write_text(page(measured, _FIGURE), encoding="utf-8")
-    console.print(f"wrote {given.out / 'paper.md'} and {given.out / _FIGURE}")
+    (options.out / "images").mkdir(parents=True, exist_ok=True)
+    (options.out / _FIGURE).write_bytes(picture)
+    measured = Measured(on_simulated, on_recorded, options.pools, options.splits, options.seed)
+    (options.out / "paper.md").write_text(page(measured, _FIGURE), encoding="utf-8")
+    console.print(f"wrote {options.out / 'paper.md'} and {options.out / _FIGURE}")
 
 
 if __name__ == "__main__":

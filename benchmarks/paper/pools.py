@@ -1,4 +1,4 @@
-"""What the tables are made of: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
+"""Data behind the tables: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
     pools = []
     for model in models:
         columns = [f"{model}/{name}" for name in ("error", "logit_confidence", "stated_confidence")]
-        kept = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
-        error, logit, stated = (list(column) for column in zip(*kept, strict=True))
+        complete = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
+        error, logit, stated = (list(column) for column in zip(*complete, strict=True))
         scores = {"logit": [1.0 - c for c in logit], "stated": [1.0 - c for c in stated]}
         pools.append(_pool(dataset, model, [int(e) for e in error], scores))
     return pools

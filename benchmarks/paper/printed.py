@@ -14,7 +14,7 @@ LLAMA, QWEN = "LLaMA-3.1-8B", "Qwen2.5-7B"
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """One printed row; None where the table has no such column."""
+    """One printed row; None for columns that the table lacks."""
 
     dataset: str
     """CoQA or MedMCQA."""
@@ -35,12 +35,12 @@ class Printed:
     scer_sd: float | None = None
     """Standard deviation of SCER over splits."""
     auroc: float | None = None
-    """Of the uncertainty for errors."""
+    """AUROC of the uncertainty for errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the tables imply about one model on one data set."""
+    """Figures that the tables imply about one model on one data set."""
 
     dataset: str
     """CoQA or MedMCQA."""

@@ -77,12 +77,13 @@ def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, 
         elif isinstance(message, AIMessage) and message.text:
             said("agent", message.text)
     for item in bridge.enqueue(agent, config_of(thread)):
-        (value,) = [one.value for one in agent.get_state(config_of(thread)).interrupts if one.id == item.key]
+        interrupts = agent.get_state(config_of(thread)).interrupts
+        (value,) = [interrupt.value for interrupt in interrupts if interrupt.id == item.key]
         held(value, item.id)
         note("python -m examples.bank_agent review   then   resume")
 
 
-def review(folder: Path, given: argparse.Namespace) -> int:
+def review(folder: Path, options: argparse.Namespace) -> int:
     """Decide about the oldest waiting transfer."""
     with opened(folder) as (agent, bridge):
         lease = bridge.store.claim(REVIEWER)
@@ -91,9 +92,9 @@ def review(folder: Path, given: argparse.Namespace) -> int:
             return 0
         item = lease.item
         state = agent.get_state(config_of(str(item.content.metadata["thread_id"])))
-        held(next(one.value for one in state.interrupts if one.id == item.key), item.id)
+        held(next(interrupt.value for interrupt in state.interrupts if interrupt.id == item.key), item.id)
         try:
-            decision = decided(item, given)
+            decision = decided(item, options)
         except EOFError:
             note("The input ended before a decision; the transfer still waits.")
             decision = None
@@ -106,9 +107,9 @@ def review(folder: Path, given: argparse.Namespace) -> int:
     return 0
 
 
-def decided(item: Item, given: argparse.Namespace) -> Decision | None:
+def decided(item: Item, options: argparse.Namespace) -> Decision | None:
     """The decision from the command line or, without one, from the keyboard; None if it is not usable."""
-    action, amount, to, message = given.decision, given.amount, given.to, given.message
+    action, amount, to, message = options.decision, options.amount, options.to, options.message
     if action is None:
         action = CONSOLE.input("[bold]\\[a]pprove, \\[e]dit, \\[r]eject, re\\[s]pond?[/bold] ").strip().lower()
         action = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}.get(action, action)
@@ -166,14 +167,14 @@ def main(arguments: list[str] | None = None) -> int:
     reviewing.add_argument("--amount", type=int, help="edit: this many euros instead")
     reviewing.add_argument("--to", help="edit: this payee instead")
     reviewing.add_argument("--message", help="reject, respond: the message")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        given.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"--folder {str(given.folder)!r} cannot be a folder ({error.strerror}). Name another one.")
-    if given.command == "ask":
-        return ask(given.folder, given.thread, given.request)
-    return review(given.folder, given) if given.command == "review" else resume(given.folder, given.thread)
+        parser.error(f"--folder {str(options.folder)!r} cannot be a folder ({error.strerror}). Name another one.")
+    if options.command == "ask":
+        return ask(options.folder, options.thread, options.request)
+    return review(options.folder, options) if options.command == "review" else resume(options.folder, options.thread)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def recorded(n: int, seed: int = 0) -> list[Step]:
             payee = chance.choice(["dana.fox", "dana.fox", "carla.diaz"])  # some have another landlord now
             request = f"Send {euros} euros to my landlord."
         request += f" My reference: {reference(k)}."
-        meant = {"to": payee, "amount": euros, "memo": ""}
-        right = AIMessage("", tool_calls=[{"name": "transfer", "args": meant, "id": "c", "type": "tool_call"}])
+        arguments = {"to": payee, "amount": euros, "memo": ""}
+        right = AIMessage("", tool_calls=[{"name": "transfer", "args": arguments, "id": "c", "type": "tool_call"}])
         (step,) = steps_of([HumanMessage(request), right], group=str(k))
         steps.append(step.model_copy(update={"id": f"r{k}"}))
     return steps

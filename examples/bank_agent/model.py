@@ -60,8 +60,8 @@ class Teller(BaseChatModel):
     def _reply(self, messages: Sequence[BaseMessage], index: int) -> AIMessage:
         last, request = messages[-1], question_text(messages)
         if isinstance(last, ToolMessage):
-            said = str(last.text)
-            return AIMessage("All right, nothing was sent." if last.status == "error" else said.splitlines()[-1])
+            text = str(last.text)
+            return AIMessage("All right, nothing was sent." if last.status == "error" else text.splitlines()[-1])
         if re.search(r"balance|how much", request.lower()):
             return _call("balance", {})
         ways = readings(request)

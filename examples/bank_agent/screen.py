@@ -59,10 +59,10 @@ def held(value: Mapping[str, Any], ticket: str) -> None:
     """Print a transfer that waits for a person: the candidate, the evidence and the ticket."""
     verdict = value["verdict"]
     shares: dict[str, float] = {}
-    for one in value["alternatives"]:
-        calls = read_calls(one["text"])
-        words = "; ".join(transfer(call.arguments) for call in calls) if calls else one["text"]
-        shares[words] = shares.get(words, 0.0) + one["share"]
+    for alternative in value["alternatives"]:
+        calls = read_calls(alternative["text"])
+        words = "; ".join(transfer(call.arguments) for call in calls) if calls else alternative["text"]
+        shares[words] = shares.get(words, 0.0) + alternative["share"]
     table = Table(box=SIMPLE, show_header=False, pad_edge=False)
     for words, share in sorted(shares.items(), key=lambda pair: -pair[1]):
         table.add_row(f"{share:>4.0%}", Text("█" * round(30 * share), style="yellow"), Text(visible(words)))

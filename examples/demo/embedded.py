@@ -97,13 +97,13 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
 def certified_with(labels: int, share: float, records: Sequence[Record], estimator: str, draws: int = 30) -> float:
     """Share of all questions that so many labels certify, drawn at random within reach: mean of a few draws."""
     scored = arrays(records, estimator)
-    u, rng, taken = scored.uncertainty, np.random.default_rng(0), 0.0
+    u, rng, certified = scored.uncertainty, np.random.default_rng(0), 0.0
     within = np.flatnonzero(u <= cut_at(u, share))
     for _ in range(draws):
         drawn = rng.choice(within, labels, replace=False)
-        found = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
-        taken += float((u <= found.threshold).mean()) if isinstance(found, Feasible) else 0.0
-    return taken / draws
+        fitted = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
+        certified += float((u <= fitted.threshold).mean()) if isinstance(fitted, Feasible) else 0.0
+    return certified / draws
 
 
 def _calibrate(
@@ -179,11 +179,11 @@ def _row(record: Record, verdict: Verdict) -> list[str]:
 def _show_chain(guard: Guardrail, questions: Sequence[Question]) -> None:
     chain = guard.prompt | guard | StrOutputParser()
     texts = [guard.artifact.prompt.render(question.question, question.options) for question in questions[:4]]
-    asked = texts
+    shown = texts
     if guard.artifact.plan.options is None:
-        asked = [*texts, "Who are you, and what is the meaning of life?"]
+        shown = [*texts, "Who are you, and what is the meaning of life?"]
     CONSOLE.print("\n[bold]chain = guard.prompt | guard | StrOutputParser()[/]   # a drop-in chat model")
-    for text, answer in zip(asked, chain.batch([{"question": text} for text in asked]), strict=True):
+    for text, answer in zip(shown, chain.batch([{"question": text} for text in shown]), strict=True):
         CONSOLE.print(f"  {text.splitlines()[0]!r}\n    -> {answer!r}", markup=False)
     if guard.artifact.plan.options is not None:
         _show_refusal(chain, "Who are you, and what is the meaning of life?")

@@ -103,7 +103,7 @@ GUARDING = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything.
+    """Sizes of the demo.
 
     Attributes:
         labels: Answers that people label.
@@ -137,7 +137,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the loop came to.
+    """Results of the loop.
 
     Attributes:
         observed: Asked while the gateway only observed.
@@ -154,7 +154,7 @@ class Loop:
     @property
     def given(self) -> list[Asked]:
         """The answers that were given after the swap."""
-        return [one for one in self.guarded if one.accepted]
+        return [outcome for outcome in self.guarded if outcome.accepted]
 
 
 def commands(sizes: Sizes) -> list[str]:
@@ -212,16 +212,16 @@ def endpoint(model: Any) -> Starlette:
     async def chat(request: Request) -> JSONResponse:
         body = await request.json()
         settings = {name: body[name] for name in ("temperature", "top_p", "max_tokens", "n", "seed") if name in body}
-        found = await model.agenerate([convert_to_messages(body["messages"])], **settings)
+        result = await model.agenerate([convert_to_messages(body["messages"])], **settings)
         choices = [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": one.text},
-                "finish_reason": one.message.response_metadata["finish_reason"],
+                "message": {"role": "assistant", "content": generation.text},
+                "finish_reason": generation.message.response_metadata["finish_reason"],
             }
-            for number, one in enumerate(found.generations[0])
+            for number, generation in enumerate(result.generations[0])
         ]
-        usage = found.llm_output["token_usage"]
+        usage = result.llm_output["token_usage"]
         reply = {"id": "c", "object": "chat.completion", "created": int(time.time()), "model": body["model"]}
         return JSONResponse({**reply, "choices": choices, "usage": usage})
 
@@ -256,8 +256,8 @@ def gateway(url: str, folder: Path, sizes: Sizes) -> Iterator[tuple[subprocess.P
     for name in ("observed.jsonl", "to-label.labels.jsonl", "reviews.db"):
         (folder / name).unlink(missing_ok=True)  # a demo starts afresh
     (folder / "guardrail.yaml").write_text(OBSERVING.format(url=url, n=sizes.n), encoding="utf-8")
-    with _command(folder, "guardrail serve --config guardrail.yaml --port 0") as found:
-        yield found
+    with _command(folder, "guardrail serve --config guardrail.yaml --port 0") as address:
+        yield address
 
 
 @contextmanager
@@ -297,7 +297,7 @@ def _calibrate(folder: Path, line: str) -> None:
 
 def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Asked]:
     """Ask through a gateway that observes, and wait until it has measured what it served."""
-    asked = _ask_all(url, questions, sizes, "asking               ")
+    outcomes = _ask_all(url, questions, sizes, "asking               ")
     with bar(CONSOLE, "measured behind them ") as progress, httpx.Client() as client:
         while True:
             found = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
@@ -309,36 +309,36 @@ def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Asked
             time.sleep(0.2)
     counts = ", ".join(f"{found[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *fates))
     CONSOLE.print(f"{counts}, {sum(found['dropped'].values())} dropped", style="dim")
-    return asked
+    return outcomes
 
 
 def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, what: str) -> list[Asked]:
-    asked: list[Asked] = []
+    outcomes: list[Asked] = []
     with (
         openai.OpenAI(base_url=url, api_key="unused") as client,
         bar(CONSOLE, what) as progress,
         ThreadPoolExecutor(sizes.at_once) as pool,
     ):
-        for one in pool.map(lambda question: _ask(client, question, question.id), questions):
-            asked.append(one)
-            progress(len(asked), len(questions))
-    return asked
+        for outcome in pool.map(lambda question: _ask(client, question, question.id), questions):
+            outcomes.append(outcome)
+            progress(len(outcomes), len(questions))
+    return outcomes
 
 
 def _ask_until_guarded(
     url: str, questions: Sequence[Question], swap: Callable[[], None], most: int = 10_000
 ) -> list[Asked]:
     """Ask as before, swap the artifact in while a question is on its way, and go on until the gateway guards."""
-    asked: list[Asked] = []
+    outcomes: list[Asked] = []
     with openai.OpenAI(base_url=url, api_key="unused", max_retries=0) as client, ThreadPoolExecutor(1) as pool:
         for number in range(most):
             running = pool.submit(_ask, client, questions[number % len(questions)], f"again-{number}")
             if number == BEFORE:
                 swap()
-            asked.append(running.result())
-            if asked[-1].accepted is not None:
+            outcomes.append(running.result())
+            if outcomes[-1].accepted is not None:
                 CONSOLE.print(f"{number} replies before the first guarded one, none failed", style="dim")
-                return asked
+                return outcomes
     raise RuntimeError("the gateway did not take the artifact; its log says why.")
 
 
@@ -360,11 +360,11 @@ def _ask(client: openai.OpenAI, question: Question, key: str) -> Asked:
 
 
 def is_right(answer: str, question: Question) -> bool:
-    """What the people know: whether an answer is one of the references."""
+    """Whether an answer is one of the references, as the people of the demo know."""
     return TokenF1().label(answer, question).correct is True
 
 
-def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> None:
+def _people_label(folder: Path, questions: Mapping[str, Question], total: int) -> None:
     """Three people who know the answers label what waits, at once."""
     tokens = {name: secrets.token_urlsafe(24) for name in REVIEWERS}
     accounts = ",".join(f"{name}:reviewer:{token}" for name, token in tokens.items())
@@ -381,10 +381,10 @@ def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> No
                 done += 1
                 progress(done, total)
 
-        list(pool.map(lambda token: _label_on_page(url, token, known, decided), tokens.values()))
+        list(pool.map(lambda token: _label_on_page(url, token, questions, decided), tokens.values()))
 
 
-def _label_on_page(url: str, token: str, known: Mapping[str, Question], decided: Callable[[], None]) -> None:
+def _label_on_page(url: str, token: str, questions: Mapping[str, Question], decided: Callable[[], None]) -> None:
     """One person: sign in, and approve or reject one answer after the other until none waits."""
     with httpx.Client(base_url=url, timeout=60) as browser:
         form = _field(browser.get("/sign-in").text, "form_token")
@@ -392,7 +392,7 @@ def _label_on_page(url: str, token: str, known: Mapping[str, Question], decided:
         form = _field(browser.get("/").text, "form_token")  # of the queue: nobody is signed in without it
         while (item := browser.post("/next", data={"form_token": form}).headers["location"]) != "/":
             page = browser.get(item).text
-            question = known[_text(page, r'<h1 class="question">(.*?)</h1>')]
+            question = questions[_text(page, r'<h1 class="question">(.*?)</h1>')]
             right = is_right(_text(page, r'<div class="candidate pre" id="candidate">(.*?)</div>'), question)
             decision = {"lease": _field(page, "lease"), "action": "approve" if right else "reject"}
             if browser.post(f"{item}/decide", data={"form_token": form, **decision}).status_code != 303:
@@ -405,10 +405,10 @@ def _field(page: str, name: str) -> str:
 
 
 def _text(page: str, pattern: str) -> str:
-    found = re.search(pattern, page, flags=re.DOTALL)
-    if found is None:
+    match = re.search(pattern, page, flags=re.DOTALL)
+    if match is None:
         raise RuntimeError(f"the review page has no {pattern}.")
-    return unescape(found[1])
+    return unescape(match[1])
 
 
 # -- what came of it ---------------------------------------------------------------------------------------------------
@@ -425,10 +425,10 @@ def picture(loop: Loop, path: Path) -> Path:
 
     def draw(both: Any, colour: Palette) -> None:
         error, answered = both
-        for asked, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
-            given = np.array([one.accepted is not False for one in asked], dtype=float)
-            wrong = np.array([not one.correct for one in asked]) * given
-            number, shown = np.arange(1, len(asked) + 1), np.cumsum(given)
+        for outcomes, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
+            given = np.array([outcome.accepted is not False for outcome in outcomes], dtype=float)
+            wrong = np.array([not outcome.correct for outcome in outcomes]) * given
+            number, shown = np.arange(1, len(outcomes) + 1), np.cumsum(given)
             for axes, rates in ((error, np.cumsum(wrong) / np.maximum(shown, 1)), (answered, shown / number)):
                 axes.plot((start + number)[FEWEST:], 100 * rates[FEWEST:], color=line, lw=2.2)
         alpha = 100 * loop.artifact.alpha
@@ -475,10 +475,13 @@ def main() -> None:
     CONSOLE.print("The embedded model answers behind a local OpenAI-compatible endpoint.\n", style="dim")
     loop = demo(out)
     title(f"done in {time.monotonic() - started:.0f} s")
-    for name, asked in (("observed", loop.observed), ("guarded", loop.guarded)):
-        given = [one for one in asked if one.accepted is not False]
-        answered, wrong = rate(len(given), len(asked)), rate(sum(not one.correct for one in given), len(given))
-        CONSOLE.print(f"{name:<9} {len(asked):,} questions: answered {share(answered)}, wrong of these {share(wrong)}")
+    for name, outcomes in (("observed", loop.observed), ("guarded", loop.guarded)):
+        answers = [outcome for outcome in outcomes if outcome.accepted is not False]
+        answered = rate(len(answers), len(outcomes))
+        wrong = rate(sum(not outcome.correct for outcome in answers), len(answers))
+        CONSOLE.print(
+            f"{name:<9} {len(outcomes):,} questions: answered {share(answered)}, wrong of these {share(wrong)}"
+        )
     CONSOLE.print(f"promise   {loop.artifact.outcome.guarantee}", style="dim")
     CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
 

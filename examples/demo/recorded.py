@@ -63,10 +63,10 @@ def _options(row: dict[str, Any]) -> Record:
     options = {label: label for label in row["options"]}
     question = f"(image question {row['id']}, {row['group']})"
     drawn = SampleSet(question=question, primary=Sample(text=scores.best), options=scores)
-    asked = Question(
+    options_question = Question(
         id=row["id"], question=question, references=(row["reference"],), options=options, group=row["group"]
     )
-    return Record.of(asked, drawn)
+    return Record.of(options_question, drawn)
 
 
 DATASETS = (

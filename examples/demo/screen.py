@@ -29,9 +29,9 @@ def title(text: str, below: str = "") -> None:
         CONSOLE.print(below)
 
 
-def share(found: tuple[float, float, float] | None) -> str:
+def share(interval: tuple[float, float, float] | None) -> str:
     """A share with its 95 % interval, in per cent."""
-    return "none" if found is None else f"{found[0]:.1%} ({found[1]:.1%} to {found[2]:.1%})"
+    return "none" if interval is None else f"{interval[0]:.1%} ({interval[1]:.1%} to {interval[2]:.1%})"
 
 
 def outcome_line(outcome: Outcome) -> str:

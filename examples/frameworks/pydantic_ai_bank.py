@@ -61,26 +61,26 @@ async def main() -> list[str]:
     artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
     guard = GuardCapability(artifact, on_abstain="review", guard_options={"probe": "off"})
     agent = make_agent(guard)
-    said = []
+    lines = []
 
     result = await agent.run("Send 50 euros to Ada.")
-    said.append(f"sure:     {result.output}")
+    lines.append(f"sure:     {result.output}")
 
     result = await agent.run("Send her what I owe.")
     assert isinstance(result.output, DeferredToolRequests)
     (waiting,) = result.output.approvals
     verdict = guard.verdict(waiting.tool_call_id)
     assert verdict is not None
-    said.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
-    said.append(f"          {verdict.detail}")
+    lines.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
+    lines.append(f"          {verdict.detail}")
     written = result.all_messages_json()  # a file or a database row
 
     result = await agent.run(
         message_history=ModelMessagesTypeAdapter.validate_json(written),
         deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
     )  # exactly the call that was shown; nothing is drawn again
-    said.append(f"approved: {result.output}")
-    return said
+    lines.append(f"approved: {result.output}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ Metrics = dict[str, object]
 
 def by_group(groups: Sequence[str], right: Sequence[bool]) -> dict[str, dict[str, float]]:
     """Return, by group in alphabetical order, the number of questions and the accuracy."""
-    seen: dict[str, list[bool]] = defaultdict(list)
+    outcomes: dict[str, list[bool]] = defaultdict(list)
     for group, hit in zip(groups, right, strict=True):
-        seen[group].append(hit)
-    return {group: {"n": len(hits), "accuracy": _share(hits)} for group, hits in sorted(seen.items())}
+        outcomes[group].append(hit)
+    return {group: {"n": len(hits), "accuracy": _share(hits)} for group, hits in sorted(outcomes.items())}
 
 
 def form_meanings() -> dict[str, str]:
