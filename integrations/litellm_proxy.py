@@ -306,7 +306,7 @@ class CalibratedGuardrail(CustomGuardrail):
         deployment = router.get_deployment(model_id=deployment_id)
         if deployment is None:
             return False
-        wild = "*" in str(deployment.litellm_params.model)  # its deployment serves many models under one id
+        wild = "*" in str(deployment.litellm_params.model)  # this deployment serves many models under one id
         listed = [entry for name in self._gates for entry in router.get_model_list(model_name=name) or ()]
         return any(
             entry["model_info"]["id"] == deployment_id

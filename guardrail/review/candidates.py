@@ -129,4 +129,5 @@ def ranked(shares: Sequence[float]) -> list[float]:
 
     Shares that differ by less than 1e-9 count as equal.
     """
+    # Shares are quotients of counts, so different ones differ by far more than rounding.
     return [math.fsum(other for other in shares if other > share + 1e-9) for share in shares]

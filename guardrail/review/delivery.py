@@ -282,7 +282,7 @@ class Deliverer:
                 if _receiver(destination.url) not in blocked
             }
             due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
-            for receiver in blocked:
+            for receiver in blocked:  # in SQL, so that the limit of one row finds a callback that may be posted
                 due = due.where(~_sent_to(receiver))
             row = connection.execute(
                 due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)

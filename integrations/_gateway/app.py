@@ -332,7 +332,7 @@ class Gateway:
         body = read_body(content)
         alias, headers = self._alias(body["model"], key), request.headers
         credential = self._credential(alias, key, headers)
-        once = headers.get("idempotency-key")  # part of the key below: two values are two requests
+        once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None:
             return await observing.respond(content, body, headers, credential, request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
@@ -341,6 +341,7 @@ class Gateway:
             body, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
         )
         segment = headers.get("x-guardrail-segment")
+        # A remembered verdict belongs to one client, credential and upstream: no other request may get it.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
         who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
         try:
@@ -358,7 +359,7 @@ class Gateway:
             hold = self.config.stream_hold if chat.stream else None
             await asyncio.wait({work.task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
             if not work.task.done() and not disconnected.done():
-                frames, leave = self._late_frames(work, leave, reply), _nothing
+                frames, leave = self._late_frames(work, leave, reply), _nothing  # the stream counts its client off
                 return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
             return reply(_result(work.task)) if work.task.done() else LEFT
         finally:

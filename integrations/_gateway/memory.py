@@ -119,7 +119,7 @@ class InFlight(Generic[T]):
         now, work = self._clock(), self._current.get(key)
         while self._known and (oldest := next(iter(self._known.items())))[1][0] <= now:
             self._forget(oldest[0])
-        if work is None or work.task.cancelling() or not (repeated or not work.clients):
+        if work is None or work.task.cancelling() or not (repeated or not work.clients):  # nothing to join
             work = Work()
             create_task = asyncio.get_running_loop().create_task
             if repeated and key in self._known:

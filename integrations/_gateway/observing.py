@@ -113,7 +113,7 @@ class Observing:
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
         sent = {name: headers[name].encode("latin-1") for name in PASSED if name in headers}
-        sent["accept-encoding"] = b"identity"
+        sent["accept-encoding"] = b"identity"  # bytes pass unchanged, and the copy must be readable
         if used := credential or own:  # some servers need no key
             sent["authorization"] = f"Bearer {used}".encode()
         if body["model"] != upstream.model:

@@ -260,6 +260,7 @@ class SharedDrift(_Shared):
                 log.warning("guardrail: monitor %r could not be brought up to date: %s", self.name, why)
             time.sleep(_POLL)
             with self._starting:
+                # A closed store ends the thread, which would otherwise open the database again.
                 if database.closings != opened or not (behind or self._watched):
                     self._watching = None  # the next score starts another thread
                     return

@@ -96,7 +96,7 @@ class SharedSwitch(SafetySwitch):
         if not self._reading.acquire(timeout=wait):
             return self._failed("The monitors are still being read, so there may be an alarm.")
         try:
-            state = self._fresh()
+            state = self._fresh()  # the thread that this one waited for may have read it
             if state is None:
                 state = self._last = self._read()
             return state

@@ -82,7 +82,7 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         staying = int(connection.execute(count.where(ended, ~informed)).scalar_one())
         still_open = int(connection.execute(count.where(~ended)).scalar_one())
         deletable = select(items.c.id).where(old, ended, informed).order_by(items.c.number)
-        if not dry_run:
+        if not dry_run:  # no worker may lease an item that is being deleted
             deletable = deletable.with_for_update()
         ids = list(connection.execute(deletable).scalars())
         if connection.dialect.name == "sqlite":
@@ -92,12 +92,14 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         callbacks = 0
         for first in range(0, len(ids), _AT_ONCE):
             callbacks += _delete(connection, ids[first : first + _AT_ONCE], dry_run)
-        folded = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, informed), dry_run)
-        if (ids or folded) and not dry_run:
+        deleted_steps = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, informed), dry_run)
+        if (ids or deleted_steps) and not dry_run:
             detail = {"items": len(ids), "callbacks": callbacks, "older_than_seconds": older_than}
-            detail |= {"steps": folded} if folded else {}
+            detail |= {"steps": deleted_steps} if deleted_steps else {}
             log(connection, "", now, who, "purged", detail)
-        return Purged(items=len(ids), callbacks=callbacks, kept=staying, open=still_open, steps=folded, since=since)
+        return Purged(
+            items=len(ids), callbacks=callbacks, kept=staying, open=still_open, steps=deleted_steps, since=since
+        )
 
 
 def _delete_steps(connection: Connection, since: float, deleted: ColumnElement[bool], dry_run: bool) -> int:

@@ -165,6 +165,7 @@ def extend_or_reopen(connection: Connection, row: Row[Any], now: float, until: f
     if row.state == "decided":
         return
     late = row.state == "expired" or (row.deadline is not None and row.deadline <= now)
+    # A deadline that has not passed is never shortened: an earlier caller may wait until then.
     latest = until if late else None if until is None or row.deadline is None else max(until, row.deadline)
     if not late and latest == row.deadline:
         return

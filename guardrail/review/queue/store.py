@@ -351,7 +351,7 @@ class ReviewStore:
             if why_not is not None:
                 raise UsageError(why_not)
             dated = decision.model_copy(update={"at": now})
-            changed = {
+            changed = {  # `lease` keeps its token, by which a retry is recognised above
                 "state": "decided",
                 "holder": lease.reviewer,
                 "lease_until": None,

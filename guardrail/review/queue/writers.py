@@ -79,6 +79,7 @@ class Writers:
 
     def _end_turn(self) -> None:
         """Hand the turn, with the open transaction, to the next thread; without one, commit."""
+        # The limit ends a batch while threads keep coming: its first threads wait for the commit.
         if (self._batch is None or self._batch.parts < _TOGETHER) and self._handed_over():
             return
         batch, self._batch = self._batch, None

@@ -144,6 +144,7 @@ class Api:
 
     def _once(self, name: str, digest: str, work: Callable[[], Reply]) -> Reply:
         """The reply to a request with an idempotency key: computed now, or stored by the first request."""
+        # `run` makes the value unique, so that this request replaces and removes no entry but its own.
         mine = json.dumps({"digest": digest, "run": uuid4().hex})
         earlier = self._keys.add(name, mine, RUNNING)
         if earlier is not None:

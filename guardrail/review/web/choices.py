@@ -79,7 +79,7 @@ def choices_of(content: Content) -> Choices:
       cannot use a text, and an agent accepts changed arguments but not other tools. In an audit nobody waits, so every
       answer can be chosen.
     """
-    listed_before: set[str] = set()
+    listed_before: set[str] = set()  # of both lists: an answer can be chosen in one of them only
     digits = iter("123456789")
 
     def listed(answers: tuple[tuple[str, float], ...], *, unfolded: int) -> tuple[Choice, ...]:

@@ -113,6 +113,7 @@ class RateLimit:
         Returns:
             0, or above the limit the seconds until the earliest of the counted attempts is forgotten.
         """
+        # One attempt more than the limit shows that the limit is exceeded; a guesser must not fill the memory.
         times = self._seen.setdefault(_address(host), deque(maxlen=self._most + 1))
         self._seen.move_to_end(_address(host))
         while len(self._seen) > 1000:
