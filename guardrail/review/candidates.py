@@ -39,7 +39,7 @@ class CandidateSet(Frozen):
     answers: tuple[tuple[str, float], ...]
     """Answers with their share among the samples, most frequent first."""
     epsilon: float
-    """Such sets miss every acceptable answer in at most this share of questions, where ``attained``."""
+    """If ``attained``, such sets miss every acceptable answer in at most this share of questions."""
     attained: bool
     """Whether calibration supports ``epsilon``; if not, the set holds all answers and the reviewer must write one."""
     attainable: float

@@ -349,7 +349,7 @@ def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
         url: http(s) address.
         body: Bytes to send.
         headers: Headers.
-        seconds: For everything, from the name look-up to the end of the answer's headers.
+        seconds: Time limit, from the name look-up to the end of the answer's headers.
 
     Returns:
         None if the receiver answered 2xx in time, else the problem in words.

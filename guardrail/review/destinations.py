@@ -53,7 +53,7 @@ class Destination:
         url: http(s) address; for Slack that of an incoming webhook, for Teams that of a workflow ("when a webhook
             request is received"). It is stored nowhere and logged nowhere.
         format: "json" (as in docs/review.md), "slack" or "teams".
-        events: What is sent. Default: everything as JSON; to a chat what people must act on (created and alarm).
+        events: Events that are sent. Default: all as JSON; to a chat those that people must act on (created and alarm).
         kinds: Kinds of items; by default no audits, which may come by the hundred.
         page: Address of the review page, for links; None for messages without.
         questions: Whether a chat also gets the question. By default texts stay on the page.

@@ -45,8 +45,8 @@ def ask_reviewer(
 ) -> AskReviewer:
     """An ``on_abstain`` handler that blocks until a person decides.
 
-    "approve" returns the candidate exactly as it was judged, "edit" the edited candidate, "respond" the answer that the
-    reviewer wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
+    "approve" returns exactly the judged candidate, "edit" the edited candidate, "respond" the answer that the reviewer
+    wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
     ``response_metadata["review"]`` names ticket and action.
 
     Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
@@ -118,7 +118,7 @@ def content_of(
 
     Args:
         verdict: The verdict, with its candidate.
-        messages: What the guard received.
+        messages: The messages that the guard received.
         kind: Default: "tool_call" if the candidate calls tools, else "answer".
         allowed: Decisions to offer; without a candidate, approve and edit are left out.
         candidates: Calibrated list of candidates to show.

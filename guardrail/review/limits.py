@@ -38,7 +38,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def check_callback(url: str) -> None:
-    """Refuse what is not an http(s) URL, and a URL with a secret: it would lie in the database and its backups.
+    """Refuse a text that is not an http(s) URL, and a URL with a secret, which the database and its backups would hold.
 
     Raises:
         UsageError: With the rule and the way out; the URL itself is not quoted.

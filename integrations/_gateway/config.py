@@ -270,7 +270,7 @@ def load_config(path: str | Path) -> Config:
     """Read a configuration file.
 
     Raises:
-        UsageError: The file cannot be read, is no configuration, or names a variable (with its line) that is not set.
+        UsageError: The file cannot be read, is not a configuration, or names an unset variable (with its line).
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

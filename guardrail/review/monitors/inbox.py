@@ -52,7 +52,7 @@ class Inbox:
     """Writes the scores of one monitor, many threads at once with one commit.
 
     Args:
-        database: Where the monitor is.
+        database: The database of the monitor.
         name: The monitor.
     """
 

@@ -89,7 +89,7 @@ class SharedSwitch(SafetySwitch):
         return " ".join(filter(None, (alarms[-1].detail if alarms else "", state.problem)))
 
     def _latest(self, wait: float) -> _SwitchState:
-        """The latest state: the last state if it is recent, otherwise a new read by this thread or by another one."""
+        """The latest state: the last state if it is recent, otherwise a new read by this thread or another thread."""
         state = self._fresh()
         if state is not None:
             return state

@@ -1,4 +1,4 @@
-"""Items of the queue: the content as it was judged, its state, and the decision. Plain JSON throughout."""
+"""Items of the queue: the judged content, its state, and the decision. Plain JSON throughout."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Decision(Frozen):
     note: str = ""
     """A remark for the record; the user does not see it."""
     reviewer: str = ""
-    """Who decided; the store fills it in."""
+    """Name of the person who decided; the store fills it in."""
     at: float = 0.0
     """When, in seconds since 1970 UTC; the store fills it in."""
 

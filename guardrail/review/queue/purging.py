@@ -46,7 +46,7 @@ _PATIENCE = 5.0
 
 
 class Purged(Frozen):
-    """Counts of what was deleted, or would be deleted."""
+    """Counts of the rows that were deleted, or would be deleted."""
 
     items: int
     """Items, with their contents and decisions."""

@@ -1,4 +1,4 @@
-"""Threads of one process that write to an SQLite file: in the order in which they ask, and several in one commit.
+"""Turns of the threads of a process that write to an SQLite file: in the order of asking, several writes in a commit.
 
 SQLite gives its lock to the writer that happens to try at the right moment, so with eight threads some wait for
 seconds; and each commit waits for the disk. Here a thread that has written while others wait hands its open transaction

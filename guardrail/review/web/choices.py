@@ -1,4 +1,4 @@
-"""The model's answers as a list to choose from: what a click on each answer decides, and its key in the form.
+"""The model's answers as a list to choose from: the decision of a click on each answer, and its key in the form.
 
 The page posts a digest, never the text of an answer; the text is looked up in the item's frozen content.
 """
