@@ -23,7 +23,7 @@ Command = tuple[str, str]
 GROUP = "acrc_guardrail.commands"
 COMMANDS: dict[str, Command] = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
-    "monitor": ("guardrail.review.monitors.command", "bring the monitors up to date with what guards have written"),
+    "monitor": ("guardrail.review.monitor_command", "bring the monitors up to date with what guards have written"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
 }
 """The subcommands of this package. An entry point cannot replace one."""

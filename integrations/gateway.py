@@ -28,7 +28,7 @@ from ._gateway.config import Config, load_config, new_key
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
 LAST = 5
-"""Seconds after the grace time in which clients still get their replies."""
+"""Seconds after the grace time in which the server still sends replies."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,19 +72,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _configured(arguments: argparse.Namespace) -> Config:
-    """The configuration: the file's, or that of the flags; ``--host`` and ``--port`` come before the file's."""
+    """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
     single = {name: getattr(arguments, name) for name in ("upstream", "model", "artifact")}
-    given = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
+    address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     if arguments.config is not None:
         if any(single.values()):
             raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
         content = load_config(arguments.config).model_dump(exclude_unset=True)
-        return _checked({**content, **given})
+        return _checked({**content, **address})
     if single["upstream"] is None or single["model"] is None:
         raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
     endpoint = {"url": single["upstream"], "model": single["model"]}
     alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
-    return _checked({"version": 1, "models": {single["model"]: alias}, **given})
+    return _checked({"version": 1, "models": {single["model"]: alias}, **address})
 
 
 def _checked(content: dict[str, Any]) -> Config:
@@ -95,7 +95,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
     config = gateway.config
 
     class Server(uvicorn.Server):  # type: ignore[misc]
-        """Says that it is not ready any more before it stops, and stops questions before their connections."""
+        """Reports that it is no longer ready before it stops, and stops questions before their connections."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             gateway.drain()
@@ -113,7 +113,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
                 f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
             )
 
-    # No access log: it would have no use for prompts, but paths and addresses. No proxy headers: any client sends them.
+    # No access log: it would hold addresses and paths, which name tickets. No proxy headers: any client can forge them.
     server = Server(
         uvicorn.Config(
             gateway,
@@ -128,7 +128,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
     )
-    # How a reply that broke off is passed on; the gateway has logged which.
+    # uvicorn logs this for each reply that broke off upstream; the gateway has logged it already.
     unfinished = "ASGI callable returned without completing response."
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != unfinished)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():

@@ -9,9 +9,9 @@
         litellm_params:
           {guardrail: guard.CalibratedGuardrail, mode: pre_call, default_on: true, artifact: artifact.json}
 
-A guardrail that runs after the call sees one answer and no samples, and a stream has been sent by then. So this one
-runs before the call: it draws the samples through the proxy's router, judges, and gives the judged candidate to the
-proxy as the response. The proxy makes no further call, and streams nothing before the verdict.
+A guardrail that runs after the call sees one answer and no samples, and a stream has been sent by then. So this
+guardrail runs before the call: it draws the samples through the proxy's router, judges, and gives the judged candidate
+to the proxy as the response. The proxy makes no further call, and streams nothing before the verdict.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ register_settings(
     allowed_in="litellm",
 )
 PLAIN = setting_names(allowed_in="litellm") | {"messages", "model"}
-"""What a client may send: anything else would change how the answer is drawn."""
+"""Fields that a client may send: any other field would change how the answer is drawn."""
 HEADERS = "guardrail_headers"
 NO_CACHE = {"no-cache": True, "no-store": True}
 _sampling: ContextVar[bool] = ContextVar("guardrail_litellm_sampling", default=False)
@@ -105,8 +105,8 @@ class _Headers(dict[str, str]):
 class LiteLLMChat(FrameworkChat):
     """A model of the proxy's ``model_list`` as a LangChain chat model, which the guard calls.
 
-    Its identity is that of an OpenAI-compatible endpoint with this model, as the proxy is one: calibrate through the
-    proxy with ``openai-compatible:NAME@http://HOST:4000/v1`` before the guardrail is switched on.
+    Its identity is that of an OpenAI-compatible endpoint with this model, because the proxy is such an endpoint:
+    calibrate through the proxy with ``openai-compatible:NAME@http://HOST:4000/v1`` before the guardrail is switched on.
     """
 
     name_of_model: str
@@ -124,25 +124,25 @@ class LiteLLMChat(FrameworkChat):
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
         listed = [_raw(message) for message in messages]
-        given = {name: value for name, value in call.items() if value is not None}
-        if "tool_choice" in given:
-            names = [tool["function"]["name"] for tool in given.get("tools") or ()]
-            given["tool_choice"] = normal_tool_choice(given["tool_choice"], names)
+        settings = {name: value for name, value in call.items() if value is not None}
+        if "tool_choice" in settings:
+            names = [tool["function"]["name"] for tool in settings.get("tools") or ()]
+            settings["tool_choice"] = normal_tool_choice(settings["tool_choice"], names)
         if stop:
-            given["stop"] = list(stop)
+            settings["stop"] = list(stop)
         token = _sampling.set(True)
         router = _router()
         complete: Complete = self.complete or (
             require("litellm", extra="litellm").acompletion if router is None else router.acompletion
         )
         if self.complete is None and router is not None:
-            given["disable_fallbacks"] = True  # a sample of another model would be judged as this one's
+            settings["disable_fallbacks"] = True  # a sample of another model would be judged as a sample of this model
         try:
-            response = await complete(model=self.name_of_model, messages=listed, cache=dict(NO_CACHE), **given)
+            response = await complete(model=self.name_of_model, messages=listed, cache=dict(NO_CACHE), **settings)
         finally:
             _sampling.reset(token)
         reply: dict[str, Any] = response.model_dump() if hasattr(response, "model_dump") else dict(response)
-        choice = choices_of(reply, max_tokens=given.get("max_tokens"))[0]
+        choice = choices_of(reply, max_tokens=settings.get("max_tokens"))[0]
         message = message_of(choice, reply, usage_of(reply))
         if message.invalid_tool_calls:
             raise ValueError(f"a tool call has no readable arguments: {message.invalid_tool_calls[0]['args']!r:.80}")
@@ -156,16 +156,16 @@ def _router() -> Any:
 
 def _raw(message: BaseMessage) -> dict[str, Any]:
     raw = message.additional_kwargs.get(RAW)
-    found: Any = convert_to_openai_messages([message])[0] if raw is None else raw
-    return dict(found)
+    converted: Any = convert_to_openai_messages([message])[0] if raw is None else raw
+    return dict(converted)
 
 
 def _messages(listed: Sequence[Mapping[str, Any]]) -> list[BaseMessage]:
-    """A client's messages, each with the dict it was made from."""
-    made = convert_to_messages([dict(one) for one in listed])
-    for message, raw in zip(made, listed, strict=True):
+    """A client's messages, each with its dict of the request."""
+    messages = convert_to_messages([dict(message) for message in listed])
+    for message, raw in zip(messages, listed, strict=True):
         message.additional_kwargs[RAW] = dict(raw)
-    return made
+    return messages
 
 
 class CalibratedGuardrail(CustomGuardrail):
@@ -186,17 +186,16 @@ class CalibratedGuardrail(CustomGuardrail):
         other_models: Models without an artifact: "refuse" or "pass" their calls. An alias of a guarded model is judged
             as that model; any other way to one of its deployments (its id, a comma list, a fallback, a wildcard) is
             refused, where the guardrail is on by default.
-        judge: The judge object, for artifacts whose judge cannot be made by name; or such judges by name. From a
-            subclass.
+        judge: The judge object, for artifacts whose judge cannot be made by name; or a mapping of names to such judges.
+            From a subclass.
         client_settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it.
-            Calls use the artifact's settings either way. Older spelling: ``settings``.
+            Calls use the artifact's settings either way.
         complete: Makes a call; for tests. Default: the proxy's router.
         guard_options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
-            Older spelling: ``options``.
         **litellm_params: LiteLLM's parameters of every guardrail.
 
     Raises:
-        UsageError: Another mode than ``pre_call``, or ``on_abstain="review"``: a request cannot wait for a person.
+        UsageError: A mode other than ``pre_call``, or ``on_abstain="review"``: a request cannot wait for a person.
         ArtifactError: An artifact cannot be read.
     """
 
@@ -212,8 +211,7 @@ class CalibratedGuardrail(CustomGuardrail):
         guard_options: Mapping[str, Any] | None = None,
         **litellm_params: Any,
     ) -> None:
-        client_settings = litellm_params.pop("settings", None) or client_settings
-        guard_options = litellm_params.pop("options", None) or guard_options
+
         mode = litellm_params.get("event_hook")
         if str(getattr(mode, "value", mode)) != "pre_call":
             raise UsageError(
@@ -226,20 +224,20 @@ class CalibratedGuardrail(CustomGuardrail):
             )
         super().__init__(**litellm_params)
         if isinstance(artifact, Mapping):
-            found = {name: _loaded(one) for name, one in artifact.items()}
+            artifacts = {name: _loaded(source) for name, source in artifact.items()}
         else:
-            one = _loaded(artifact)
-            found = {one.model.model: one}
+            single = _loaded(artifact)
+            artifacts = {single.model.model: single}
         self._gates = {
             name: FrameworkGuard(
                 LiteLLMChat(name_of_model=name, complete=complete),
-                made,
+                calibrated,
                 on_abstain=on_abstain,
                 judge=judge,
                 verdicts=None,
                 guard_options=guard_settings(guard_options),
             )
-            for name, made in found.items()
+            for name, calibrated in artifacts.items()
         }
         self._other_models = other_models
         self._client_settings = client_settings
@@ -263,19 +261,19 @@ class CalibratedGuardrail(CustomGuardrail):
         named = str(data.get("model"))
         gate = self._gates.get(named) or self._gates.get(_aliased(named))
         if gate is None and self._other_models == "pass":
-            return data  # `async_pre_call_deployment_hook` refuses it if it arrives at a guarded model all the same
+            return data  # `async_pre_call_deployment_hook` refuses it if the router sends it to a guarded model
         if gate is None or str(call_type) not in JUDGED:
             why = "this model has no artifact" if gate is None else f"calls of type {call_type!r} cannot be judged"
             raise _http(400, f"{why}; only /chat/completions of {sorted(self._gates)} are guarded", "guardrail_refused")
         try:
             self._check_settings(data)
-            asked = bindings_for(
+            bindings = bindings_for(
                 data.get("tools") or (),
                 tool_choice=data.get("tool_choice"),
                 response_format=data.get("response_format"),
             )
             started = time.time()
-            answer = await gate.ask(_messages(data["messages"]), asked, parsed=asked.response_format is not None)
+            answer = await gate.ask(_messages(data["messages"]), bindings, parsed=bindings.response_format is not None)
         except AbstainedError as error:
             self._log(data, error.verdict)
             status = 503 if isinstance(error, UnmeasuredError) else 400
@@ -291,8 +289,8 @@ class CalibratedGuardrail(CustomGuardrail):
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
         """Refuse a call that is about to reach a guarded model's deployment without having been judged.
 
-        The router has many ways there: aliases, ids of deployments, lists of models, fallbacks, wildcards, groups. This
-        hook runs after all of them, before each call of a deployment.
+        The router reaches a deployment in many ways: aliases, ids of deployments, lists of models, fallbacks,
+        wildcards, groups. This hook runs after all of them, before each call of a deployment.
         """
         kind = str(getattr(call_type, "value", call_type))
         judged = isinstance(kwargs.get("mock_response"), require("litellm", extra="litellm").ModelResponse)
@@ -306,31 +304,32 @@ class CalibratedGuardrail(CustomGuardrail):
         return await super().async_pre_call_deployment_hook(kwargs, call_type)
 
     def _serves(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether the deployment of a call is one of a guarded model's."""
+        """Whether a call's deployment belongs to a guarded model."""
         router = _router()
         metadata = kwargs.get("metadata") or kwargs.get("litellm_metadata") or {}
-        wanted = (kwargs.get("model_info") or metadata.get("model_info") or {}).get("id")
-        if router is None or wanted is None:
+        deployment_id = (kwargs.get("model_info") or metadata.get("model_info") or {}).get("id")
+        if router is None or deployment_id is None:
             return False
-        found = router.get_deployment(model_id=wanted)
-        if found is None:
+        deployment = router.get_deployment(model_id=deployment_id)
+        if deployment is None:
             return False
-        wild = "*" in str(found.litellm_params.model)  # its deployment serves many models under one id
-        listed = [one for name in self._gates for one in router.get_model_list(model_name=name) or ()]
+        wild = "*" in str(deployment.litellm_params.model)  # this deployment serves many models under one id
+        listed = [entry for name in self._gates for entry in router.get_model_list(model_name=name) or ()]
         return any(
-            one["model_info"]["id"] == wanted and (not wild or one["litellm_params"]["model"] == kwargs.get("model"))
-            for one in listed
+            entry["model_info"]["id"] == deployment_id
+            and (not wild or entry["litellm_params"]["model"] == kwargs.get("model"))
+            for entry in listed
         )
 
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
     ) -> dict[str, str] | None:
         """The verdict as headers, without any text of an answer."""
-        found = (data.get("metadata") or {}).get(HEADERS)
-        return dict(found) if isinstance(found, _Headers) else None
+        headers = (data.get("metadata") or {}).get(HEADERS)
+        return dict(headers) if isinstance(headers, _Headers) else None
 
     def _check_settings(self, data: dict[str, Any]) -> None:
-        """Refuse a client's wishes about drawing, or take them out of the request."""
+        """Refuse a client's sampling settings, or take them out of the request."""
         body = (data.get("proxy_server_request") or {}).get("body")
         sent = body if isinstance(body, Mapping) else {k: v for k, v in data.items() if k in _openai_params()}
         wrong = {name: value for name, value in sent.items() if value is not None and name not in PLAIN}
@@ -367,13 +366,13 @@ class CalibratedGuardrail(CustomGuardrail):
 
 def _aliased(name: str) -> str:
     """The name in the router's ``model_list`` that a name stands for."""
-    found = (getattr(_router(), "model_group_alias", None) or {}).get(name, name)
-    return str(found.get("model", name) if isinstance(found, Mapping) else found)
+    alias = (getattr(_router(), "model_group_alias", None) or {}).get(name, name)
+    return str(alias.get("model", name) if isinstance(alias, Mapping) else alias)
 
 
 def _loaded(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
-    found = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
-    return found.refuse_segments("the proxy")
+    loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    return loaded.refuse_segments("the proxy")
 
 
 def _openai_params() -> frozenset[str]:
@@ -393,12 +392,12 @@ def _response(message: AIMessage, model: str) -> Any:
     ]
     usage = message.usage_metadata
     text = str(message.text)
-    made = types.Message(content=text if text or not calls else None, role="assistant", tool_calls=calls or None)
+    reply = types.Message(content=text if text or not calls else None, role="assistant", tool_calls=calls or None)
     return types.ModelResponse(
         id=f"chatcmpl-{uuid4().hex}",
         created=int(time.time()),
         model=model,
-        choices=[types.Choices(index=0, message=made, finish_reason="tool_calls" if calls else "stop")],
+        choices=[types.Choices(index=0, message=reply, finish_reason="tool_calls" if calls else "stop")],
         usage=types.Usage(
             prompt_tokens=usage["input_tokens"] if usage else 0,
             completion_tokens=usage["output_tokens"] if usage else 0,

@@ -59,7 +59,7 @@ T = TypeVar("T")
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
     SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
 )
-"""What a plan, a field of the class or a call sets in a request; ``extra_body`` must not."""
+"""Fields of a request that a plan, a field of the class or a call sets; ``extra_body`` must not set them."""
 
 
 class OpenAICompatibleChat(NativeChat):
@@ -75,7 +75,7 @@ class OpenAICompatibleChat(NativeChat):
     Raises:
         MissingDependencyError: The package ``openai`` is not installed (on import of this module).
         UsageError: There is neither a key nor an endpoint of your own, its address holds credentials, or ``extra_body``
-            names what a plan or a field sets.
+            names a field that a plan or a field of this class sets.
     """
 
     PROVIDER = "openai-compatible"
@@ -98,8 +98,8 @@ class OpenAICompatibleChat(NativeChat):
     seed: int | None = None
     """Seed of plain calls."""
     send_seed: bool = True
-    """Whether requests carry seeds. False for servers that refuse the field; a cache in front of one may then make
-    samples equal, which the probe finds."""
+    """Whether requests carry seeds. False for servers that refuse the field. A cache in front of such a server may then
+    make samples equal, which the probe finds."""
     logprobs: bool | None = None
     """Whether plain calls return log-probabilities in ``response_metadata["logprobs"]``."""
     timeout: float = Field(default=120.0, gt=0.0)
@@ -109,7 +109,7 @@ class OpenAICompatibleChat(NativeChat):
     """Further attempts after connection errors, 408, 409, 429 and 5xx; Retry-After is respected within the timeout. No
     further attempt follows the first chunk of a stream."""
     max_reply: int = Field(default=64 * 2**20, ge=1)
-    """Bytes of one reply, unpacked. A longer one is a failure that is not asked for again: the answer is unmeasured."""
+    """Bytes of one reply, unpacked. A longer reply is a failure without a retry: the answer is unmeasured."""
     max_concurrency: int = Field(default=64, ge=1)
     """Requests of one ``draw_samples`` call in flight at once."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -166,8 +166,8 @@ class OpenAICompatibleChat(NativeChat):
 
         Args:
             prompts: One message list for each request.
-            plan: What to draw.
-            seeds: One seed for each sample set, from which the seeds of its requests derive; None for a fresh one.
+            plan: The plan of the samples.
+            seeds: One seed for each sample set, from which the seeds of its requests derive; None for a fresh seed.
             tools: Tools the model may call, in any form ``bind_tools`` takes.
             primary: Whether to draw the greedy answer; False for further samples of a set that has it.
             **settings: Further settings of the requests, e.g. ``tool_choice`` or ``response_format``.
@@ -202,16 +202,16 @@ class OpenAICompatibleChat(NativeChat):
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
         endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(self.max_concurrency)
 
-        async def one(ask: Ask, body: dict[str, Any]) -> AskOutcome:
+        async def send(ask: Ask, body: dict[str, Any]) -> AskOutcome:
             async with slots:
                 started = time.perf_counter()
                 return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt)), started)
 
         async def alone(ask: Ask) -> AskOutcome:
-            return await one(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
+            return await send(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
 
         async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, AskOutcome]]:
-            outcome = await one(ask, body)
+            outcome = await send(ask, body)
             if not ask.apart or outcome.status not in N_REFUSED:
                 return [(ask, outcome)]
             first, *others = ask.apart
@@ -253,14 +253,14 @@ class OpenAICompatibleChat(NativeChat):
         **settings: Any,
     ) -> list[SampleSet]:
         """One `SampleSet` for each prompt out of the replies to its requests. Failures are its ``problem``."""
-        found = []
-        for messages, seed, given in zip(prompts, seeds, replies, strict=True):
+        drawn = []
+        for messages, seed, by_name in zip(prompts, seeds, replies, strict=True):
             extra = {**settings, "tools": tools}
-            asks = named(self._asks([messages], plan, [seed], extra, True, together=SAMPLES in given), 1)[0]
+            asks = named(self._asks([messages], plan, [seed], extra, True, together=SAMPLES in by_name), 1)[0]
             started = time.perf_counter()
-            pairs = [(ask, self._outcome(ask, attempted(given[name]), started)) for name, ask in asks.items()]
-            found += sample_sets([messages], plan, pairs)
-        return found
+            pairs = [(ask, self._outcome(ask, attempted(by_name[name]), started)) for name, ask in asks.items()]
+            drawn += sample_sets([messages], plan, pairs)
+        return drawn
 
     def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
         """Submit a request file to the endpoint's batch service; returns the batch's id.
@@ -271,12 +271,12 @@ class OpenAICompatibleChat(NativeChat):
             again: Whether an earlier submission may have succeeded: a batch with this label is then used.
 
         Raises:
-            EndpointError: The service refused it, or there is none.
+            EndpointError: The endpoint has no batch service, or the service refused the file.
         """
         return endpoint_loop.run(self._endpoint().batch(lambda client: submit(client, path, label, again)))
 
     def batch_state(self, batch: str) -> BatchState:
-        """How far a batch is.
+        """The progress of a batch.
 
         Raises:
             EndpointError: The service does not know it, or cannot be reached.
@@ -345,8 +345,8 @@ class OpenAICompatibleChat(NativeChat):
 
     def _chat_body(self, messages: list[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> dict[str, Any]:
         names = ("temperature", "top_p", "max_tokens", "seed", "logprobs")
-        given = one_limit({name: value for name, value in call.items() if value is not None})
-        settings = {**{name: getattr(self, name) for name in names}, **given}
+        sent = one_limit({name: value for name, value in call.items() if value is not None})
+        settings = {**{name: getattr(self, name) for name in names}, **sent}
         stop = stop if stop is not None else settings.pop("stop", None) or self.stop
         return self._body(messages, settings, stop)
 
@@ -465,7 +465,7 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
     """Refuse an ``extra_body`` that would replace settings of a plan or a call.
 
     Raises:
-        UsageError: It does; the message names the fields.
+        UsageError: It would; the message names the fields.
     """
     clashing = sorted(SET_ELSEWHERE & extra.keys())
     if clashing:
@@ -489,7 +489,7 @@ def from_text(text: str) -> OpenAICompatibleChat:
     Raises:
         UsageError: The text names no model.
     """
-    found = re.fullmatch(r"(?P<model>.+?)(?:@(?P<url>https?://.+))?", text)
-    if found is None:
+    match = re.fullmatch(r"(?P<model>.+?)(?:@(?P<url>https?://.+))?", text)
+    if match is None:
         raise UsageError("the text names no model. Write openai-compatible:MODEL@http://HOST:PORT/v1.")
-    return OpenAICompatibleChat(model=found["model"], base_url=found["url"])
+    return OpenAICompatibleChat(model=match["model"], base_url=match["url"])

@@ -1,4 +1,4 @@
-"""What a guard decides, as OpenTelemetry spans, events and metrics (extra ``otel``: opentelemetry-api alone).
+"""A guard's verdicts as OpenTelemetry spans, events and metrics (extra ``otel``: opentelemetry-api alone).
 
     guard = Guardrail(model=model, artifact="calibration.json", on_verdict=Telemetry("support"))
 
@@ -62,11 +62,11 @@ INSTRUMENTS: Mapping[str, Instrument] = {
     "guardrail.model.calls": Instrument("counter", "{call}", "Calls of models.", ("model",)),
     "guardrail.tokens": Instrument("counter", "{token}", "Tokens.", ("model", "direction")),
 }
-"""What is measured of every verdict, by name."""
+"""Metrics of every verdict, by name."""
 
 
 def decision_of(verdict: Verdict) -> tuple[str, str, str | None]:
-    """Outcome, reason (as in "unmeasured.refused"), and why it could not be measured; each from a closed list."""
+    """Outcome, reason (e.g. "unmeasured.refused"), and the cause of a failed measurement; each from a closed list."""
     code = verdict.uncertainty.reason if verdict.reason is Reason.UNMEASURED else None
     outcome = "accepted" if verdict.accepted else _HELD.get(verdict.reason, "abstained")
     if code is None:
@@ -75,17 +75,17 @@ def decision_of(verdict: Verdict) -> tuple[str, str, str | None]:
 
 
 def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[str, float, dict[str, str]]]:
-    """Name, value and labels of what `INSTRUMENTS` measure of a verdict.
+    """Name, value and labels of each measurement of a verdict; `INSTRUMENTS` has the names.
 
     Args:
         verdict: The verdict.
-        mode: Whether it was acted on.
+        mode: Whether the guard acted on the verdict.
         model: The configured name of the guarded model.
     """
     cost, score = verdict.cost, verdict.uncertainty
     outcome, reason, _ = decision_of(verdict)
-    known = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "estimator": score.estimator}
-    found: list[tuple[str, float | None, dict[str, str]]] = [
+    labels = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "estimator": score.estimator}
+    values: list[tuple[str, float | None, dict[str, str]]] = [
         ("guardrail.decisions", 1, {}),
         ("guardrail.decision.duration", cost.seconds, {}),
         (SCORE, score.value, {}),
@@ -93,23 +93,23 @@ def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[
         ("guardrail.tokens", cost.input_tokens, {"direction": "input"}),
         ("guardrail.tokens", cost.output_tokens, {"direction": "output"}),
     ]
-    for name, value, own in found:
+    for name, value, own in values:
         if value is not None:
-            yield name, value, {label: {**known, **own}[label] for label in INSTRUMENTS[name].labels}
+            yield name, value, {label: {**labels, **own}[label] for label in INSTRUMENTS[name].labels}
 
 
 class Telemetry:
     """An observer that reports every verdict to OpenTelemetry.
 
     Each decision is a span ``guardrail.decide``, current while the model and the judge work. Its status is an error
-    only where the uncertainty could not be measured: an abstention is a result. The event ``gen_ai.evaluation.result``
-    has the score; so has the span, as an OpenInference annotation. `INSTRUMENTS` are the metrics.
+    only if the uncertainty could not be measured: an abstention is a result. The event ``gen_ai.evaluation.result`` has
+    the score, and the span has it as an OpenInference annotation. `INSTRUMENTS` are the metrics.
 
     Args:
         model: A name for the guarded model, in spans and metrics. Never take it from a request: each name is a series.
-        tracer_provider: Instead of the global one.
-        meter_provider: Instead of the global one.
-        logger_provider: Instead of the global one.
+        tracer_provider: Replaces the global provider.
+        meter_provider: Replaces the global provider.
+        logger_provider: Replaces the global provider.
 
     Raises:
         MissingDependencyError: opentelemetry-api is not installed.
@@ -130,31 +130,33 @@ class Telemetry:
             if kind == "counter":
                 self._add[name] = meter.create_counter(name, unit, description).add
             else:
-                made = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
-                self._add[name] = made.record
+                histogram = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+                self._add[name] = histogram.record
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Telemetry:
         return self
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        """Take a verdict; the last one on a question is reported."""
-        seen: list[Verdict] | None = self._context.get_value(self._key)
-        if seen is not None:
-            seen.append(verdict)
+        """Note a verdict; the span reports the last verdict on a question."""
+        verdicts: list[Verdict] | None = self._context.get_value(self._key)
+        if verdicts is not None:
+            verdicts.append(verdict)
             return
-        with self.around("guard"):  # called by an observer that stands in between
+        with self.around("guard"):  # no span is open: another observer called this object
             self(verdict, messages)
 
     @contextmanager
     def around(self, mode: Mode) -> Iterator[None]:
         """The span of one decision; guards open it."""
-        seen: list[Verdict] = []
+        verdicts: list[Verdict] = []
         span = self._tracer.start_span(SPAN)
-        token = self._context.attach(self._context.set_value(self._key, seen, self._trace.set_span_in_context(span)))
+        token = self._context.attach(
+            self._context.set_value(self._key, verdicts, self._trace.set_span_in_context(span))
+        )
         try:
             yield
-            if seen:
-                self._report(span, seen[-1], mode)
+            if verdicts:
+                self._report(span, verdicts[-1], mode)
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)  # its text may quote an answer
             span.set_status(self._trace.StatusCode.ERROR)
@@ -180,7 +182,7 @@ class Telemetry:
 
 @contextmanager
 def _verdict_stands() -> Iterator[None]:
-    """A processor or exporter that fails must not change what the guard decided."""
+    """Log an error of a processor or exporter: it must not change the guard's decision."""
     try:
         yield
     except Exception as error:
@@ -189,10 +191,10 @@ def _verdict_stands() -> Iterator[None]:
 
 @contextmanager
 def caller(headers: Mapping[str, str]) -> Iterator[None]:
-    """Spans inside belong to the trace that a request names (W3C ``traceparent``), unless one has begun already.
+    """Make spans part of the trace that a request names (W3C ``traceparent``), unless a trace has begun already.
 
     Args:
-        headers: Of the request, by lower-case names.
+        headers: Headers of the request, by lower-case names.
 
     Raises:
         MissingDependencyError: opentelemetry-api is not installed.
@@ -208,13 +210,13 @@ def caller(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def _event_logger(provider: Any) -> Any:
-    """What emits events; None where this version of opentelemetry-api cannot."""
+    """The logger that emits events; None if this version of opentelemetry-api cannot emit any."""
     try:
         from opentelemetry._logs import get_logger
     except ImportError:
         return None
-    found = get_logger(SCOPE, logger_provider=provider)
-    return found if "event_name" in signature(found.emit).parameters else None
+    logger = get_logger(SCOPE, logger_provider=provider)
+    return logger if "event_name" in signature(logger.emit).parameters else None
 
 
 def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -247,5 +249,5 @@ def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any
         "gen_ai.evaluation.score.label": label,
         "error.type": code,
     }
-    known, scored = ({k: v for k, v in one.items() if v is not None} for one in (of_span, of_event))
-    return known, scored
+    span, event = ({k: v for k, v in attributes.items() if v is not None} for attributes in (of_span, of_event))
+    return span, event

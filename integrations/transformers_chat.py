@@ -43,7 +43,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 TEXT = "One, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve."
-"""What a model reads when it is checked."""
+"""Text that a model reads in its self-check."""
 
 
 class TransformersChat(NativeChat):
@@ -80,9 +80,9 @@ class TransformersChat(NativeChat):
     revision: str | None = None
     """Hub branch, tag or commit; None for the main branch."""
     device: str = "auto"
-    """Torch device; "auto" takes a GPU if there is one."""
+    """Torch device; "auto" takes a GPU if the machine has one."""
     dtype: str = "auto"
-    """Torch dtype by name, e.g. "bfloat16"; "auto" is the checkpoint's on a GPU and float32 on a CPU."""
+    """Torch dtype by name, e.g. "bfloat16"; "auto" is the checkpoint's dtype on a GPU and float32 on a CPU."""
     temperature: float = Field(default=0.0, ge=0.0)
     """Temperature of plain calls; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -92,7 +92,7 @@ class TransformersChat(NativeChat):
     stop: list[str] | None = None
     """Strings that end an answer of plain calls; the answer does not contain them."""
     stop_token_ids: list[int] | None = None
-    """Ids of tokens that end an answer of plain calls, beside the model's own; the answer does not contain them."""
+    """Ids of tokens that end an answer of plain calls, in addition to the model's; the answer does not contain them."""
     logprobs: bool = False
     """Whether plain calls return token log-probabilities in ``response_metadata["logprobs"]``."""
     seed: int | None = None
@@ -100,7 +100,7 @@ class TransformersChat(NativeChat):
     max_batch_tokens: int | None = Field(default=None, ge=1)
     """Most cache positions in a batch (prompt and answer, over all sequences); None chooses by memory."""
     chat_template: str | None = None
-    """Jinja template that replaces the tokenizer's."""
+    """Jinja template that replaces the tokenizer's template."""
     loaded: Any = Field(default=None, exclude=True, repr=False)
     """A model in memory; set by `from_model`."""
 
@@ -139,7 +139,7 @@ class TransformersChat(NativeChat):
 
     @property
     def support(self) -> Support:
-        """What the model was found to do exactly when it was loaded: batches, options of several tokens, or all."""
+        """Operations that the model does exactly, as checked at loading: batches, options of several tokens, or all."""
         return self._engine.support
 
     # --- sampling -----------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class TransformersChat(NativeChat):
 
         Args:
             prompts: One message list for each request.
-            plan: What to draw.
+            plan: The plan of the samples.
             seeds: One seed for each request; None for fresh randomness.
             tools: Tools the model may call, in any form ``bind_tools`` takes.
 
@@ -203,7 +203,7 @@ class TransformersChat(NativeChat):
     def _plan_request(
         self, messages: Sequence[BaseMessage], plan: SamplingPlan, seed: int | None, tools: Sequence[dict[str, Any]]
     ) -> DecodingRequest | UnreadableOptionError:
-        """The plan's request for this prompt, or why its options cannot be read."""
+        """The plan's request for this prompt, or the reason why its options cannot be read."""
         text, ids = self._encode(messages, tools)
         options: tuple[tuple[int, ...], ...] = ()
         if plan.options is not None:
@@ -219,7 +219,8 @@ class TransformersChat(NativeChat):
                 return UnreadableOptionError(f"the options reach beyond the model's rope window of {window} tokens")
         rows: tuple[Row, ...] = ()
         if plan.n or plan.options is None:
-            draws = uniforms(seed, plan.n + 1, plan.max_tokens)  # the last, so that the samples' are those of before
+            # The primary answer takes the last row, so that the samples of a seed do not depend on how it is drawn.
+            draws = uniforms(seed, plan.n + 1, plan.max_tokens)
             *sampled, drawn = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
             rows = (drawn if plan.primary == "sampled" else Row(plan.max_tokens), *sampled)
         request = DecodingRequest(ids, rows, options, plan.stop, frozenset(plan.stop_token_ids))
@@ -309,7 +310,7 @@ class TransformersChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        """Token by token; with tools in one piece, since an incomplete call must not be shown as text."""
+        """Stream token by token; with tools in one piece, since an incomplete call must not be shown as text."""
         settings = self._settings(stop, kwargs)
         check_one_answer(settings.n)
         if settings.tools:

@@ -21,15 +21,15 @@ from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_n
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
 VERSION = 4
-"""Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: every two texts
-that differ are asked about, and the guards compare marks as they are written. 4: to the guards, paths
-with dots and short strings in quotes are marks. `EmbeddingSimilarity` is one ahead: texts that are equal once
-normalised have similarity 1 again."""
+"""Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
+asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
+short strings in quotes as marks. `EmbeddingSimilarity` is one version ahead: texts that are equal once normalised have
+similarity 1 again."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do
-# not contradict each other; "1945" means nothing without its question. Other libraries offer all three under the name
-# of semantic entropy, which makes different scores look like one.
+# not contradict each other; "1945" means nothing without its question. Other libraries offer all three rules under the
+# name of semantic entropy, which hides that their scores differ.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ class NliJudge(_NliBased):
     """Two answers are the same iff each entails the other, with the question prepended to both.
 
     Entailment is the strictly most probable label. Pairs that fail in the first direction are not tried in the second,
-    which changes no verdict. An input that is longer than the model's limit is unmeasured, never cut; so is a pair
-    whose texts differ in words that the model does not know (see ``docs/judges-models.md``). Symmetric.
+    which changes no verdict. An input that is longer than the model's limit is unmeasured, never cut. A pair is also
+    unmeasured if its texts differ in words that the model does not know (see ``docs/judges-models.md``). Symmetric.
 
     Source: Farquhar et al., Nature 2024 (strict entailment, the question as context). Difference: question and answers
     are joined by the tokenizer's pair encoding, not by a literal " [SEP] ".
@@ -111,7 +111,7 @@ class NliJudge(_NliBased):
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Entailment both ways for pairs of several questions; None where a pair could not be read."""
+        """Entailment both ways for pairs of several questions; None for a pair that could not be read."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
         there = self._entailed(ordered)
         passed = list(dict.fromkeys(item for item, yes in zip(ordered, there, strict=True) if yes))
@@ -120,13 +120,13 @@ class NliJudge(_NliBased):
 
     def _entailed(self, items: Sequence[Item]) -> list[bool | None]:
         """Whether the first text entails the second; equal texts do, and the model does not see them."""
-        asked = [item for item in items if item[1] != item[2]]
-        answers = iter(self._loaded.logits(asked, self.precision))
-        found: list[bool | None] = []
+        differing = [item for item in items if item[1] != item[2]]
+        answers = iter(self._loaded.logits(differing, self.precision))
+        verdicts: list[bool | None] = []
         for item in items:
             logits = next(answers) if item[1] != item[2] else None
-            found.append(True if item[1] == item[2] else None if logits is None else entails(logits))
-        return found
+            verdicts.append(True if item[1] == item[2] else None if logits is None else entails(logits))
+        return verdicts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class NliEntailment(_NliBased):
         return self._spec("nli")
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
-        """Scores of each (question, premise, hypothesis), in order; None where a pair could not be read."""
+        """Scores of each (question, premise, hypothesis), in order; None for a pair that could not be read."""
         return [None if logits is None else scores(logits) for logits in self._loaded.logits(items, self.precision)]
 
 
@@ -182,10 +182,10 @@ class NliSimilarity(_NliBased):
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Mean probability of entailment for pairs of several questions, both directions in one pass."""
-        asked = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
-        both = [*asked, *((question, b, a) for question, a, b in asked)]
+        differing = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
+        both = [*differing, *((question, b, a) for question, a, b in differing)]
         logits = self._loaded.logits(both, self.precision)
-        means = iter([self._mean(*two) for two in zip(logits[: len(asked)], logits[len(asked) :], strict=True)])
+        means = iter([self._mean(*two) for two in zip(logits[: len(differing)], logits[len(differing) :], strict=True)])
         return [1.0 if a == b else next(means) for _, a, b in items]
 
     def _mean(self, there: NDArray[np.float64] | None, back: NDArray[np.float64] | None) -> float | None:
@@ -229,13 +229,13 @@ class EmbeddingJudge(_EmbeddingBased):
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        """Cosine behind the guards for pairs of several questions; None where a pair could not be read.
+        """Cosine behind the guards for pairs of several questions; None for a pair that could not be read.
 
         Pairs that a guard keeps apart and pairs of equal texts need no embedding.
         """
-        asked = [item for item in items if item[1] != item[2] and guards_hold(item[1], item[2])]
-        found = dict(zip(asked, self._loaded.cosines(asked, self.precision), strict=True))
-        return [item[1] == item[2] if item not in found else self._alike(found[item]) for item in items]
+        differing = [item for item in items if item[1] != item[2] and guards_hold(item[1], item[2])]
+        cosines = dict(zip(differing, self._loaded.cosines(differing, self.precision), strict=True))
+        return [item[1] == item[2] if item not in cosines else self._alike(cosines[item]) for item in items]
 
     def _alike(self, cosine: float | None) -> bool | None:
         return None if cosine is None else cosine >= self.threshold
@@ -272,12 +272,13 @@ class EmbeddingSimilarity(_EmbeddingBased):
         return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
-        """Cosine, at least 0, for pairs of several questions; None where a pair could not be read."""
+        """Cosine, at least 0, for pairs of several questions; None for a pair that could not be read."""
         same = [self.identity(a) == self.identity(b) for _, a, b in items]
-        asked = [item for item, equal in zip(items, same, strict=True) if not equal and self._comparable(*item[1:])]
-        found = dict(zip(asked, self._loaded.cosines(asked, self.precision), strict=True))
+        differing = [item for item, equal in zip(items, same, strict=True) if not equal and self._comparable(*item[1:])]
+        cosines = dict(zip(differing, self._loaded.cosines(differing, self.precision), strict=True))
         return [
-            _positive(found[item]) if item in found else float(equal) for item, equal in zip(items, same, strict=True)
+            _positive(cosines[item]) if item in cosines else float(equal)
+            for item, equal in zip(items, same, strict=True)
         ]
 
     def _comparable(self, a: str, b: str) -> bool:

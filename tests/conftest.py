@@ -67,5 +67,5 @@ def store(new_store: Path, tmp_path: Path, now: list[float]) -> Iterator[ReviewS
     """An empty review store on SQLite."""
     from guardrail.review import ReviewStore
 
-    with ReviewStore(shutil.copy(new_store, tmp_path), clock=lambda: now[0]) as made:
-        yield made
+    with ReviewStore(shutil.copy(new_store, tmp_path), clock=lambda: now[0]) as opened:
+        yield opened

@@ -107,18 +107,18 @@ def stopped(url: str) -> Iterator[None]:
     with psycopg.connect(url, autocommit=True) as connection:
         backend = connection.info.backend_pid
         main = _parent(backend)
-    found = [main, *(pid for pid in _pids() if _parent(pid) == main)]
-    for pid in found:
+    processes = [main, *(pid for pid in _pids() if _parent(pid) == main)]
+    for pid in processes:
         _signal(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in reversed(found):
+        for pid in reversed(processes):
             _signal(pid, signal.SIGCONT)
 
 
 def _pids() -> list[int]:
-    return [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _parent(pid: int) -> int:

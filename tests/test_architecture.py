@@ -77,34 +77,34 @@ def cycles() -> list[set[str]]:
     }
     graph = {name: direct_imports(name, path, names) - {name} for name, path in names.items()}
     reached = {name: closure(name, graph) for name in graph}
-    found = [{other for other in reached[name] if name in reached[other]} for name in sorted(graph)]
-    return [group for place, group in enumerate(found) if group and group not in found[:place]]
+    circles = [{other for other in reached[name] if name in reached[other]} for name in sorted(graph)]
+    return [group for place, group in enumerate(circles) if group and group not in circles[:place]]
 
 
 def direct_imports(name: str, path: Path, names: dict[str, Path]) -> set[str]:
-    found = set()
+    imported = set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in imports(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         else:
             base = package.rsplit(".", node.level - 1)[0] if node.level else ""
             module = ".".join(part for part in (base, node.module or "") if part)
             for alias in node.names:
                 submodule = f"{module}.{alias.name}"
-                found.add(submodule if submodule in names else module)
-    return found & names.keys()
+                imported.add(submodule if submodule in names else module)
+    return imported & names.keys()
 
 
 def closure(name: str, graph: dict[str, set[str]]) -> set[str]:
-    seen: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[name])
     while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += graph[one]
-    return seen
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += graph[module]
+    return reached
 
 
 def test_there_is_no_import_cycle() -> None:
@@ -131,8 +131,8 @@ def test_guardrail_needs_only_its_three_dependencies() -> None:
 
 def test_importing_loads_nothing_heavy() -> None:
     packages = ("guardrail", "integrations", "calibrate")  # each loads no less than the one before
-    seen = f"print(*{HEAVY!r} & set(sys.modules))"
-    code = "import sys\n" + "\n".join(f"import {package}; {seen}" for package in packages)
+    probe = f"print(*{HEAVY!r} & set(sys.modules))"
+    code = "import sys\n" + "\n".join(f"import {package}; {probe}" for package in packages)
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     for package, line in zip(packages, loaded.stdout.splitlines(), strict=True):
         # langchain_core's prompts load PyYAML, and Jinja2 where it is installed; calibrate computes with scipy.
@@ -160,8 +160,8 @@ def test_every_module_can_be_imported_first() -> None:
     Python loads the package before any module of it. So that and what others wrote is loaded once, and the processes
     are forked after it.
     """
-    found = [path for path in modules("guardrail") if "migrations" not in path.parts]  # only Alembic can load these
-    names = [str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__") for path in found]
+    paths = [path for path in modules("guardrail") if "migrations" not in path.parts]  # only Alembic can load these
+    names = [str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__") for path in paths]
     code = (
         "import importlib, os, sys\n"
         "def load(names, shown):\n"
@@ -189,9 +189,9 @@ def test_the_list_of_packages_is_complete() -> None:
     import tomllib
 
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
-    found = {
+    packages = {
         str(path.parent.relative_to(ROOT)).replace("/", ".")
         for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")
     }
-    assert set(listed) == found
+    assert set(listed) == packages

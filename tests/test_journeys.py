@@ -66,12 +66,13 @@ def test_an_app_with_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    known = {f"[{i}] who?": ["Ada"] if i % 3 else ["Ada", "Bob", "Cleo", "Dora"] for i in range(45)}
+    answers = {f"[{i}] who?": ["Ada"] if i % 3 else ["Ada", "Bob", "Cleo", "Dora"] for i in range(45)}
     rows = [
-        {"question": question, "references": ["Ada" if len(said) == 1 else "Emil"]} for question, said in known.items()
+        {"question": question, "references": ["Ada" if len(texts) == 1 else "Emil"]}
+        for question, texts in answers.items()
     ]
     Path("questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with serving(Endpoint(answers={**known, "Who wrote Faust?": ["Goethe"]})) as endpoint:
+    with serving(Endpoint(answers={**answers, "Who wrote Faust?": ["Goethe"]})) as endpoint:
         follow("start/app.md", url=endpoint.url)
     assert capsys.readouterr().out.endswith("Goethe\nTrue\n")
     assert Path("calibration/report.html").is_file()
@@ -87,8 +88,13 @@ def test_logged_generations_in_a_frame(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     names = follow("python.md", follow("start/calibrate.md"))
     printed = capsys.readouterr().out
-    for said in ("Appaloosa\nHELD BACK", "0.3 75 0\n", "half\n", "['lexical_similarity', 'discrete_semantic_entropy',"):
-        assert said in printed
+    for output in (
+        "Appaloosa\nHELD BACK",
+        "0.3 75 0\n",
+        "half\n",
+        "['lexical_similarity', 'discrete_semantic_entropy',",
+    ):
+        assert output in printed
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("artifact.json").outcome.rule == "certified"
     assert [row.rule for row in names["table"].rows] == ["acrc", "half"]

@@ -47,7 +47,8 @@ def audit_sample(
 
     A hash of the key decides whether an answer is chosen, so a key is always chosen or never, and queued once. The
     choice must not depend on what a person will say, so a key names the *request*. A question that is asked twice makes
-    two requests: with one key it would count once among the accepted answers and twice among the held-back ones.
+    two requests: under a single key it would count once among the accepted answers and twice among the held-back
+    answers.
 
     Args:
         store: The queue; items have the kind "audit" and the metadata "audit_rate".
@@ -59,7 +60,7 @@ def audit_sample(
             without an audit, is logged and counted in ``unwritten`` ("pass").
 
     Raises:
-        UsageError: A rate outside (0, 1], or another word than these two.
+        UsageError: A rate outside (0, 1], or an ``on_watch_failure`` other than "hold" and "pass".
     """
     if not 0 < rate <= 1:
         raise UsageError(f"rate must be in (0, 1], got {rate}. Write 0.1 to audit one answer in ten.")

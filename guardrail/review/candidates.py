@@ -34,18 +34,18 @@ Population = Literal["held_back", "all"]
 
 
 class CandidateSet(Frozen):
-    """The answers a reviewer sees, and what is guaranteed about them."""
+    """The answers a reviewer sees, with their guarantee."""
 
     answers: tuple[tuple[str, float], ...]
     """Answers with their share among the samples, most frequent first."""
     epsilon: float
-    """Such sets miss every acceptable answer in at most this share of questions, where ``attained``."""
+    """If ``attained``, such sets miss every acceptable answer in at most this share of questions."""
     attained: bool
     """Whether calibration supports ``epsilon``; if not, the set holds all answers and the reviewer must write one."""
     attainable: float
     """Smallest epsilon that can be promised: an upper bound of how often all answers of the model together miss."""
     delta: float | None = None
-    """Failure probability of the promise; None for a rule of before it had one, which promises nothing."""
+    """Failure probability of the promise; None for a rule from before rules had one, which promises nothing."""
 
     @property
     def statement(self) -> str:
@@ -85,22 +85,22 @@ class CandidateRule(Persisted):
     population: Population
     """Which questions the guarantee covers: those the guard holds back, or all."""
     delta: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """Failure probability of the promise, over calibrations; None for a rule of before it had one: no promise."""
+    """Failure probability of the promise, over calibrations; None for a rule from before rules had one: no promise."""
 
     def select(self, verdict: Verdict) -> CandidateSet | None:
         """The set for one question; None if nothing is guaranteed about it.
 
-        That is so if the model gave no answers, if another artifact judged them, or if drawing stopped early: the
-        quantile is about the shares among all samples of the plan, and fewer samples have other shares.
+        Nothing is guaranteed if the model gave no answers, if another artifact judged them, or if drawing stopped
+        early: the quantile is about the shares among all samples of the plan, and fewer samples have other shares.
         """
         answers = shown_answers(verdict)
         if not answers or verdict.artifact != self.artifact or cut_short(verdict):
             return None
         scores = ranked([share for _, share in answers])
         quantile = self.quantile
-        kept = tuple(a for a, s in zip(answers, scores, strict=True) if quantile is None or s <= quantile)
+        shortlist = tuple(a for a, s in zip(answers, scores, strict=True) if quantile is None or s <= quantile)
         return CandidateSet(
-            answers=kept,
+            answers=shortlist,
             epsilon=self.epsilon,
             attained=quantile is not None,
             attainable=self.attainable,
@@ -118,8 +118,8 @@ def shown_answers(verdict: Verdict) -> tuple[tuple[str, float], ...]:
 def cut_short(verdict: Verdict) -> bool:
     """Whether the shares may come from fewer samples than the plan measures.
 
-    An adaptive plan measures the first samples only where they agree, on both sides, so a measured score that saved
-    samples is one of the calibration's. A verdict that was decided early has a bound, or no score.
+    An adaptive plan measures only the first samples where these agree, at calibration and at run time, so its score is
+    comparable although samples were saved. A verdict that was decided early has a bound, or no score.
     """
     return verdict.uncertainty.is_bound or (verdict.cost.saved > 0 and not verdict.uncertainty.measured)
 
@@ -129,4 +129,5 @@ def ranked(shares: Sequence[float]) -> list[float]:
 
     Shares that differ by less than 1e-9 count as equal.
     """
+    # Shares are quotients of counts, so different ones differ by far more than rounding.
     return [math.fsum(other for other in shares if other > share + 1e-9) for share in shares]

@@ -100,11 +100,11 @@ def _purge(arguments: argparse.Namespace) -> int:
         raise UsageError(f"there is no review store '{path}', so there is nothing to purge. Give its path with --db.")
     with ReviewStore(_database(arguments)) as store:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
-    said = "Would delete" if arguments.dry_run else "Deleted"
+    verb = "Would delete" if arguments.dry_run else "Deleted"
     older = f"that arrived more than {arguments.purge:g} days ago"
-    _print(f"{said} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
+    _print(f"{verb} {purged.items} decided or expired items {older}, and {purged.callbacks} of their callbacks.")
     if purged.steps:
-        _print(f"{said} {purged.steps} steps of monitors that are as old; what the monitors found stays.")
+        _print(f"{verb} {purged.steps} steps of monitors that are as old; what the monitors found stays.")
     if purged.kept:
         _print(f"{purged.kept} older items stay: their callers may not have received the decision yet.")
     if purged.open:
@@ -129,7 +129,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
-    from .monitors.inbox import Folder
+    from .monitors.inbox import InboxWorker
     from .queue.store import ReviewStore
     from .web.app import review_app
     from .web.server import check_proxies, server_of
@@ -164,21 +164,21 @@ def _serve(arguments: argparse.Namespace) -> int:
             )
         if deliverer is not None:
             deliverer.start()
-        folder = Folder(store.database)
-        folder.start()
+        worker = InboxWorker(store.database)
+        worker.start()
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
-            folder.stop()
+            worker.stop()
             if deliverer is not None:
                 deliverer.stop()
     return 0
 
 
 def _destinations(page: str | None) -> tuple[Destination, ...]:
-    found = []
+    destinations = []
     for part in os.environ.get(ENV_NOTIFY, "").split():
         name, _, url = part.partition("=")
         if name not in get_args(Format) or not url.startswith(("http://", "https://")):
@@ -186,8 +186,8 @@ def _destinations(page: str | None) -> tuple[Destination, ...]:
                 f"{ENV_NOTIFY} is a list of json=URL, slack=URL and teams=URL with spaces between them. It holds "
                 "another entry, which is not repeated here, as these addresses are secrets."
             )
-        found.append(Destination(url, cast(Format, name), page=page))
-    return tuple(found)
+        destinations.append(Destination(url, cast(Format, name), page=page))
+    return tuple(destinations)
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -212,8 +212,8 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _accounts(path: Path) -> Accounts:
-    given = os.environ.get(ENV_TOKENS)
-    accounts = Accounts.from_text(given) if given else Accounts(path)
+    from_environment = os.environ.get(ENV_TOKENS)
+    accounts = Accounts.from_text(from_environment) if from_environment else Accounts(path)
     if not accounts.all():
         raise UsageError("nobody can sign in: there are no tokens. Create one with: guardrail review --add-token NAME")
     return accounts

@@ -84,11 +84,11 @@ def verify(
     """
     parts = dict(part.split("=", 1) for part in (header or "").split(",") if "=" in part)
     try:
-        at, given = int(parts["t"]), parts["v1"].encode("ascii")
+        at, mac = int(parts["t"]), parts["v1"].encode("ascii")
     except (KeyError, ValueError):
         return False
     fresh = abs((time.time() if now is None else now) - at) <= window
-    return hmac.compare_digest(_mac(secret, body, at).encode(), given) and fresh
+    return hmac.compare_digest(_mac(secret, body, at).encode(), mac) and fresh
 
 
 def _mac(secret: str | bytes, body: bytes, at: int) -> str:
@@ -126,7 +126,7 @@ class _Post:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a post: the receiver's status, or None if it did not answer; a problem unless it was 2xx."""
+    """Result of a post: the receiver's status, or None if it did not answer; a problem unless the status was 2xx."""
 
     status: int | None = None
     problem: str | None = None
@@ -151,14 +151,14 @@ class Deliverer:
 
     Attributes:
         store: The store whose outbox is posted.
-        secret: Shared with the receivers; at least 16 characters. One of Standard Webhooks begins with ``whsec_``.
+        secret: Shared with the receivers; at least 16 characters. A secret of Standard Webhooks begins with ``whsec_``.
         attempts: After this many, or after HTTP 410 (gone), the callback is "dead": kept, counted in the stats, not
             tried again.
         timeout: Seconds for a whole post, even if the receiver answers slowly.
-        posts: Receivers that are posted to at the same time.
+        posts: Number of receivers that are posted to at the same time.
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
-        destinations: Further receivers, of messages about the whole queue.
+        destinations: Further receivers, which get messages about the whole queue.
     """
 
     store: ReviewStore
@@ -201,7 +201,7 @@ class Deliverer:
         return delivered
 
     def _announce(self) -> int:
-        return sum(announce(self.store.database, one) for one in self.destinations)
+        return sum(announce(self.store.database, destination) for destination in self.destinations)
 
     def _deliver(self, threads: ThreadPoolExecutor) -> int:
         """Mark the posts that have ended and begin those that are due. Does not wait; returns the deliveries."""
@@ -213,10 +213,10 @@ class Deliverer:
                 self._mark(post, answer)
                 delivered += answer.problem is None
         while not self._stop.is_set() and len(self._posting) < self.posts:
-            taken = self._take()
-            if taken is None:
+            due = self._take()
+            if due is None:
                 break
-            self._posting[taken.receiver] = (taken, threads.submit(self._send, taken))
+            self._posting[due.receiver] = (due, threads.submit(self._send, due))
         return delivered
 
     def _in_flight(self) -> list[Future[_Answer]]:
@@ -239,7 +239,7 @@ class Deliverer:
                     done.append(self._succeeded("announce", self._announce))
                 failures = 0 if all([*done, deliver()]) else failures + 1
                 pause = min(poll * 2.0 ** min(failures, 40), max(poll, _LONGEST_WAIT))
-                if self._posting and not failures:  # a post that ends makes room for the next one
+                if self._posting and not failures:  # the end of a post makes room for the next one
                     wait(self._in_flight(), pause, FIRST_COMPLETED)
                 else:
                     self._stop.wait(pause)
@@ -276,9 +276,13 @@ class Deliverer:
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
             self._left_alone = {receiver: until for receiver, until in self._left_alone.items() if until > now}
             blocked = {*self._posting, *self._left_alone}
-            urls = {one.name: one.url for one in self.destinations if _receiver(one.url) not in blocked}
+            urls = {
+                destination.name: destination.url
+                for destination in self.destinations
+                if _receiver(destination.url) not in blocked
+            }
             due = due.where(or_(~outbox.c.url.startswith(PREFIX), outbox.c.url.in_(urls)))
-            for receiver in blocked:
+            for receiver in blocked:  # in SQL, so that the limit of one row finds a callback that may be posted
                 due = due.where(~_sent_to(receiver))
             row = connection.execute(
                 due.order_by(outbox.c.next_at).limit(1).with_for_update(skip_locked=True)
@@ -288,8 +292,8 @@ class Deliverer:
             attempt = row.attempts + 1
             # If this process is killed while it posts, the callback is due again after this.
             again = now + max(2 * self.timeout, self._pause(attempt))
-            taken = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
-            connection.execute(taken)
+            attempted = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
+            connection.execute(attempted)
             return _Post(row.id, row.item, urls.get(row.url, row.url), row.body.encode(), attempt)
 
     def _send(self, post: _Post) -> _Answer:
@@ -307,6 +311,7 @@ class Deliverer:
         database = self.store.database
         with database.write() as connection:
             now = database.now(connection)
+            # Not if a decision has dropped the callback meanwhile; see `rows.post`.
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
             if answer.problem is None:
                 changed = connection.execute(mine.values(state="delivered", problem="")).rowcount
@@ -315,14 +320,14 @@ class Deliverer:
                 return
             pause = self._pause(post.attempt)
             dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE
-            if answer.status is None:  # the next callback would wait for it, too
+            if answer.status is None:  # another callback would wait for the timeout, too
                 self._left_alone[post.receiver] = now + min(pause, _LONGEST_WAIT)
             problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
             connection.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
             detail = {"event": post.id, "attempt": post.attempt, "problem": problem, "given_up": dead}
             if post.item:
                 log(connection, post.item, now, SYSTEM, "delivery_failed", detail)
-            elif dead:  # only the end: a destination gets a message about each item
+            elif dead:  # only the last failure: a destination gets a message about each item
                 where = post.receiver.rpartition("@")[2].rpartition("/")[2]
                 log(connection, "", now, SYSTEM, "delivery_failed", {**detail, "destination": where})
 
@@ -344,7 +349,7 @@ def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
         url: http(s) address.
         body: Bytes to send.
         headers: Headers.
-        seconds: For everything, from the name look-up to the end of the answer's headers.
+        seconds: Time limit, from the name look-up to the end of the answer's headers.
 
     Returns:
         None if the receiver answered 2xx in time, else the problem in words.
@@ -358,15 +363,15 @@ def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -
     The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
     cancelled, so the caller does not wait for the thread any longer than that.
     """
-    found: list[_Answer] = []
+    answers: list[_Answer] = []
 
     def run() -> None:
-        found.append(asyncio.run(_post(url, body, headers, seconds)))
+        answers.append(asyncio.run(_post(url, body, headers, seconds)))
 
     thread = threading.Thread(target=run, name=_POSTING, daemon=True)
     thread.start()
     thread.join(seconds)
-    return found[0] if found else _too_late(seconds)
+    return answers[0] if answers else _too_late(seconds)
 
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:

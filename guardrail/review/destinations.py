@@ -1,9 +1,9 @@
 """Messages to chats and other systems about the whole queue: something waits, was decided or expired, or an alarm.
 
 The messages come from the audit trail, so that they need nothing from the processes that add items. A place in the
-trail is kept for each destination. On PostgreSQL a line gets its number before others can see it, so it may appear
-below one that was read already. The lines of the latest minute are therefore read again, and the id of a message, which
-names its line, prevents a second one.
+trail is kept for each destination. On PostgreSQL a line gets its number before others can see it, so a line may appear
+below a line that was read already. The lines of the latest minute are therefore read again, and the id of a message,
+which names its line, prevents a second message.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .queue.schema import events, items, meta, outbox
 __all__ = ["PREFIX", "Destination", "EventType", "Format", "announce"]
 
 EventType = Literal["review.created", "review.decided", "review.expired", "monitor.alarm"]
-"""What a message is about."""
+"""Event that a message is about."""
 Format = Literal["json", "slack", "teams"]
-"""How a message is written."""
+"""Format of a message."""
 PREFIX = "destination:"
-"""Beginning of what the outbox holds in place of a destination's URL, which is a secret."""
+"""Beginning of the name that the outbox holds in place of a destination's URL, which is a secret."""
 KEPT = 86_400.0
 """Seconds for which messages are kept, delivered or not."""
 SETTLED = 60.0
-"""Seconds after which no line of the trail can appear any more that was begun before."""
+"""Seconds after which every line of the trail that was begun before is visible."""
 _AT_ONCE = 200
 _WORDS: dict[str, EventType] = {
     "enqueued": "review.created",
@@ -47,13 +47,13 @@ _LONGEST_QUESTION = 1000
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where messages about the queue go.
+    """A receiver of messages about the queue.
 
     Attributes:
         url: http(s) address; for Slack that of an incoming webhook, for Teams that of a workflow ("when a webhook
             request is received"). It is stored nowhere and logged nowhere.
         format: "json" (as in docs/review.md), "slack" or "teams".
-        events: What is sent. Default: everything as JSON; to a chat what people must act on (created and alarm).
+        events: Events that are sent. Default: all as JSON; to a chat those that people must act on (created and alarm).
         kinds: Kinds of items; by default no audits, which may come by the hundred.
         page: Address of the review page, for links; None for messages without.
         questions: Whether a chat also gets the question. By default texts stay on the page.
@@ -73,13 +73,13 @@ class Destination:
             raise UsageError(
                 f"the format of a destination is one of {', '.join(get_args(Format))}, got {self.format!r}."
             )
-        for one in self.events:
-            if one not in get_args(EventType):
-                raise UsageError(f"an event is one of {', '.join(get_args(EventType))}, got {one!r}.")
+        for event in self.events:
+            if event not in get_args(EventType):
+                raise UsageError(f"an event is one of {', '.join(get_args(EventType))}, got {event!r}.")
 
     @property
     def name(self) -> str:
-        """What the outbox holds in place of the URL."""
+        """Stands in the outbox in place of the URL."""
         return PREFIX + sha256_hex(f"{self.format} {self.url}", 32)
 
     @property
@@ -90,39 +90,39 @@ class Destination:
 
     def message(self, identity: str, line: Row[Any], item: Item | None) -> dict[str, Any]:
         """The body about one line of the trail; ``item`` is None for an alarm."""
-        what = _WORDS[line.what]
+        event = _WORDS[line.what]
         link = (
             None if self.page is None else self.page.rstrip("/") + ("/monitor" if item is None else f"/items/{item.id}")
         )
         if self.format == "json":
-            return {**_facts(identity, what, line, item), "link": link}
-        title, facts = _said(what, line, item)
+            return {**_facts(identity, event, line, item), "link": link}
+        title, facts = _said(event, line, item)
         question = item.content.question[:_LONGEST_QUESTION] if self.questions and item is not None else ""
         return (_slack if self.format == "slack" else _teams)(title, facts, question, link)
 
 
-def _facts(identity: str, what: EventType, line: Row[Any], item: Item | None) -> dict[str, Any]:
-    said = {"id": identity, "type": what, "at": line.at}
+def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -> dict[str, Any]:
+    shared = {"id": identity, "type": event, "at": line.at}
     if item is None:
-        return {**said, "alarm": json.loads(line.detail)}
-    if what == "review.created":
+        return {**shared, "alarm": json.loads(line.detail)}
+    if event == "review.created":
         some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
-        return {**said, **some, "metadata": item.content.metadata}
+        return {**shared, **some, "metadata": item.content.metadata}
     return rows.body_of(
-        item if what == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
+        item if event == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
     )
 
 
-def _said(what: EventType, line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
+def _said(event: EventType, line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
     """Title and facts for people."""
     if item is None:
         detail = json.loads(line.detail)
         return f"Alarm of the monitor {detail['name']}", {"What": detail["detail"]}
     kind = {"answer": "An answer", "tool_call": "A tool call", "audit": "An audit"}[item.content.kind]
     facts = {"Ticket": item.id}
-    if what == "review.decided" and item.decision is not None:
+    if event == "review.decided" and item.decision is not None:
         return f"{kind} was decided: {item.decision.action} by {item.decision.reviewer}", facts
-    if what == "review.expired":
+    if event == "review.expired":
         return f"{kind} was not decided in time", facts
     if item.deadline is not None:
         facts["Decide by"] = f"{datetime.fromtimestamp(item.deadline, UTC):%Y-%m-%d %H:%M UTC}"
@@ -147,8 +147,8 @@ def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -
 def _teams(title: str, facts: dict[str, str], question: str, link: str | None) -> dict[str, Any]:
     """An adaptive card in a message, as Teams workflows take it.
 
-    All text is in rich text blocks, which show it as it is: text blocks and facts know Markdown, so that a question
-    could show a link of its own.
+    All text is in rich text blocks, which show it unchanged. Text blocks and facts render Markdown, so a question could
+    show a link.
     """
 
     def block(bold: str, plain: str = "") -> dict[str, Any]:
@@ -178,9 +178,9 @@ def announce(database: Database, destination: Destination) -> int:
     with database.write() as connection:
         now = database.now(connection)
         place = _place(connection, destination)
-        words = [word for word, what in _WORDS.items() if what in destination.wanted]
+        words = [word for word, event in _WORDS.items() if event in destination.wanted]
         identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
-        found = (
+        new_lines = (
             select(events, identity.label("identity"))
             .outerjoin(items, items.c.id == events.c.item)
             .where(events.c.number > place, events.c.what.in_(words))
@@ -189,7 +189,7 @@ def announce(database: Database, destination: Destination) -> int:
             .order_by(events.c.number)
             .limit(_AT_ONCE)
         )
-        lines = connection.execute(found).all()
+        lines = connection.execute(new_lines).all()
         for line in lines:
             item = rows.as_item(rows.fetch(connection, line.item)) if line.item else None
             body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
@@ -206,9 +206,9 @@ def announce(database: Database, destination: Destination) -> int:
 
 
 def _place(connection: Connection, destination: Destination) -> int:
-    """Up to which line everything is announced, locked."""
-    found = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
-    place = connection.execute(found).scalar_one_or_none()
+    """Number of the last line of the trail that is announced; the row that holds it is locked."""
+    query = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
+    place = connection.execute(query).scalar_one_or_none()
     if place is None:
         place = str(connection.execute(select(func.max(events.c.number))).scalar_one() or 0)
         connection.execute(insert(meta).values(name=destination.name, value=place))

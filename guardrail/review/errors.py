@@ -5,7 +5,7 @@
   - LeaseLostError        another reviewer holds the item now, or nobody does
   - AlreadyDecidedError   another decision was recorded first
   - ItemExpiredError      the deadline of the item has passed
-  - UnstorableError       a content or a decision that cannot be written as it is
+  - UnstorableError       a content or a decision that cannot be written and read back unchanged
   - StoreUnavailableError the database did not answer in time, or cannot be reached
 """
 

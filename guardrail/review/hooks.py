@@ -45,8 +45,8 @@ def ask_reviewer(
 ) -> AskReviewer:
     """An ``on_abstain`` handler that blocks until a person decides.
 
-    "approve" returns the candidate exactly as it was judged, "edit" the edited candidate, "respond" the answer that the
-    reviewer wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
+    "approve" returns exactly the judged candidate, "edit" the edited candidate, "respond" the answer that the reviewer
+    wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
     ``response_metadata["review"]`` names ticket and action.
 
     Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
@@ -114,11 +114,11 @@ def content_of(
     candidates: CandidateRule | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Content:
-    """What a reviewer sees of a verdict. Nothing is sampled again: it is what was judged.
+    """The content that a reviewer sees of a verdict. Nothing is sampled again: the content is what was judged.
 
     Args:
         verdict: The verdict, with its candidate.
-        messages: What the guard received.
+        messages: The messages that the guard received.
         kind: Default: "tool_call" if the candidate calls tools, else "answer".
         allowed: Decisions to offer; without a candidate, approve and edit are left out.
         candidates: Calibrated list of candidates to show.
@@ -128,7 +128,7 @@ def content_of(
         UnstorableError: The verdict is nested too deeply to be written.
     """
     try:
-        said = verdict.model_dump(mode="json")
+        verdict_fields = verdict.model_dump(mode="json")
     except ValueError as error:
         cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
         raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
@@ -140,7 +140,7 @@ def content_of(
         messages=tuple(_plain(message) for message in messages),
         kind=kind or ("tool_call" if judged is not None and judged.tool_calls else "answer"),
         candidate=judged,
-        verdict=said,
+        verdict=verdict_fields,
         alternatives=verdict.alternatives,
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
@@ -185,7 +185,7 @@ class AskReviewer:
                 return None
             decision = await self.store.await_decision(item.id, until - time.monotonic())
         except BaseException:  # cancelled, perhaps while it was being queued
-            # A database that hangs must not hold the cancellation up; then this goes on in the background.
+            # A database that hangs must not delay the cancellation; closing then goes on in the background.
             await asyncio.wait({asyncio.ensure_future(self._aclose(queued))}, timeout=_GRACE)
             raise
         return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
@@ -248,7 +248,7 @@ def _enqueue(
     callback: str | None = None,
     within: float | None = None,
 ) -> Item | None:
-    """The item; None if it cannot be stored, or not now, and then the call is an ordinary abstention."""
+    """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
     verdict, messages = abstention.verdict, abstention.messages
     key = None if hook.key is None else hook.key(verdict, messages)
     try:
@@ -275,8 +275,8 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
         {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
         for call in outcome.tool_calls
     ]
-    said = {"ticket": item.id, "action": decision.action}
-    return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": said})
+    review = {"ticket": item.id, "action": decision.action}
+    return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 
 def _checked(metadata: Metadata | None) -> Metadata:

@@ -32,13 +32,13 @@ _SECRET = re.compile(
     r"(?<![a-z])(token|secret|password|passwd|pwd|sig|signature|credential|authorization|jwt|api[-_.]?key)(?![a-z])"
     r"|^code$"
 )
-"""Found in the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``), or
+"""Matches the names of parameters that hold a secret, in lower case: a word of the name (``X-Amz-Signature``), or
 ``code``, where Azure puts it."""
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def check_callback(url: str) -> None:
-    """Refuse what is not an http(s) URL, and a URL with a secret: it would lie in the database and its backups.
+    """Refuse a text that is not an http(s) URL, and a URL with a secret, which the database and its backups would hold.
 
     Raises:
         UsageError: With the rule and the way out; the URL itself is not quoted.

@@ -1,4 +1,4 @@
-"""The models that clients ask for: their artifacts and guards, and what a guard's result is as a reply."""
+"""The models that clients ask for: their artifacts and guards, and the replies made of a guard's results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled
 __all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
 
 ALIAS = "gateway_model"
-"""Metadata of a ticket: for which model a client asked. A key reads the tickets of its models."""
+"""Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
 CREDENTIALS = 256
-"""Upstream keys for which guards are kept; each has connections, a probe and remembered abstentions of its own."""
+"""Number of upstream keys for which guards are kept; each guard has its connections, probe and abstentions."""
 log = logging.getLogger("guardrail")
 _asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
 
@@ -42,11 +42,11 @@ class ServedAlias:
         config: Its part of the configuration.
         other: Finds another alias by its name.
         store: The review store, for tickets and monitors.
-        observers: See every verdict.
+        observers: Called with every verdict.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
-        UsageError: The artifact is of another kind than the alias.
+        UsageError: The kind of the artifact does not fit the alias.
     """
 
     def __init__(
@@ -66,27 +66,27 @@ class ServedAlias:
 
     @property
     def upstream(self) -> Upstream:
-        """The endpoint; of a cascade the first."""
+        """The endpoint; the first one of a cascade."""
         return self.config.upstream[0]
 
     @property
     def guarded(self) -> bool:
-        """Whether nothing passes without a verdict."""
+        """Whether every answer needs a verdict before it passes."""
         return self.config.mode == "guard"
 
     @property
     def plan(self) -> SamplingPlan | None:
-        """How answers are drawn; None for an alias that passes everything through and measures nothing."""
+        """The plan of the samples; None for an alias that passes everything through and measures nothing."""
         return self.config.observe.plan if self.single is None else self.single.plan
 
     @property
     def single(self) -> CalibrationArtifact | None:
-        """The artifact; of a cascade its first stage's."""
+        """The artifact; for a cascade that of its first stage."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
 
     def is_same(self, other: ServedAlias) -> bool:
-        """Whether another alias would answer in the same way. One with a fallback depends on that, too."""
-        mine, theirs = (None if one.artifact is None else one.artifact.digest for one in (self, other))
+        """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
+        mine, theirs = (None if alias.artifact is None else alias.artifact.digest for alias in (self, other))
         return self.config == other.config and mine == theirs and self.config.fallback is None
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
@@ -103,11 +103,11 @@ class ServedAlias:
         )
 
     def guard(self, credential: str | None) -> Guardrail | Cascade:
-        """The guard that calls the upstream with this key; None for the upstream's own."""
+        """The guard that calls the upstream with this key; None for the key in the configuration."""
         return self._guards.get(credential, lambda: self._made(credential))
 
     def _made(self, credential: str | None) -> Guardrail | Cascade:
-        config, chats = self.config, [self.chat(one, credential) for one in self.config.upstream]
+        config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_verdict"] = self._observers
         own = {"early_stopping": config.early_stopping, "probe": config.probe}
@@ -130,7 +130,7 @@ class ServedAlias:
         return Guardrail(model=chats[0], artifact=self.artifact, **own, **{**common, **(self._watch or {})})
 
     def _of_ticket(self, *_: object) -> dict[str, Any]:
-        """Metadata of a ticket. As a fallback this alias writes tickets of the one that the client asked for."""
+        """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""
         return {ALIAS: _asked.get(self.name)}
 
     def answering(self) -> BaseChatModel:
@@ -140,19 +140,19 @@ class ServedAlias:
     async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> GuardReply | ApiError:
         """The guard's answer to a request."""
         message: AIMessage
-        _asked.set(self.name)  # each question is a task with its own context
+        _asked.set(self.name)  # every question runs in a task, so in its own context
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
             message = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
-        except AbstainedError as error:  # also under "message", where a text would be taken for an answer
+        except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             verdict = error.verdict.to_metadata()
             if self.config.on_abstain == "error":
                 return failure(verdict, error.message)
-            said = {ABSTAINED: True, "review": {"ticket": error.ticket}}
-            message = with_verdict(AIMessage(error.message, response_metadata=said), error.verdict)
+            metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
+            message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
             return ApiError(400, str(error), "not_as_calibrated", "messages")
-        except Exception as error:  # what takes over after an abstention may raise anything
+        except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)

@@ -50,12 +50,12 @@ LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 MINUTE = 60.0
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Nothing between us and the client may hold a stream back."""
+"""Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
-"""A ticket changes, and its reply is for one key, which a cache does not see in every header that can have it."""
+"""No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 LEFT = _responses.Response(status_code=499)
-"""For a client that has gone; it only shows in the metrics."""
+"""Response for a client that has disconnected; it only shows in the metrics."""
 log = logging.getLogger("guardrail")
 Result = GuardReply | ApiError
 
@@ -68,7 +68,7 @@ _RESULT: TypeAdapter[Result] = TypeAdapter(
     Annotated[Annotated[GuardReply, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
 )
 _AS_JSON = (_RESULT.dump_json, _RESULT.validate_json)
-"""How a result is remembered."""
+"""Writer and reader of a result."""
 
 
 class Gateway:
@@ -85,7 +85,7 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(lambda: {name: one.queue.observed for name, one in self.observing.items()})
+        self.metrics = Metrics(lambda: {name: alias.queue.observed for name, alias in self.observing.items()})
         self._stops_at: float | None = None
         self._reload_failed = False
         self._started = int(time.time())
@@ -101,50 +101,51 @@ class Gateway:
         )
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
-        """The aliases of a configuration, with their guards made, so that every fault is found before it serves."""
+        """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
         if config.reviews is not None and self._store is None:
             from guardrail.review.queue.store import ReviewStore
 
             self._store = ReviewStore(config.reviews.get_secret_value())
-        made: dict[str, ServedAlias] = {}
+        aliases: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
-            fresh = ServedAlias(name, alias, lambda other: made[other], self._store, observers)
+            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._store, observers)
             former = self.aliases.get(name)
-            # What did not change keeps its connections, its probe and its remembered abstentions.
-            made[name] = former if former is not None and former.is_same(fresh) else fresh
-        for name, one in made.items():
-            if one.artifact is not None:
-                one.guard(None)
-            if not one.guarded:
-                known = self.observing.get(name)
-                observing[name] = known if known is not None and known.alias is one else Observing(one)
-        return made, observing
+            # An alias that did not change keeps its connections, its probe and its remembered abstentions.
+            aliases[name] = former if former is not None and former.is_same(fresh) else fresh
+        for name, served in aliases.items():
+            if served.artifact is not None:
+                served.guard(None)
+            if not served.guarded:
+                observer = self.observing.get(name)
+                observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
+        return aliases, observing
 
     def _shared(self) -> Shared[Result] | None:
         if self._store is None or not self.config.remember:
             return None
-        from guardrail.review.queue.marks import ExpiringKeys
+        from guardrail.review.queue.expiring_keys import ExpiringKeys
 
-        marks = ExpiringKeys(self._store.database)
-        return Shared(marks, self.config.remember, *_AS_JSON)
+        keys = ExpiringKeys(self._store.database)
+        return Shared(keys, self.config.remember, *_AS_JSON)
 
     def reload(self) -> bool:
-        """Read configuration and artifacts again; requests keep what they began with.
+        """Read configuration and artifacts again; running requests finish with the former ones.
 
-        The address stays that of the start, also in the rule that any but the loopback needs keys.
+        The address does not change, because the server is bound to it. The rule that any address but the loopback needs
+        keys is checked with it.
 
         Returns:
-            Whether it succeeded. If not, what was there stays, the log says why, and ``/readyz`` says that it failed.
+            Whether it succeeded. Otherwise the former configuration stays, the log says why, and ``/readyz`` says so.
         """
         self._reload_failed = False
         try:
             config = self.config if self._path is None else load_config(self._path)
-            kept = {"host": self.config.host, "port": self.config.port}
-            config = Config.checked({**config.model_dump(exclude_unset=True), **kept}, str(self._path))
+            address = {"host": self.config.host, "port": self.config.port}
+            config = Config.checked({**config.model_dump(exclude_unset=True), **address}, str(self._path))
             (self.aliases, self.observing), self.config = self._load(config), config
-        except Exception as error:  # nothing that is wrong with a file may stop what serves
+        except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._reload_failed = True
@@ -172,14 +173,14 @@ class Gateway:
                 response = await self._respond(request, request_id)
         except ApiError as error:
             response = _error(error)
-        except _requests.ClientDisconnect:  # before the whole body was here
+        except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
             response = _error(_failed(f"request {request_id}", error))
         try:
             await response(scope, receive, numbered)
         except CutError:
-            pass  # the server closes the connection of a reply that is not whole
+            pass  # the server closes the connection of an incomplete reply
         finally:
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.requested(path if path in ROUTES else "other", status)
@@ -191,7 +192,7 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     def drain(self) -> None:
-        """Say that it is not ready any more; what runs has the grace time to finish."""
+        """Report that the gateway is no longer ready; running requests have the grace time to finish."""
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self.config.drain
 
@@ -206,12 +207,12 @@ class Gateway:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """`stop`, finish what is observed within the same time, and close all connections."""
+        """`stop`, measure the waiting observations within the same time, and close all connections."""
         await self.stop()
         assert self._stops_at is not None
-        for one in self.observing.values():
-            await asyncio.to_thread(one.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-            await one.aclose()
+        for observing in self.observing.values():
+            await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
+            await observing.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -229,9 +230,10 @@ class Gateway:
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            seen = {name: one.queue.observed for name, one in self.observing.items() if _may_use(key, name)}
-            counts = {name: {**dataclasses.asdict(one), "acceptance": one.acceptance} for name, one in seen.items()}
-            return _responses.JSONResponse(counts)
+            counts = {name: alias.queue.observed for name, alias in self.observing.items() if _may_use(key, name)}
+            return _responses.JSONResponse(
+                {name: {**dataclasses.asdict(row), "acceptance": row.acceptance} for name, row in counts.items()}
+            )
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
                 return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
@@ -241,15 +243,15 @@ class Gateway:
         raise refuse_endpoint(path, method)
 
     def _models(self, name: str, key: Key | None) -> Any:
-        known = [one for one in self.aliases if _may_use(key, one)]
+        usable = [alias for alias in self.aliases if _may_use(key, alias)]
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
-        if name and name not in known:
+        if name and name not in usable:
             raise _no_model(name)
-        listed = [{"id": one, **common} for one in known if not name or one == name]
+        listed = [{"id": alias, **common} for alias in usable if not name or alias == name]
         return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed})
 
     def _ticket(self, name: str, key: Key | None) -> Any:
-        """What became of a ticket. Only its candidate or a person's text is shown, and nobody's name."""
+        """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
         from guardrail.review.errors import StoreUnavailableError, UnknownItemError
 
         try:
@@ -272,10 +274,10 @@ class Gateway:
     # -- who asks ------------------------------------------------------------------------------------------------------
 
     def _authenticate(self, request: Any) -> Key | None:
-        """The key of the request; None where the configuration has none, and only this machine can ask."""
+        """The key of the request; None if the configuration has no keys, so that only this machine can ask."""
         if not self.config.keys:
             if _hostname(request.headers) not in (*LOCAL, self.config.host, *self.config.allowed_hosts):
-                # A web page may reach this machine under a name of its own (DNS rebinding).
+                # A web page may point its host name at this machine (DNS rebinding).
                 raise ApiError(403, "This host name is not allowed; use 127.0.0.1.", "host_not_allowed")
             return None
         headers = request.headers
@@ -292,15 +294,15 @@ class Gateway:
         return key
 
     def _alias(self, name: str, key: Key | None) -> ServedAlias:
-        found = self.aliases.get(name)
-        if found is None:
+        alias = self.aliases.get(name)
+        if alias is None:
             raise _no_model(name)
         if not _may_use(key, name):
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
-        return found
+        return alias
 
     def _credential(self, alias: ServedAlias, key: Key | None, headers: Mapping[str, str]) -> str | None:
-        """The key for the upstream; None for the alias's own."""
+        """The key for the upstream; None for the key of the alias."""
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
@@ -334,39 +336,40 @@ class Gateway:
         if (observing := self.observing.get(alias.name)) is not None:
             return await observing.respond(content, body, headers, credential, request_id)
         assert alias.plan is not None, "a guarded alias has an artifact"
-        one = alias.config
-        asked = read_request(
-            body, alias.plan, fixed=alias.upstream.extra_body, settings=one.settings, ignore=one.ignore
+        config = alias.config
+        chat = read_request(
+            body, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
         )
         segment = headers.get("x-guardrail-segment")
-        model = [(upstream.url, upstream.model) for upstream in one.upstream]
+        # A remembered verdict belongs to one client, credential and upstream: no other request may get it.
+        model = [(upstream.url, upstream.model) for upstream in config.upstream]
         who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
         try:
             work = self._repeats.get(
                 sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
-                partial(self._measured, alias, asked, credential, segment, key),
+                partial(self._measured, alias, chat, credential, segment, key),
                 repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
             )
         except FullError as error:
             raise _full(error.seconds) from error
-        leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=one.on_disconnect == "cancel")
-        reply = partial(_reply, request=asked, request_id=request_id, model=alias.name)
-        gone = asyncio.ensure_future(_disconnected(request.receive))
+        leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
+        reply = partial(_reply, request=chat, request_id=request_id, model=alias.name)
+        disconnected = asyncio.ensure_future(_disconnected(request.receive))
         try:
-            hold = self.config.stream_hold if asked.stream else None
-            await asyncio.wait({work.task, gone}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
-            if not work.task.done() and not gone.done():
-                frames, leave = self._late_frames(work, leave, reply), _nothing
+            hold = self.config.stream_hold if chat.stream else None
+            await asyncio.wait({work.task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
+            if not work.task.done() and not disconnected.done():
+                frames, leave = self._late_frames(work, leave, reply), _nothing  # the stream counts its client off
                 return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
             return reply(_result(work.task)) if work.task.done() else LEFT
         finally:
-            gone.cancel()
+            disconnected.cancel()
             leave()
 
     async def _late_frames(
         self, work: Work[Result], leave: Callable[[], None], reply: Callable[..., Any]
     ) -> AsyncIterator[bytes]:
-        """A stream that began before its verdict: comments keep the connection open until then."""
+        """The stream of a request whose verdict is late: comments keep the connection open until then."""
         try:
             while not work.task.done():
                 yield b": keep-alive\n\n"
@@ -376,9 +379,9 @@ class Gateway:
             leave()
 
     async def _measured(
-        self, alias: ServedAlias, asked: ChatRequest, credential: str | None, segment: str | None, key: Key | None
+        self, alias: ServedAlias, chat: ChatRequest, credential: str | None, segment: str | None, key: Key | None
     ) -> Result:
-        """The guard's answer, within the limits; never raises."""
+        """The guard's answer, or an error above the limits; never raises."""
         name, most = (None, None) if key is None else (key.name, key.max_concurrency)
         if most is not None and self._busy[name] >= most:
             return _limited("Too many questions of this key are being measured.", 2)
@@ -386,7 +389,7 @@ class Gateway:
             return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
         self._busy[name] += 1
         try:
-            return await alias.answer(asked, credential, segment)
+            return await alias.answer(chat, credential, segment)
         except Exception as error:
             return _failed(alias.name, error)
         finally:
@@ -404,31 +407,28 @@ def _nothing() -> None:
 def _result(task: asyncio.Task[Result]) -> Result:
     if task.cancelled():
         return STOPPING
-    if (error := task.exception()) is not None:  # of the database: nothing was begun
+    if (error := task.exception()) is not None:  # an error of the database, before the question was measured
         return _unreachable(error)
     return task.result()
 
 
 def _reply(result: Result, *, request: ChatRequest, request_id: str, model: str, late: bool = False) -> Any:
-    """The response, or with ``late`` the rest of a stream that has begun."""
+    """The response; with ``late`` the frames of a stream that has begun."""
     if isinstance(result, ApiError):
         return _events([result.body]) if late else _error(result)
-    reply, headers = (
-        completion(result, request, request_id=request_id, model=model),
-        headers_of(result, request.replaced),
-    )
+    reply = completion(result, request, request_id=request_id, model=model)
+    headers = headers_of(result, request.replaced)
     if not request.stream:
         return _responses.JSONResponse(reply, headers=headers)
     events = _events(chunks(reply, include_usage=request.include_usage))
-    return (
-        events if late else _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
-    )
+    if late:
+        return events
+    return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
 
 
 def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(
-        f"data: {one}\n\n" for one in (*(json.dumps(event, ensure_ascii=False) for event in listed), "[DONE]")
-    ).encode()
+    lines = [*(json.dumps(event, ensure_ascii=False) for event in listed), "[DONE]"]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()
 
 
 def _error(error: ApiError) -> Any:
@@ -465,7 +465,7 @@ def _full(seconds: float) -> ApiError:
 
 
 def _hostname(headers: Mapping[str, str]) -> str | None:
-    """The host that the client named. Starlette's ``url`` has this machine's in place of one that it cannot read."""
+    """The host in the client's Host header, or None if it is malformed; Starlette would put this machine's there."""
     try:
         return urlsplit(f"//{headers.get('host', '')}").hostname
     except ValueError:

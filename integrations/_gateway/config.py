@@ -1,4 +1,4 @@
-"""The gateway's configuration: one strict YAML file, in which ``${NAME}`` stands for a variable of the environment."""
+"""The gateway's configuration: a strict YAML file, in which ``${NAME}`` stands for a variable of the environment."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Upstream(_Strict):
-    """An OpenAI-compatible endpoint. Its address comes from here alone, never from a request."""
+    """An OpenAI-compatible endpoint. Only the configuration gives its address, never a request."""
 
     url: str
     """Root of the API, e.g. https://api.example.com/v1. ``http:`` only to this machine, unless ``allow_http``."""
     model: str
-    """Name of the model there."""
+    """Name of the model at the endpoint."""
     key: SecretStr | None = None
     """Key of the upstream; default: OPENAI_API_KEY of the environment."""
     forward_key: bool = False
@@ -64,9 +64,9 @@ class Upstream(_Strict):
     max_retries: int = Field(default=2, ge=0)
     """Retries of one failed call, within ``timeout``."""
     max_reply: int = Field(default=64 * 2**20, ge=1)
-    """Bytes of one reply; a guarded question with a longer one is not measured. What is passed through has no limit."""
+    """Bytes of one reply; a guarded question with a longer reply is not measured. Observed replies have no limit."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Name under which the longest answer is sent; reasoning models of OpenAI need the other."""
+    """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of every call."""
 
@@ -88,21 +88,21 @@ class RecordsConfig(_Strict):
     path: Path
     """The file; made if it does not exist. It holds questions and answers."""
     rate: float = Field(default=1.0, gt=0, le=1)
-    """Probability with which a measured request is kept, chosen by hash before it is measured."""
+    """Probability with which a measured request is recorded, chosen by hash before it is measured."""
 
 
 class Observe(_Strict):
-    """What an observing alias measures."""
+    """Settings of an observing alias."""
 
     rate: float = Field(default=1.0, gt=0, le=1)
-    """Probability with which a request is measured, chosen by hash before anything is known about it."""
+    """Probability with which a request is measured, chosen by a hash that does not depend on its content."""
     plan: SamplingPlan | None = None
-    """How samples are drawn where there is no artifact; its primary answer is what the application asks for, e.g.
+    """Plan of the samples, without an artifact; its primary answer has the settings of the application's requests, e.g.
     ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature."""
     prompt: PromptWrapping = PromptWrapping()
-    """How the application wraps a question, where there is no artifact."""
+    """Prompt in which the application wraps a question, without an artifact."""
     records: RecordsConfig | None = None
-    """Where measured sets are kept for `calibrate`; None keeps none."""
+    """File for measured sample sets, for `calibrate`; None writes none."""
     queue: int = Field(default=1000, ge=1)
     """Answers that wait to be measured; later ones are dropped and counted."""
     queue_bytes: int = Field(default=64 * 2**20, ge=1)
@@ -127,20 +127,20 @@ class Alias(_Strict):
     abstain_message: str = ABSTENTION
     """Text of an abstention; see `Guardrail`."""
     finish_reason: Literal["content_filter", "stop"] = "content_filter"
-    """Of an abstention's text. "stop" is for chat pages that hide filtered messages."""
+    """Finish reason of an abstention's text. "stop" is for chat pages that hide filtered messages."""
     settings: Literal["refuse", "replace"] = "refuse"
-    """What to do with a client's sampling settings that differ from the calibrated ones."""
+    """Treatment of a client's sampling settings that differ from the calibrated ones."""
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question is measured to its end when the client has gone. "cancel" saves calls, but a client that gives
-    up on slow questions and asks again then draws them again."""
+    """Whether a question is measured to its end after the client has disconnected. "cancel" saves calls, but a client
+    that gives up on slow questions and asks again then draws them again."""
     turns: Literal["refuse", "mark"] = "refuse"
-    """As in `Guardrail`."""
+    """See `Guardrail`."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
-    """As in `Guardrail`."""
+    """See `Guardrail`."""
     probe: Literal["auto", "off"] = "auto"
-    """As in `Guardrail`."""
+    """See `Guardrail`."""
     monitor: bool = False
     """Watch the scores for drift, and hold answers back after an alarm. All processes on ``reviews`` share the monitor,
     which belongs to the artifact: ``guardrail monitor`` shows it under NAME-DIGEST."""
@@ -168,7 +168,7 @@ class Key(_Strict):
     """A client's key."""
 
     name: str
-    """Whose it is."""
+    """Name of the client."""
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     """SHA-256 of the key, in hex (`guardrail serve --new-key NAME`)."""
     models: tuple[str, ...] | None = None
@@ -189,11 +189,11 @@ class Config(_Strict):
     models: dict[str, Alias] = Field(min_length=1)
     """Model names of clients."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's loopback needs ``keys``."""
+    """Address to listen on. Any address other than this machine's loopback needs ``keys``."""
     port: int = Field(default=8700, ge=0, le=65535)
-    """Port; 0 for any free one."""
+    """Port; 0 for any free port."""
     keys: tuple[Key, ...] = ()
-    """Keys of clients. Without any, every program on this machine may ask."""
+    """Keys of clients. Without keys, every program on this machine may ask."""
     allowed_hosts: tuple[str, ...] = ()
     """Further host names by which clients without keys may reach the gateway."""
     reviews: SecretStr | None = None
@@ -202,7 +202,7 @@ class Config(_Strict):
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Questions that are measured at once, of all clients."""
+    """Questions of all clients that are measured at once."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
     keep_alive: float = Field(default=15.0, gt=0)
@@ -210,8 +210,8 @@ class Config(_Strict):
     remember: float = Field(default=600.0, ge=0)
     """Seconds for which an identical request that a client repeats gets the same verdict."""
     remember_bytes: int = Field(default=256 * 2**20, ge=1)
-    """Bytes of compressed verdicts that are remembered in memory, where there is no ``reviews``. Further questions get
-    503 ``memory_full`` until the oldest verdict's time is over."""
+    """Bytes of compressed verdicts that are remembered in memory, without ``reviews``. Further questions get 503
+    ``memory_full`` until the oldest verdict's time is over."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 
@@ -226,8 +226,8 @@ class Config(_Strict):
             if alias.fallback is not None and (alias.fallback == name or alias.fallback not in self.models):
                 raise ValueError(f"models.{name}.fallback must be another alias, got {alias.fallback!r}")
             if (alias.on_abstain == "ticket" or alias.monitor) and self.reviews is None:
-                what = "monitor" if alias.monitor else "on_abstain: ticket"
-                raise ValueError(f"models.{name}: {what} needs reviews: PATH of the review store")
+                setting = "monitor" if alias.monitor else "on_abstain: ticket"
+                raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store")
         for key in self.keys:
             missing = sorted(set(key.models or ()) - self.models.keys())
             if missing:
@@ -239,20 +239,20 @@ class Config(_Strict):
         """The configuration of a mapping.
 
         Raises:
-            UsageError: It is wrong; the message names the field.
+            UsageError: A field is wrong; the message names it.
         """
         try:
             return cls.model_validate(content)
         except ValidationError as error:
             raise UsageError(f"{name}: {_first_fault(error)}") from None  # pydantic's text would quote keys
 
-    def key_of(self, given: str | None) -> Key | None:
-        """The key a client has given; None if it is unknown. Compares with every hash, each in constant time."""
-        digest, found = hashlib.sha256((given or "").encode("utf-8", "surrogatepass")).hexdigest(), None
+    def key_of(self, text: str | None) -> Key | None:
+        """The key with this text; None if it is unknown. Compares with every hash, each in constant time."""
+        digest, match = hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest(), None
         for key in self.keys:
             if hmac.compare_digest(digest, key.sha256):
-                found = key
-        return found
+                match = key
+        return match
 
 
 def new_key(name: str) -> tuple[str, str]:
@@ -270,7 +270,7 @@ def load_config(path: str | Path) -> Config:
     """Read a configuration file.
 
     Raises:
-        UsageError: It cannot be read, is not such a file, or names a variable that is not set (with the line).
+        UsageError: The file cannot be read, is not a configuration, or names an unset variable (with its line).
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -284,8 +284,8 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
 
     Args:
         text: The YAML.
-        name: What messages call it.
-        environment: Values for ``${NAME}``; default: the process's.
+        name: Name of the file in messages.
+        environment: Values for ``${NAME}``; default: the environment of the process.
     """
     yaml = require("yaml", extra="serve")
     try:
@@ -305,31 +305,31 @@ def _fill(node: Any, variables: Mapping[str, str], name: str) -> None:
     """Put variables into the values of a YAML tree, never into its keys; refuse a key that is given twice."""
     if node is None:
         return
-    where, seen = f"{name}:{node.start_mark.line + 1}", set[str]()
+    where, names = f"{name}:{node.start_mark.line + 1}", set[str]()
     if isinstance(node.value, str):
         if node.tag.endswith(":str"):
-            node.value = _VARIABLE.sub(lambda found: _value(found["what"], variables, where), node.value)
+            node.value = _VARIABLE.sub(lambda match: _value(match["what"], variables, where), node.value)
         return
     for part in node.value:
         key, value = part if isinstance(part, tuple) else (None, part)
         if key is not None and isinstance(key.value, str):
-            if key.value in seen:
+            if key.value in names:
                 raise UsageError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is given twice. Give it once.")
-            seen.add(key.value)
+            names.add(key.value)
         _fill(value, variables, name)
 
 
-def _value(what: str | None, variables: Mapping[str, str], where: str) -> str:
-    if what is None:
+def _value(reference: str | None, variables: Mapping[str, str], where: str) -> str:
+    if reference is None:
         return "$"
-    if what.startswith("file:"):
+    if reference.startswith("file:"):
         try:
-            return Path(what.removeprefix("file:")).read_text(encoding="utf-8").strip()
+            return Path(reference.removeprefix("file:")).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", "not a text in UTF-8")
-            raise UsageError(f"{where}: the file of ${{{what}}} cannot be read ({why}).") from error
-    variable, given, default = what.partition(":-")
-    if variable not in variables and not given:
+            raise UsageError(f"{where}: the file of ${{{reference}}} cannot be read ({why}).") from error
+    variable, has_default, default = reference.partition(":-")
+    if variable not in variables and not has_default:
         raise UsageError(
             f"{where}: the variable {variable} is not set. Set it, or write ${{{variable}:-DEFAULT}} (and $$ for a $)."
         )
@@ -341,8 +341,8 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    known = sorted(
+    fields = sorted(
         {name for kind in (Config, Alias, Upstream, Key, Observe, RecordsConfig) for name in kind.model_fields}
     )
-    near = get_close_matches(str(first["loc"][-1]), known, n=1)
+    near = get_close_matches(str(first["loc"][-1]), fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

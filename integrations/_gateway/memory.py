@@ -1,7 +1,7 @@
-"""Requests that are being answered, or were: an identical one that a client repeats is never drawn again.
+"""Requests in flight and their results: an identical request that a client repeats is never drawn again.
 
 A client whose connection breaks, or that waited too long, sends the same request again by itself. Uncertain questions
-take longest, so drawing again would select: the error rate among answers would be what the retries make of it.
+take longest, so drawing them again would select among their draws, and the promised error rate would not hold.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from uuid import uuid4
 from guardrail.errors import GuardrailError
 
 if TYPE_CHECKING:
-    from guardrail.review.queue.marks import ExpiringKeys
+    from guardrail.review.queue.expiring_keys import ExpiringKeys
 
 __all__ = ["FullError", "InFlight", "Shared", "Work"]
 
 LEASE = 30.0
-"""Seconds after which a request is free again whose process was killed. A process that lives renews them."""
+"""Seconds for which a process holds a request. A living process renews its lease; that of a killed process ends."""
 PAUSE = 0.1
-"""Seconds between two looks at what another process is answering."""
+"""Seconds between two looks at a request that another process is answering."""
 log = logging.getLogger("guardrail")
 
 
 class Result(Protocol):
-    """What is remembered."""
+    """A result that can be remembered."""
 
     @property
     def settled(self) -> bool:
-        """Whether an identical request gets it again."""
+        """Whether an identical request gets this result again."""
 
 
 T = TypeVar("T", bound=Result)
@@ -48,7 +48,7 @@ class FullError(Exception):
     """No further result can be remembered, so no further question may be measured.
 
     Attributes:
-        seconds: When the oldest result makes room.
+        seconds: Seconds until the oldest result makes room.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -61,10 +61,10 @@ class Work(Generic[T]):
     """One request that is being answered.
 
     Attributes:
-        task: Answers it; clients wait for it, and it does not end with them.
-        clients: Clients that wait for it.
+        task: Answers the request; clients wait for it, and it does not end with them.
+        clients: Number of clients that wait for it.
         stored: Whether its result is in the database that all processes share.
-        run: Names it among all processes.
+        run: Id among all processes.
     """
 
     task: asyncio.Task[T] = field(init=False)
@@ -74,14 +74,14 @@ class Work(Generic[T]):
 
 
 class InFlight(Generic[T]):
-    """Work by request, and results for their time: none is forgotten earlier because of load.
+    """Work by request, and results until their time is over: no result is forgotten earlier because of load.
 
     Args:
-        seconds: How long a result is remembered.
-        most: Bytes of results that this process remembers; what is in ``shared`` does not count.
-        dump: Spells a result as JSON.
+        seconds: Seconds for which a result is remembered.
+        most: Bytes of results that this process remembers; results in ``shared`` do not count.
+        dump: Writes a result as JSON.
         load: Reads it.
-        shared: What all processes answer; None for one process.
+        shared: Work of all processes on a database; None for one process.
         clock: Seconds that only grow.
     """
 
@@ -103,13 +103,13 @@ class InFlight(Generic[T]):
         self.running: set[asyncio.Task[T]] = set()
 
     def get(self, key: str, start: Start[T], *, repeated: bool) -> Work[T]:
-        """The work for a request: what is known of an identical one, or new. The caller is one of its clients.
+        """The work for a request: that of an identical request, or new work. The caller is one of its clients.
 
-        A request that says that it is a repetition joins or gets the result. Any other joins only what runs on after
-        its client has gone: two clients that ask the same at once are two questions.
+        A request that says that it is a repetition joins the running work or gets its result. Any other request joins
+        only work whose clients have left: two clients that ask the same at the same time are two questions.
 
         Args:
-            key: Of equal requests.
+            key: Key that only equal requests share.
             start: Begins the work.
             repeated: Whether the client says that it asks again.
 
@@ -119,7 +119,7 @@ class InFlight(Generic[T]):
         now, work = self._clock(), self._current.get(key)
         while self._known and (oldest := next(iter(self._known.items())))[1][0] <= now:
             self._forget(oldest[0])
-        if work is None or work.task.cancelling() or not (repeated or not work.clients):
+        if work is None or work.task.cancelling() or not (repeated or not work.clients):  # nothing to join
             work = Work()
             create_task = asyncio.get_running_loop().create_task
             if repeated and key in self._known:
@@ -155,7 +155,7 @@ class InFlight(Generic[T]):
             self._size += len(packed)
 
     def leave(self, work: Work[T], *, cancel: bool) -> None:
-        """A client has its reply, or is gone; with ``cancel`` nothing is finished that nobody waits for."""
+        """Count a client off that has its reply or is gone; with ``cancel``, stop work that nobody waits for."""
         work.clients -= 1
         if work.clients or work.task.done():
             return
@@ -166,68 +166,68 @@ class InFlight(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """What all processes on a database are answering and have answered, by request.
+    """Work and results of all processes on a database, by request.
 
-    A mark of the database holds the run that answers a request, then its result.
+    The value of an expiring key is the run that answers the request, and later its result.
 
     Args:
-        marks: The database.
-        seconds: How long a result is remembered.
-        dump: Spells a result as JSON.
+        keys: The keys of the database.
+        seconds: Seconds for which a result is remembered.
+        dump: Writes a result as JSON.
         load: Reads it.
     """
 
     def __init__(
-        self, marks: ExpiringKeys, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
+        self, keys: ExpiringKeys, seconds: float, dump: Callable[[T], bytes], load: Callable[[str | bytes], T]
     ) -> None:
-        self._marks, self._seconds, self._dump, self._load = marks, seconds, dump, load
+        self._keys, self._seconds, self._dump, self._load = keys, seconds, dump, load
         self._leaving: set[asyncio.Task[object]] = set()
 
     async def answer(self, key: str, start: Start[T], work: Work[T], *, repeated: bool) -> T:
-        """As `InFlight.get`, for the requests of all processes.
+        """`InFlight.get` for the requests of all processes.
 
         Raises:
             StoreUnavailableError: The database cannot say whether the request is a repetition. Nothing was begun.
         """
         name, mine = f"gateway:{key}", json.dumps({"run": work.run})
-        while (found := await asyncio.to_thread(self._marks.add, name, mine, LEASE)) is not None:
-            known = json.loads(found)
-            if repeated and "result" in known:
+        while (stored := await asyncio.to_thread(self._keys.add, name, mine, LEASE)) is not None:
+            entry = json.loads(stored)
+            if repeated and "result" in entry:
                 work.stored = True
-                return self._load(known["result"])
-            if "run" in known and (repeated or await asyncio.to_thread(self._marks.get, _left(known["run"])) == ""):
-                repeated = True  # it has joined, and gets that result
-                while await asyncio.to_thread(self._marks.get, name) == found:
+                return self._load(entry["result"])
+            if "run" in entry and (repeated or await asyncio.to_thread(self._keys.get, _left(entry["run"])) == ""):
+                repeated = True  # it has joined that run, and gets its result
+                while await asyncio.to_thread(self._keys.get, name) == stored:
                     await asyncio.sleep(PAUSE)
-            elif await asyncio.to_thread(self._marks.replace, name, found, mine, LEASE):
+            elif await asyncio.to_thread(self._keys.replace, name, stored, mine, LEASE):
                 break  # another question with the same text
         task = asyncio.ensure_future(start())
         try:
             while not (await asyncio.wait({task}, timeout=LEASE / 3))[0]:
-                await self._note(self._marks.replace, name, mine, mine, LEASE)
+                await self._note(self._keys.replace, name, mine, mine, LEASE)
             result = task.result()
-        except BaseException:  # it was stopped: somebody may ask again
+        except BaseException:  # stopped without a result: a repetition starts anew
             task.cancel()
-            await self._note(self._marks.remove, name, mine)
+            await self._note(self._keys.remove, name, mine)
             raise
         if result.settled:
-            kept = json.dumps({"result": self._dump(result).decode()})
-            work.stored = bool(await self._note(self._marks.replace, name, mine, kept, self._seconds))
+            value = json.dumps({"result": self._dump(result).decode()})
+            work.stored = bool(await self._note(self._keys.replace, name, mine, value, self._seconds))
         else:
-            await self._note(self._marks.remove, name, mine)
+            await self._note(self._keys.remove, name, mine)
         return result
 
     def left(self, run: str) -> None:
-        """The last client of a run is gone: an identical request joins it."""
-        note = self._note(self._marks.add, _left(run), "", self._seconds)
+        """Note that the last client of a run is gone, so that an identical request joins the run."""
+        note = self._note(self._keys.add, _left(run), "", self._seconds)
         task = asyncio.get_running_loop().create_task(note)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _note(self, change: Callable[..., object], *given: Any) -> object:
-        """Change a mark. If the database fails, the answer is right, and this process alone recognises a repetition."""
+    async def _note(self, change: Callable[..., object], *arguments: Any) -> object:
+        """Change a key. If the database fails, the answer stands, and only this process recognises a repetition."""
         try:
-            return await asyncio.to_thread(change, *given)
+            return await asyncio.to_thread(change, *arguments)
         except GuardrailError as error:
             log.warning("guardrail serve: a verdict could not be shared: %s", error)
             return None

@@ -1,4 +1,4 @@
-"""What a gateway counts, for Prometheus. Labels have few values, and none comes from a user."""
+"""Counters of a gateway for Prometheus. Labels have few values, and no value comes from a user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_compara
 
 
 class _Observations:
-    """What observing aliases count by themselves, read when Prometheus asks."""
+    """Counts of the observing aliases, read when Prometheus asks."""
 
     def __init__(self, family: Any, observed: Callable[[], Mapping[str, Observed]]) -> None:
         self._family, self._observed = family, observed
@@ -34,15 +34,15 @@ class _Observations:
             "guardrail_observations_dropped", "Chosen answers that were lost.", labels=("model", "cause")
         )
         for model, counts in self._observed().items():
-            for one in FATES:
-                fates.add_metric((model, one), getattr(counts, one))
+            for fate in FATES:
+                fates.add_metric((model, fate), getattr(counts, fate))
             for cause, number in counts.dropped.items():
                 dropped.add_metric((model, cause), number)
         yield from (fates, dropped)
 
 
 class Metrics:
-    """Counters of one gateway: of every verdict those of `integrations.telemetry`, for OpenTelemetry as well.
+    """Counters of one gateway. Verdicts have the instruments of `integrations.telemetry`, as with OpenTelemetry.
 
     Args:
         observed: The counts of the observing aliases, by name.
@@ -66,7 +66,7 @@ class Metrics:
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
-        """What counts the verdicts of an alias: here, and where the extra ``otel`` is installed, OpenTelemetry."""
+        """The observers that count the verdicts of an alias; with the extra ``otel``, OpenTelemetry's too."""
 
         def count(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
             for name, value, labels in measurements(verdict, mode=mode, model=model):
@@ -87,12 +87,12 @@ class Metrics:
         """The page that Prometheus reads, and its content type.
 
         Args:
-            may_use: Whether the page may show a model; None for what is of no model.
+            may_use: Whether the page may show a model; called with None for counts that belong to no model.
         """
 
         def shown() -> Iterator[Any]:
             for family in self._registry.collect():  # made anew each time
-                family.samples = [one for one in family.samples if may_use(one.labels.get("model"))]
+                family.samples = [sample for sample in family.samples if may_use(sample.labels.get("model"))]
                 yield family
 
         page: bytes = self._client.generate_latest(SimpleNamespace(collect=shown))

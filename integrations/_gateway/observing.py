@@ -1,4 +1,4 @@
-"""An alias that only observes: bytes pass unchanged, and what was served is measured behind them."""
+"""An alias that only observes: bytes pass unchanged, and served answers are measured afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PASSED = (
     "accept", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "traceparent",
     "tracestate",
 )  # fmt: skip
-"""Headers of a client that go upstream."""
+"""Headers of a client that are sent upstream."""
 KEPT_BACK = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
@@ -55,7 +55,7 @@ LARGEST = 4 * 2**20
 
 
 class CutError(Exception):
-    """The upstream's reply broke off, so the client's does, too."""
+    """Ends the client's reply, because the upstream's reply broke off."""
 
 
 class Observing:
@@ -65,7 +65,7 @@ class Observing:
         alias: The alias.
 
     Raises:
-        UsageError: The record file is of another collection.
+        UsageError: The record file belongs to another collection.
     """
 
     def __init__(self, alias: ServedAlias) -> None:
@@ -107,15 +107,15 @@ class Observing:
 
         Args:
             content: The request's body.
-            body: The same, read.
+            body: The parsed body.
             headers: The request's headers.
-            credential: Key for the upstream; None for the alias's own.
-            number: Of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
+            credential: Key for the upstream; None for the key of the alias.
+            number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
         """
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
         sent = {name: headers[name].encode("latin-1") for name in PASSED if name in headers}
-        sent["accept-encoding"] = b"identity"
+        sent["accept-encoding"] = b"identity"  # bytes pass unchanged, and the copy must be readable
         if used := credential or own:  # some servers need no key
             sent["authorization"] = f"Bearer {used}".encode()
         if body["model"] != upstream.model:
@@ -147,12 +147,12 @@ class Observing:
     async def _bytes(
         self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None
     ) -> AsyncIterator[bytes]:
-        """What comes, as it comes; a chosen answer is kept beside it."""
-        seen, whole = bytearray(), False
+        """The bytes of a reply as they arrive; a chosen answer is also copied."""
+        copy, whole = bytearray(), False
         try:
             async for part in reply.aiter_raw():
-                if key is not None and len(seen) <= LARGEST:
-                    seen += part
+                if key is not None and len(copy) <= LARGEST:
+                    copy += part
                 yield part
             whole = True
         except httpx.HTTPError as error:
@@ -165,16 +165,16 @@ class Observing:
         if key is None:
             return
         if reply.status_code != 200:
-            self.queue.drop("upstream_error")  # there is no answer, so no guard could have given it
+            self.queue.drop("upstream_error")  # a guard could not have given an answer, either
             return
         try:
-            several = body.get("n") not in (None, 1)  # not comparable, and then the first one is as good as any
-            message = await _message(bytes(seen), streamed=body.get("stream") is True, several=several)
+            several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
+            message = await _message(bytes(copy), streamed=body.get("stream") is True, several=several)
             answer = read_reply(message)
-        except Exception:  # nothing that is wrong with an answer may reach the client it was served to
+        except Exception:  # the client has its answer: a fault in reading the copy must not reach it
             self.queue.drop("unreadable")
             return
-        size = len(seen) + int(reply.request.headers["content-length"])
+        size = len(copy) + int(reply.request.headers["content-length"])
         self.queue.offer(lambda: self._measure(body, message, answer, credential, key), size)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Observing:
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan = self.alias, self.alias.plan
-        assert plan is not None, "nothing else is chosen"
+        assert plan is not None, "only aliases with a plan choose answers"
         try:
             messages = messages_of(body)
             if self._unlike(body, message, plan):
@@ -196,13 +196,13 @@ class Observing:
             else:
                 guard = alias.guard(credential)
                 assert isinstance(guard, Guardrail), "a cascade cannot observe"
-                found = guard.assess_served(messages, answer)
-                assert found.verdict is not None, "the one gate judges every candidate"
-                drawn, fate = found.drawn, fate_of(found.verdict)
+                assessed = guard.assess_served(messages, answer)
+                assert assessed.verdict is not None, "the one gate judges every candidate"
+                drawn, fate = assessed.drawn, fate_of(assessed.verdict)
         except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
             return "not_comparable"
-        kept = self._settings.records
-        if self._records is not None and kept is not None and chosen(key[0], kept.rate, salt="label"):
+        records = self._settings.records
+        if self._records is not None and records is not None and chosen(key[0], records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
             self._records.append(key[1], question, drawn, {"turns": turns_of(messages)})
@@ -211,27 +211,27 @@ class Observing:
     def _collected(
         self, messages: tuple[BaseMessage, ...], answer: Sample, credential: str | None, plan: SamplingPlan
     ) -> SampleSet:
-        """Samples behind an answer where there is no artifact; none of an endpoint that a probe refuses."""
+        """Samples behind an answer, without an artifact; only the answer if a probe refuses the endpoint."""
 
-        def made() -> tuple[Sampler, EndpointTrust]:
+        def collector() -> tuple[Sampler, EndpointTrust]:
             chat = self.alias.chat(self.alias.upstream, credential)
             return Sampler(chat, plan), EndpointTrust(chat, plan, rate=None, enabled=self.alias.config.probe == "auto")
 
-        sampler, trust = self._collectors.get(credential, made)
+        sampler, trust = self._collectors.get(credential, collector)
         problem = trust.check()
         if problem.reason is not None:
             sampler = replace(sampler, plan=plan.primary_only())
         return problem.apply_to(run(sampler.draw_behind_steps(messages, answer)))
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
-        """Whether the answer was drawn otherwise than the plan's primary answer."""
+        """Whether the settings of the answer differ from those of the plan's primary answer."""
         ignored = self.alias.config.ignore
-        given = {name: value for name, value in body.items() if value is not None and name not in ignored}
-        bindings_of(given, plan)
+        fields = {name: value for name, value in body.items() if value is not None and name not in ignored}
+        bindings_of(fields, plan)
         usage = message.usage_metadata
         return bool(
             unlike_served(
-                drawing_fields(given),
+                drawing_fields(fields),
                 plan,
                 finish=message.response_metadata.get("finish_reason"),
                 tokens=None if usage is None else usage["output_tokens"] or None,
@@ -249,7 +249,7 @@ async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessag
     """The answer in a reply's bytes.
 
     Raises:
-        MalformedReplyError: There is no whole answer, or more than one although one was asked for.
+        MalformedReplyError: The reply has no complete answer, or several although the client wanted one.
     """
     if not streamed:
         reply = parsed(content)
@@ -264,6 +264,6 @@ async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessag
             if line.startswith(b"data:") and data != b"[DONE]":
                 yield json.loads(data)
 
-    found = [chunk.message async for chunk in chunks_of(events())]
-    message: Any = message_chunk_to_message(reduce(add, found))
+    parts = [chunk.message async for chunk in chunks_of(events())]
+    message: Any = message_chunk_to_message(reduce(add, parts))
     return AIMessage(**message.model_dump(exclude={"type"}))

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions as a server speaks them: requests in; completions, streams and errors out. No I/O.
+"""OpenAI's chat completions on the server's side: requests in; completions, streams and errors out. No I/O.
 
-The tables follow OpenAI's ``openapi.yaml`` 2.3.0 and what its clients do with a reply: which statuses they retry,
-and in which shape of an abstention all of them show the text (docs/gateway.md).
+The tables follow OpenAI's ``openapi.yaml`` 2.3.0 and the behaviour of its clients: the statuses that they retry, and
+the shape of an abstention in which all of them show the text (docs/gateway.md).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .._openai.requests import CHAT_COMPLETIONS
 APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
 }  # fmt: skip
-"""Fields that cannot change how an answer is drawn, or that are checked one by one."""
+"""Fields that cannot change how an answer is drawn, or that have their own check."""
 DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_COMPLETIONS) | {
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
 FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
-"""What of a verdict stands in headers, named as in the guardrail of the LiteLLM proxy."""
+"""Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
 _SWITCHES = {
     "/v1/responses": 'set_default_openai_api("chat_completions"), openai.chat("NAME") or use_responses_api=False',
     "/v1/completions": "the chat completions of your client",
@@ -53,8 +53,8 @@ class ApiError(Exception):
         param: Field of the request that is wrong.
         kind: OpenAI's ``type``.
         headers: Further headers, e.g. Retry-After.
-        settled: Whether an identical request that a client repeats gets this again.
-        verdict: The abstention that it stands for, if any.
+        settled: Whether an identical request that a client repeats gets this reply again.
+        verdict: The abstention that it reports, or None.
     """
 
     status: int
@@ -81,8 +81,8 @@ class ChatRequest:
         call: Tools and answer format, as keywords for the guard.
         stream: Whether the answer is streamed.
         include_usage: Whether the stream ends with the token counts.
-        logprobs: Whether the answer's log-probabilities are given.
-        replaced: Settings of the client that were replaced by the calibrated ones.
+        logprobs: Whether the client wants the answer's log-probabilities.
+        replaced: Settings of the client that were replaced by the calibrated values.
     """
 
     messages: tuple[BaseMessage, ...]
@@ -95,13 +95,13 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class GuardReply:
-    """What the guard gives for a request.
+    """The guard's reply to a request.
 
     Attributes:
         message: The answer, or the text of the abstention.
         verdict: ``Verdict.to_metadata()``.
         shape: ``finish_reason`` of an abstention's text.
-        fallback: Name of the model that answered in the guarded one's place.
+        fallback: Name of the model that answered in place of the guarded model.
     """
 
     message: AIMessage
@@ -116,14 +116,14 @@ class GuardReply:
 
     @property
     def settled(self) -> bool:
-        """Whether an identical request that a client repeats gets this again."""
+        """Whether an identical request that a client repeats gets this reply again."""
         return is_settled(self.verdict)
 
     @property
     def ticket(self) -> str | None:
         """Ticket under which a person decides."""
-        found: str | None = (self.message.response_metadata.get("review") or {}).get("ticket")
-        return found
+        ticket: str | None = (self.message.response_metadata.get("review") or {}).get("ticket")
+        return ticket
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -148,33 +148,33 @@ def read_body(content: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Readers differ in which of two equal names counts: the model's would be judged by another one."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """A JSON object. A repeated name is refused: the upstream could read its other value and answer that."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a name is given twice in one object")
-    return found
+    return fields
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     """The messages of a request.
 
     Raises:
-        ApiError: There is none, or one cannot be read.
+        ApiError: The list is missing or empty, or a message cannot be read.
     """
     listed = body.get("messages")
-    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise ApiError(400, "'messages' must be a list of at least one message.", "invalid_messages", "messages")
-    if not all(isinstance(one.get("content"), str | list | None) for one in listed):
+    if not all(isinstance(entry.get("content"), str | list | None) for entry in listed):
         raise ApiError(400, "A 'content' must be a text or a list of parts.", "invalid_messages", "messages")
     try:
-        found = convert_to_messages([{**one, "content": one.get("content") or ""} for one in listed])
-    except Exception as error:  # LangChain raises whatever reading such a dict raises
+        messages = convert_to_messages([{**entry, "content": entry.get("content") or ""} for entry in listed])
+    except Exception as error:  # LangChain documents no error for malformed messages
         why = f"{type(error).__name__}: {error}"[:300]
         raise ApiError(400, f"'messages' cannot be read ({why}).", "invalid_messages", "messages") from error
-    parts = [part for one in found if isinstance(one.content, list) for part in one.content]
+    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
     if not all(isinstance(part, str) or isinstance(part.get("type"), str) for part in parts):
         raise ApiError(400, "Every part of a 'content' needs a text 'type'.", "invalid_messages", "messages")
-    return tuple(found)
+    return tuple(messages)
 
 
 def read_request(
@@ -185,82 +185,82 @@ def read_request(
     settings: Literal["refuse", "replace"] = "refuse",
     ignore: Sequence[str] = (),
 ) -> ChatRequest:
-    """What the guard needs of a request; refuses what would make run time differ from calibration.
+    """Read a request for the guard; refuse fields that would make run time differ from calibration.
 
     A field that is null counts as absent, since some clients send nulls.
 
     Args:
         body: The request's body.
         plan: The artifact's plan.
-        fixed: Fields that every call to the upstream has (``extra_body``).
-        settings: "refuse" sampling settings that differ from the calibrated ones, or "replace" them by these.
+        fixed: Fields of every call to the upstream (``extra_body``).
+        settings: "refuse" sampling settings that differ from the calibrated values, or "replace" them by these.
         ignore: Further fields to accept and leave out.
 
     Raises:
         ApiError: Status 400 with the field in ``param``.
     """
-    given = {name: value for name, value in body.items() if value is not None and name not in ignore}
-    drawing = {name: value for name, value in drawing_fields(given).items() if name != "n"}
+    fields = {name: value for name, value in body.items() if value is not None and name not in ignore}
+    drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     wrong = unlike_plan(drawing, plan, fixed)
-    for name, code, why in _refusals(given, drawing, plan, wrong if settings == "refuse" else []):
+    for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else []):
         raise ApiError(400, why, code, name[:100])
-    options = given.get("stream_options")
+    options = fields.get("stream_options")
     return ChatRequest(
-        messages=messages_of(given),
-        call=bindings_of(given, plan),
-        stream=given.get("stream") is True,
+        messages=messages_of(fields),
+        call=bindings_of(fields, plan),
+        stream=fields.get("stream") is True,
         include_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
-        logprobs=given.get("logprobs") is True,
+        logprobs=fields.get("logprobs") is True,
         replaced=tuple(wrong),
     )
 
 
 def _refusals(
-    given: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str]
+    fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with a request: the field, the code and the message."""
-    for name in [one for one in drawing if one not in DRAWING]:
+    """The faults of a request, each with its field, code and message."""
+    for name in (name for name in drawing if name not in DRAWING):
         yield name, "unknown_field", (
             f"The field {name[:100]!r} may change how the answer is drawn, so it is refused. Leave it out; the "
             "operator may accept it with 'ignore' in the configuration."
         )  # fmt: skip
-    if given.get("n", 1) != 1:
+    if fields.get("n", 1) != 1:
         yield "n", "setting_not_calibrated", "A guarded model gives one answer: 'n' must be 1 or absent."
-    if given.get("store"):
+    if fields.get("store"):
         yield "store", "setting_not_calibrated", "'store' must be false: the samples must not be kept."
     for name in wrong:
         yield name, "setting_not_calibrated", (
-            f"{name}={str(given[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
+            f"{name}={str(fields[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
             "(the calibrated settings are used), or ask the operator for 'settings: replace'."
         )  # fmt: skip
-    for name in ("top_logprobs", "logprobs"):  # given if they were measured, and never silently left out
-        if given.get(name) and (name == "top_logprobs" or not plan.logprobs):
+    for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
+        if fields.get(name) and (name == "top_logprobs" or not plan.logprobs):
             yield name, "logprobs_not_measured", f"'{name}' is not measured for this model. Leave it out."
 
 
-def drawing_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request that may change how its answer is drawn, apart from tools and answer format."""
-    return {name: value for name, value in given.items() if name == "n" or name not in APART}
+    return {name: value for name, value in fields.items() if name == "n" or name not in APART}
 
 
-def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
-    """Tools and answer format of the request as keywords of the guard; exactly those of the artifact.
+def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
+    """Tools and answer format of the request as keywords of the guard; they must equal those of the artifact.
 
     Raises:
         ApiError: They differ.
     """
-    known, asked = plan.bindings or Bindings(), dict[str, Any]()
+    calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
-        value = given.get(name)
+        value = fields.get(name)
         if not value or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
             continue
-        asked[name] = value
+        sent[name] = value
         try:
-            check_bindings(plan.bindings, bindings_for(**asked))
+            check_bindings(plan.bindings, bindings_for(**sent))
         except (ArtifactMismatchError, UsageError) as error:
             raise ApiError(400, str(error), "binding_not_calibrated", name) from error
     for name in ("tools", "response_format"):
-        if getattr(known, name) and name not in asked:
+        if getattr(calibrated, name) and name not in sent:
             raise ApiError(
                 400,
                 f"This model was calibrated with {name}, and the request has none: every answer would be drawn with "
@@ -268,7 +268,7 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
                 "binding_not_calibrated",
                 name,
             )
-    return asked
+    return sent
 
 
 # -- replies ----------------------------------------------------------------------------------------------------------
@@ -276,50 +276,50 @@ def bindings_of(given: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
 
 def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
-    found, measured = answer.verdict, answer.verdict["uncertainty"]
+    verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
-    more |= {name: found.get(name) for name in ("segment", "turns", "stage")}
+    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage")}
     return {
-        **{name: found[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
+        **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
         "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
 
 
 def headers_of(answer: GuardReply, replaced: Sequence[str] = ()) -> dict[str, str]:
-    """The verdict as headers; a number that was not measured is an empty one."""
-    said = {**verdict_object(answer), "replaced": ", ".join(replaced) or None}
+    """The verdict as headers; a number that was not measured is an empty header."""
+    values = {**verdict_object(answer), "replaced": ", ".join(replaced) or None}
 
     def text(value: Any) -> str:
         if isinstance(value, float):
             return f"{value:.6g}"
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-    shown = [name for name in SHOWN if said.get(name) is not None or name in ("uncertainty", "threshold")]
-    return {f"x-guardrail-{name}": text(said[name]) for name in shown}
+    shown = [name for name in SHOWN if values.get(name) is not None or name in ("uncertainty", "threshold")]
+    return {f"x-guardrail-{name}": text(values[name]) for name in shown}
 
 
 def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
     """The reply to a request: a ``chat.completion``.
 
-    An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises; to a caller
-    that parses the answer it is OpenAI's refusal, since a text would look like a broken answer.
+    An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises. For a
+    caller that parses the answer it is OpenAI's refusal, since a text would look like a malformed answer.
     """
     message, finish = answer.message, answer.message.response_metadata.get("finish_reason")
     content: str | None = str(message.text)
-    said: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.abstained and "response_format" in request.call:
-        said, finish = {**said, "content": None, "refusal": content}, "stop"
+        reply, finish = {**reply, "content": None, "refusal": content}, "stop"
     elif answer.abstained:
         finish = answer.shape
     elif message.tool_calls:
         spelled: Any = convert_to_openai_messages(message)
-        said, finish = {**said, "content": content or None, "tool_calls": spelled["tool_calls"]}, "tool_calls"
+        reply, finish = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}, "tool_calls"
     usage = message.usage_metadata
-    prompt, made = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
+    prompt, completed = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     choice = {
         "index": 0,
-        "message": said,
+        "message": reply,
         "finish_reason": finish if finish in FINISHED else "stop",
         "logprobs": _logprobs(answer) if request.logprobs and answer.verdict["accepted"] else None,
     }
@@ -329,19 +329,19 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         "created": int(time.time()),
         "model": model,
         "choices": [choice],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made},
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completed, "total_tokens": prompt + completed},
         "guardrail": {**verdict_object(answer), "request": request_id},
     }
 
 
 def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
-    found = answer.verdict.get("candidate") or {}
-    if not found.get("tokens"):
+    candidate = answer.verdict.get("candidate") or {}
+    if not candidate.get("tokens"):
         return None
-    spelled = found.get("token_bytes") or [token.encode().hex() for token in found["tokens"]]
+    spelled = candidate.get("token_bytes") or [token.encode().hex() for token in candidate["tokens"]]
     listed = [
         {"token": token, "logprob": value, "bytes": list(bytes.fromhex(raw)), "top_logprobs": []}
-        for token, value, raw in zip(found["tokens"], found["logprobs"], spelled, strict=True)
+        for token, value, raw in zip(candidate["tokens"], candidate["logprobs"], spelled, strict=True)
     ]
     return {"content": listed, "refusal": None}
 
@@ -349,19 +349,19 @@ def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
 def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[str, Any]]:
     """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted."""
     (choice,) = reply["choices"]
-    said = choice["message"]
+    message = choice["message"]
     common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     common |= {"usage": None} if include_usage else {}
 
     def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
-        one = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return {**common, "choices": [one]}
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return {**common, "choices": [choice]}
 
     yield chunk({"role": "assistant", "content": ""})
     for name in ("content", "refusal"):
-        if said[name]:
-            yield chunk({name: said[name]}, logprobs=choice["logprobs"] if name == "content" else None)
-    for place, call in enumerate(said.get("tool_calls", ())):
+        if message[name]:
+            yield chunk({name: message[name]}, logprobs=choice["logprobs"] if name == "content" else None)
+    for place, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
@@ -376,7 +376,7 @@ def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[st
 def is_settled(verdict: Mapping[str, Any]) -> bool:
     """Whether an identical request gets this verdict again: an acceptance, or an abstention that is a result.
 
-    Not what the transport failed on, or an alarm held back: another attempt selects nothing there.
+    A failed transport and an alarm do not depend on the question, so another attempt selects nothing.
     """
     if verdict["accepted"]:
         return True
@@ -402,8 +402,8 @@ _BEHIND = {
 def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
     """An abstention as an error.
 
-    A measured one has a status that no client retries: a retry would draw until a wrong answer looks certain. Only what
-    the transport failed on is worth another attempt.
+    A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
+    Only a failed transport is worth another attempt.
     """
     reason, settled = verdict["reason"], is_settled(verdict)
     code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
@@ -422,7 +422,7 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
 
 
 def refuse_endpoint(path: str, method: str) -> ApiError:
-    """The error for anything the gateway does not serve: nothing passes the gate by accident."""
+    """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
     way_out = next((text for start, text in _SWITCHES.items() if path.startswith(start)), None)
     hint = "" if way_out is None else f" Switch your client to chat completions: {way_out}."
     return ApiError(

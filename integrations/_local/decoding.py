@@ -38,7 +38,7 @@ __all__ = [
 LARGE_VOCABULARY = 4096
 """Tokens from which sorting a distribution on a CPU takes longer than a histogram of it."""
 BIN_SHIFT = 18
-"""Trailing bits of a float32 that its bin does not look at: 16 bins for each doubling."""
+"""Trailing bits of a float32 that its bin ignores, which leaves 16 bins for each doubling."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Row:
     max_tokens: int
     """Most new tokens."""
     temperature: float = 0.0
-    """0 for greedy."""
+    """Temperature; 0 for greedy."""
     top_p: float = 1.0
     """Nucleus mass; 1 for no truncation."""
     uniforms: Tensor = None
@@ -66,7 +66,7 @@ class Continuation:
     ended: bool = False
     """Whether it ended with an end token or a stop string rather than at ``max_tokens``."""
     closed: bool = False
-    """Whether it takes no further token."""
+    """Whether the row takes no further token."""
 
 
 def uniforms(seed: int | None, n: int, length: int) -> Tensor:
@@ -247,19 +247,19 @@ def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Ten
 
 
 def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """The probabilities, with 0 for all outside the nucleus; a large vocabulary on a CPU is changed in place."""
+    """The probabilities, with 0 outside the nucleus; a large vocabulary on a CPU is changed in place."""
     if probabilities.device.type == "cpu" and probabilities.shape[-1] >= LARGE_VOCABULARY:
         for row, mass in zip(probabilities.numpy(), top_p.tolist(), strict=True):
             _truncate(row, mass)
         return probabilities
     ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
     wide = ranked.to(top_p.dtype)
-    kept = ranked * (wide.cumsum(dim=-1) - wide < top_p[:, None])
-    return kept.scatter(-1, order, kept)
+    nucleus = ranked * (wide.cumsum(dim=-1) - wide < top_p[:, None])
+    return nucleus.scatter(-1, order, nucleus)
 
 
 def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
-    """The same for one row, in place and without sorting all of it: about three times as fast.
+    """Truncate one row in place without sorting all of it, which is about three times as fast.
 
     The leading bits of a positive float order it, so they are the bins of a histogram. Only the bin in which the mass
     reaches ``top_p`` is sorted.
@@ -277,7 +277,7 @@ def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
 
 
 def _quantile(weights: Tensor, draws: Tensor) -> Tensor:
-    """First index at which the cumulative weight exceeds ``draws`` of the total: never one of weight 0."""
+    """First index at which the cumulative weight exceeds ``draws`` of the total; its weight is never 0."""
     cumulative = weights.to(draws.dtype).cumsum(dim=-1)
     total = cumulative[:, -1]
     target = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))

@@ -76,7 +76,7 @@ class Encoder:
             The vectors; None for an input that is too long or whose vector is not finite.
         """
         unique = list(dict.fromkeys(inputs))
-        found: dict[Texts, NDArray[np.float64]] = {}
+        vectors: dict[Texts, NDArray[np.float64]] = {}
         arithmetic = self.precision(precision)
         if not unique:
             return []
@@ -86,11 +86,11 @@ class Encoder:
                 batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
                 for row, vector in zip(rows, self._forward(batch, read, arithmetic), strict=True):
                     if np.isfinite(vector).all():
-                        found[unique[row]] = vector
-        return [found.get(texts) for texts in inputs]
+                        vectors[unique[row]] = vector
+        return [vectors.get(texts) for texts in inputs]
 
     def lost_to_unknown_tokens(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether unknown tokens hide how two texts differ; see the function of the same name."""
+        """Whether unknown tokens hide how two texts differ; see `lost_to_unknown_tokens` of this module."""
         with self.lock:
             return lost_to_unknown_tokens(self.tokenizer, pairs)
 
@@ -116,20 +116,20 @@ class Encoder:
         array: NDArray[np.float64] = vectors.float().cpu().double().numpy()
         return array
 
-    def precision(self, wanted: Precision) -> Literal["float32", "bfloat16"]:
+    def precision(self, setting: Precision) -> Literal["float32", "bfloat16"]:
         """The arithmetic that "auto" means on this device.
 
         Raises:
             UsageError: The precision is unknown.
         """
-        if wanted not in ("auto", "float32", "bfloat16"):
-            raise UsageError(f"precision must be 'auto', 'float32' or 'bfloat16', got {wanted!r}")
-        if wanted == "auto":
+        if setting not in ("auto", "float32", "bfloat16"):
+            raise UsageError(f"precision must be 'auto', 'float32' or 'bfloat16', got {setting!r}")
+        if setting == "auto":
             return "bfloat16" if self.model.device.type == "cuda" else "float32"
-        return wanted
+        return setting
 
     def read_json(self, name: str, where: str) -> Any:
-        """Content of a JSON file of the model (``where`` names the model in the hub); None if there is no such file."""
+        """Content of a JSON file of the model (``where`` names the model in the hub); None if the file is missing."""
         path: str | Path | None
         if self.folder is not None:
             path = self.folder / name
@@ -150,7 +150,7 @@ def with_question(question: str, answer: str) -> str:
 def load_encoder(
     auto_class: str, name: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None
 ) -> Encoder:
-    """Load an encoder, or return the one that is already in memory.
+    """Load an encoder, or return the loaded encoder with the same arguments.
 
     Args:
         auto_class: Name of the class of transformers that loads it, e.g. "AutoModel".
@@ -160,7 +160,7 @@ def load_encoder(
         max_batch_tokens: Most positions of a forward pass; None for 65,536 on a GPU and 8,192 elsewhere.
 
     Raises:
-        UsageError: It cannot be loaded, or is another revision.
+        UsageError: The model cannot be loaded, or its revision differs.
         MissingDependencyError: A packaged model is not installed.
     """
     folder, place = _locate(name), device_of(device)
@@ -190,12 +190,12 @@ def _locate(name: str) -> Path | None:
         return where.resolve()
     if name in PACKAGED:
         package, extra = PACKAGED[name]
-        found = find_spec(package)  # not imported: that would load sentence-transformers
-        if found is None or not found.submodule_search_locations:
+        spec = find_spec(package)  # not imported: that would load sentence-transformers
+        if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
                 f"{name} is not installed. Install it with: pip install 'acrc-guardrail[{extra}]'"
             )
-        return Path(found.submodule_search_locations[0]).resolve() / "model"
+        return Path(spec.submodule_search_locations[0]).resolve() / "model"
     if where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise UsageError(f"model folder {name!r} does not exist")
     return None
@@ -248,20 +248,20 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
 
 def _folder_revision(folder: Path) -> str:
     """Hash over weights, configuration and tokenizer, so that renaming a folder changes nothing."""
-    wanted = OTHERS | SENTENCES
-    files = [path for path in folder.rglob("*") if path.name in wanted or path.suffix in WEIGHTS]
+    names = OTHERS | SENTENCES
+    files = [path for path in folder.rglob("*") if path.name in names or path.suffix in WEIGHTS]
     parts = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
     return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 # -- unknown tokens: texts that a model cannot distinguish because its vocabulary lacks their words --------------------
-# A tokenizer with an unknown token reads every word it does not know as that one token. To such a model two opposite
+# A tokenizer with an unknown token reads every word it does not know as that token. To such a model two opposite
 # answers ("yes" and "no" in another script) can be the same input, and their similarity says nothing.
 
 
 @dataclass(frozen=True, slots=True)
 class _EncodedText:
-    """A text as a tokenizer reads it."""
+    """A text with its tokens."""
 
     ids: tuple[int, ...]
     """Its tokens without special tokens."""
@@ -276,11 +276,11 @@ def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> 
 
     They do if a text is lost (more than half of its tokens, or of its characters, are unknown, or it has no token at
     all), if each text has an unknown word that the other lacks, and if the tokens are equal but the unknown words are
-    not. An unknown word in both texts hides nothing; nor does one in a single text that has known words, too, since the
-    model sees that something is there.
+    not. An unknown word in both texts hides nothing. Neither does an unknown word in one text that also has known
+    words, since the model sees a token there.
 
     Args:
-        tokenizer: The model's. Without an unknown token (byte-level vocabularies) nothing is lost.
+        tokenizer: The model's tokenizer. Without an unknown token (byte-level vocabularies) no text is lost.
         pairs: Texts as the model reads them, without the question: its words would outnumber those of a short answer.
     """
     texts = list(dict.fromkeys(text for a, b in pairs if a != b for text in (a, b)))
@@ -289,19 +289,21 @@ def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> 
     fast = bool(tokenizer.is_fast)  # only fast tokenizers know the characters of a token
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
     places = encoded["offset_mapping"] if fast else [None] * len(texts)
-    found = {
+    encoded_texts = {
         text: _read(text, ids, spans, tokenizer.unk_token_id)
         for text, ids, spans in zip(texts, encoded["input_ids"], places, strict=True)
     }
-    return [a != b and _hides(found[a], found[b]) for a, b in pairs]
+    return [a != b and _hides(encoded_texts[a], encoded_texts[b]) for a, b in pairs]
 
 
 def _read(text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown: int) -> _EncodedText:
-    count = sum(one == unknown for one in ids)
+    count = sum(token == unknown for token in ids)
     words: tuple[str, ...] = (text,) if count else ()
     lost = 2 * count > len(ids)
     if spans is not None:
-        words = tuple(text[start:end].strip() for one, (start, end) in zip(ids, spans, strict=True) if one == unknown)
+        words = tuple(
+            text[start:end].strip() for token, (start, end) in zip(ids, spans, strict=True) if token == unknown
+        )
         lost |= 2 * _letters("".join(words)) > _letters(text)
     return _EncodedText(tuple(ids), words, lost or (not ids and bool(text.strip())))
 

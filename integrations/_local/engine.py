@@ -164,7 +164,7 @@ class DecodingRequest:
     stop_ids: frozenset[int] = frozenset()
     """Tokens that end a sequence beside the model's end tokens."""
     cancelled: threading.Event = field(default_factory=CANCELLED.get, compare=False, repr=False)
-    """Set once nobody waits for it."""
+    """Set once no caller waits for the request."""
 
     @property
     def width(self) -> int:
@@ -186,7 +186,7 @@ class Response:
     options: tuple[tuple[float, ...], ...] = ()
     """Log-probability of each token of each option."""
     failure: Exception | None = None
-    """Why there is no result."""
+    """Reason why the request has no result."""
 
 
 class Engine:
@@ -198,7 +198,7 @@ class Engine:
         end_ids: Tokens that end an answer.
         max_batch_tokens: Most tokens (prompt and answer, over all sequences) in a batch; None to choose by memory.
         context: Context window in tokens; None if unknown.
-        support: What the model does exactly; None for everything.
+        support: Operations that the model does exactly; None for all.
     """
 
     def __init__(
@@ -217,8 +217,8 @@ class Engine:
         self.end_ids = end_ids
         self.context = context
         self.budget = max_batch_tokens or automatic_budget(model)
-        # A thread that waits for the model costs little, and only waiting work can share a batch. The pool of the event
-        # loop has few threads, which other code needs, too.
+        # Waiting threads cost little, and only waiting work can share a batch. The default pool of the event loop has
+        # few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
         self.turns = BatchQueue[DecodingRequest, Response](self.select, self.run)
 
@@ -239,7 +239,7 @@ class Engine:
         return responses
 
     def select(self, waiting: Sequence[DecodingRequest]) -> list[int]:
-        """The oldest request, and those closest to it in length as long as they fit; first all that were cancelled."""
+        """The oldest request and the closest ones in length that fit; cancelled requests come first, by themselves."""
         cancelled = [place for place, request in enumerate(waiting) if request.cancelled.is_set()]
         if cancelled:
             return cancelled
@@ -253,19 +253,19 @@ class Engine:
         return chosen
 
     def _fits(self, requests: Sequence[DecodingRequest]) -> bool:
-        # A finished row decodes on until it leaves the batch. No position passes the end of the padded batch, so none
-        # passes the context window, or the rope window that changes the positions of all rows, if that end does not.
+        # A finished row decodes on until it leaves the batch, at most to the end of the padded batch. That end must
+        # therefore lie within the context window, and within the rope window that changes the positions of all rows.
         reach = _reach(requests)
         inside = all(end is None or reach <= end for end in (self.context, self.rope_window))
         rows = sum(request.width for request in requests)
         return self.support.batches and inside and batch_tokens(requests) <= self.budget and rows <= MAX_ROWS
 
     def run(self, requests: Sequence[DecodingRequest]) -> list[Response]:
-        """Run a batch. If memory runs out or the model refuses it, run its halves: one request fails no other."""
-        found = self._attempt(requests)
-        if not isinstance(found, Exception):
-            return found
-        full = _is_out_of_memory(found)
+        """Run a batch. If memory runs out or the model refuses it, run its halves: only faulty requests then fail."""
+        outcome = self._attempt(requests)
+        if not isinstance(outcome, Exception):
+            return outcome
+        full = _is_out_of_memory(outcome)
         if full:
             if self.model.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -273,7 +273,7 @@ class Engine:
         if len(requests) > 1:
             half = len(requests) // 2
             return self.run(requests[:half]) + self.run(requests[half:])
-        return [self._run_split(requests[0]) if full else Response(failure=found)]
+        return [self._run_split(requests[0]) if full else Response(failure=outcome)]
 
     def _run_split(self, request: DecodingRequest) -> Response:
         """Run a single request that does not fit: its rows in two halves, which reads the prompt twice."""
@@ -291,12 +291,12 @@ class Engine:
         )
 
     def _attempt(self, requests: Sequence[DecodingRequest]) -> list[Response] | Exception:
-        """Run a batch, or return what it failed with."""
+        """Run a batch, or return its error."""
         try:
             return self._forward(requests)
         except (RuntimeError, MemoryError, ValueError, IndexError) as error:
             if _is_out_of_memory(error):
-                return error.with_traceback(None)  # which holds the tensors
+                return error.with_traceback(None)  # the traceback holds the tensors
             if isinstance(error, RuntimeError):
                 raise
             return error
@@ -327,8 +327,8 @@ class Engine:
 
         def stopped(row: int, ids: list[int]) -> bool:
             request = owners[row][1]
-            found = bool(request.stops) and detectors[row].push(ids[-1])
-            return found or ids[-1] in request.stop_ids or request.cancelled.is_set()
+            at_stop = bool(request.stops) and detectors[row].push(ids[-1])
+            return at_stop or ids[-1] in request.stop_ids or request.cancelled.is_set()
 
         rows = [row for request in requests for row in request.rows]
         room = max(row.max_tokens for row in rows)
@@ -337,7 +337,7 @@ class Engine:
 
 
 def _abandoned(requests: Sequence[DecodingRequest]) -> bool:
-    """Whether nobody waits for any of them."""
+    """Whether all requests were cancelled."""
     return all(request.cancelled.is_set() for request in requests)
 
 

@@ -1,4 +1,4 @@
-"""One forward pass of any type of `transformers`: what it takes, and where it keeps its states."""
+"""One forward pass of any model type of `transformers`: the arguments it takes and the states it keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .loading import Tensor
 __all__ = ["forward", "reads_by_token", "rereads", "rope_window", "takes_cache"]
 
 BY_TOKEN = frozenset({"jamba", "recurrent_gemma", "zamba"})
-"""Types beside Mamba with recurrent layers that read several tokens as if none came before them."""
+"""Types, in addition to Mamba, whose recurrent layers read several tokens as if no token came before them."""
 
 MODULE_STATES = {"recurrent_gemma": ("conv1d_state", "recurrent_states")}
 """Types with recurrent states outside the cache: names of the attributes of their modules."""
@@ -35,7 +35,7 @@ def _parameters(model_type: Any) -> frozenset[str] | None:
 
 
 def _accepted(model: Any) -> frozenset[str] | None:
-    """What the forward pass reads: that of the model inside, because adapters pass on everything."""
+    """Parameters of the forward pass; of the model inside an adapter, because adapters pass on everything."""
     kind: Any = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
     return _parameters(kind)
 
@@ -51,7 +51,7 @@ def rereads(model: Any) -> bool:
 
 
 def takes_cache(model: Any) -> bool:
-    """Whether the forward pass takes a cache; some swallow and ignore what they do not know."""
+    """Whether the forward pass takes a cache; some forward passes swallow and ignore unknown arguments."""
     accepted = _accepted(model)
     return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
 
@@ -59,8 +59,8 @@ def takes_cache(model: Any) -> bool:
 def forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
     """One forward pass; float32 logits (rows, length or 1, vocabulary)."""
     accepted = _accepted(model)
-    wanted = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
-    extra = {name: value for name, value in wanted.items() if accepted is None or name in accepted}
+    optional = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
+    extra = {name: value for name, value in optional.items() if accepted is None or name in accepted}
     if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone
         mask = mask if mask is not None and mask.shape == tokens.shape else None
         extra["cache_params"] = cache

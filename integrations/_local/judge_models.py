@@ -32,9 +32,9 @@ class Embedding:
     pooling: str
     """"mean", "cls" or "max"."""
     lower: bool
-    """Whether texts are lower-cased first, as its settings say."""
+    """Whether the model's settings lower-case texts first."""
     limit: int | None
-    """Most tokens by its settings; the encoder may have a lower limit of its own."""
+    """Most tokens by the model's settings; the encoder may have a lower limit."""
 
     def cosines(self, items: Sequence[Item], precision: Precision) -> list[float | None]:
         """Cosine of the embeddings of question + a and question + b; each distinct text is embedded once.
@@ -45,10 +45,10 @@ class Embedding:
         read = [tuple(text.lower() if self.lower else text for text in item) for item in items]
         inputs = [(with_question(question, text),) for question, *both in read for text in both]
         lost = self.encoder.lost_to_unknown_tokens([(a, b) for _, a, b in read])
-        found = self.encoder.run(
+        vectors = self.encoder.run(
             inputs, lambda output, mask: pool(output[0], mask, self.pooling), precision, self.limit
         )
-        cosines = [_cosine(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
+        cosines = [_cosine(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
         return [None if unread else cosine for unread, cosine in zip(lost, cosines, strict=True)]
 
 
@@ -74,8 +74,8 @@ def load_embedding(model: str, *, revision: str | None, device: str, max_batch_t
     """Load a model of sentence embeddings; judges of the same model and revision share it.
 
     Raises:
-        UsageError: It cannot be loaded, is not in the format of sentence-transformers, or has other parts than encoder,
-            pooling (mean, cls, max) and normalisation.
+        UsageError: The model cannot be loaded, is not in the format of sentence-transformers, or has parts other than
+            encoder, pooling (mean, cls, max) and normalisation.
     """
     encoder = load_encoder("AutoModel", model, revision=revision, device=device, max_batch_tokens=max_batch_tokens)
     modules = encoder.read_json("modules.json", model)
@@ -93,15 +93,15 @@ def load_embedding(model: str, *, revision: str | None, device: str, max_batch_t
 
 
 def _pooling(config: dict[str, Any], model: str) -> str:
-    """The one pooling mode, as older ("pooling_mode_mean_tokens": true) and newer files ("pooling_mode") write it."""
+    """The only pooling mode, written as "pooling_mode_mean_tokens": true in older files, "pooling_mode" in newer."""
     named = config.get("pooling_mode")
     modes = [
         name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "pooling_mode_" in name
     ]
-    found = [named] if isinstance(named, str) else [_MODES.get(mode, mode) for mode in modes]
-    if len(found) != 1 or found[0] not in _MODES.values():
-        raise UsageError(f"model {model!r} pools its tokens by {found}; supported are 'mean', 'cls' and 'max'")
-    return found[0]
+    pooling = [named] if isinstance(named, str) else [_MODES.get(mode, mode) for mode in modes]
+    if len(pooling) != 1 or pooling[0] not in _MODES.values():
+        raise UsageError(f"model {model!r} pools its tokens by {pooling}; supported are 'mean', 'cls' and 'max'")
+    return pooling[0]
 
 
 # -- natural language inference, in any order of the labels ------------------------------------------------------------
@@ -125,7 +125,7 @@ class Nli:
     """Positions of entailment, neutral and contradiction among the logits; or of entailment and its absence."""
 
     def logits(self, items: Sequence[Item], precision: Precision) -> list[NDArray[np.float64] | None]:
-        """Logits of each (question, premise, hypothesis): entailment first, then as in ``order``.
+        """Logits of each (question, premise, hypothesis), entailment first, in the sequence of ``order``.
 
         The question is prepended to both sides. None if the pair is longer than the model's limit, if unknown tokens
         hide how the texts differ, or if a logit is not finite.
@@ -135,8 +135,8 @@ class Nli:
         ]
         columns = list(self.order)
         lost = self.encoder.lost_to_unknown_tokens([(premise, other) for _, premise, other in items])
-        found = self.encoder.run(pairs, lambda output, _: output.logits[:, columns], precision)
-        return [None if unread else logits for unread, logits in zip(lost, found, strict=True)]
+        outputs = self.encoder.run(pairs, lambda output, _: output.logits[:, columns], precision)
+        return [None if unread else logits for unread, logits in zip(lost, outputs, strict=True)]
 
 
 def load_nli(model: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None) -> Nli:
@@ -159,11 +159,11 @@ def label_order(id2label: dict[int, str], model: str) -> tuple[int, ...]:
     """Positions of the labels, entailment first.
 
     Args:
-        id2label: The model's names of its outputs. Case and punctuation are ignored.
+        id2label: Names of the model's outputs. Case and punctuation are ignored.
         model: The model, for the error.
 
     Raises:
-        UsageError: They are neither the three labels of NLI nor entailment and its absence, once each.
+        UsageError: The labels are neither the three labels of NLI nor entailment and its absence, each once.
     """
     places: dict[str, int] = {}
     for place, label in id2label.items():
@@ -171,14 +171,14 @@ def label_order(id2label: dict[int, str], model: str) -> tuple[int, ...]:
         kind = next((kind for pattern, kind in _KINDS if pattern.match(plain)), None)
         if kind is not None:
             places.setdefault(kind, int(place))
-    wanted = next((labels for labels in (THREE, TWO) if set(labels) == places.keys()), None)
-    if wanted is None or len(id2label) != len(wanted):
+    labels = next((labels for labels in (THREE, TWO) if set(labels) == places.keys()), None)
+    if labels is None or len(id2label) != len(labels):
         raise UsageError(
             f"model {model!r} calls its labels {', '.join(map(repr, id2label.values()))}; an NLI model has "
             "'entailment', 'neutral' and 'contradiction', or 'entailment' and 'not_entailment'. If the labels mean the "
             "same, write these names into id2label of its config.json."
         )
-    return tuple(places[label] for label in wanted)
+    return tuple(places[label] for label in labels)
 
 
 def entails(logits: NDArray[np.float64]) -> bool:
@@ -187,7 +187,7 @@ def entails(logits: NDArray[np.float64]) -> bool:
 
 
 def scores(logits: NDArray[np.float64], temperature: float = 1.0) -> EntailmentScores:
-    """Softmax of the logits over ``temperature``; for a model of two labels, neutral and contradiction are None."""
+    """Softmax of the logits over ``temperature``; neutral and contradiction are None for a model of two labels."""
     shifted = np.exp((logits - logits.max()) / temperature)
     shares = [float(share) for share in shifted / shifted.sum()]
     if len(shares) == len(TWO):

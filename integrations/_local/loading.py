@@ -1,6 +1,6 @@
 """Loading a causal language model and its tokenizer from a folder or the hub, and the hash that pins them.
 
-This module alone imports torch and transformers. If they are missing, the error names the extra that installs them.
+Only this module imports torch and transformers. If they are missing, the error names the extra that installs them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
         revision: Hub branch, tag or commit.
         device: "auto" (GPU if present) or a torch device.
         dtype: "auto" (the checkpoint's on a GPU, float32 elsewhere) or the name of a torch dtype.
-        chat_template: Replaces the tokenizer's.
+        chat_template: Replaces the tokenizer's template.
 
     Raises:
         UsageError: The folder or model does not exist, or files are missing; the message names them.
@@ -140,20 +140,20 @@ def check_folder(folder: Path) -> None:
         UsageError: Files are missing; the message names all of them.
     """
     files = {path.name for path in folder.iterdir()}
-    wanted = {
+    parts = {
         "config.json": "config.json" in files,
         "weights (*.safetensors)": any(name.endswith((".safetensors", ".bin")) for name in files),
         "a tokenizer (tokenizer.json or tokenizer.model)": any(
             name.startswith("tokenizer.") or name in {"vocab.json", "vocab.txt"} for name in files
         ),
     }
-    missing = [what for what, there in wanted.items() if not there]
+    missing = [part for part, there in parts.items() if not there]
     if missing:
         raise UsageError(f"model folder {str(folder)!r} lacks {', '.join(missing)}")
 
 
 def device_of(device: str) -> Any:
-    """The torch device of a setting; "auto" is a GPU if there is one."""
+    """The torch device of a setting; "auto" is a GPU if the machine has one."""
     if device != "auto":
         return torch.device(device)
     if torch.cuda.is_available():
@@ -162,7 +162,7 @@ def device_of(device: str) -> Any:
 
 
 def _dtype(dtype: str, device: Any) -> Any:
-    """Half precision is slower than float32 on most CPUs, and rounds the log-probabilities."""
+    """The torch dtype of a setting. "auto" is float32 on a CPU, where half precision is slower and rounds."""
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     value = getattr(torch, dtype, None)
@@ -172,13 +172,13 @@ def _dtype(dtype: str, device: Any) -> Any:
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """All end tokens of generation config, config and tokenizer: fine-tuned models often lack one of them."""
-    found: set[int] = set()
+    """All end tokens of generation config, config and tokenizer: fine-tuned models often lack some of them."""
+    ids: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         value = getattr(source, "eos_token_id", None)
         if value is not None:
-            found.update([value] if isinstance(value, int) else value)
-    return frozenset(found)
+            ids.update([value] if isinstance(value, int) else value)
+    return frozenset(ids)
 
 
 PENALTIES = (
@@ -197,7 +197,7 @@ PENALTIES = (
     "suppress_tokens",
     "watermarking_config",
 )
-"""Settings by which ``generate`` changes the distribution beyond temperature and truncation, which a call sets."""
+"""Settings by which ``generate`` changes the distribution, apart from temperature and truncation."""
 
 
 def _ignored_settings(model: Any) -> str:
@@ -223,10 +223,10 @@ def _spare_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def _context(config: Any, tokenizer: Any) -> int | None:
-    """Context window of the model's config; that of the tokenizer only if the config has none."""
+    """Context window of the model's config, or the tokenizer's if the config has none."""
     text = config.get_text_config(decoder=True)
-    found = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions", "max_seq_len"))
-    limit = next(filter(None, found), None) or getattr(tokenizer, "model_max_length", None)
+    limits = (getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions", "max_seq_len"))
+    limit = next(filter(None, limits), None) or getattr(tokenizer, "model_max_length", None)
     return int(limit) if limit and limit < NO_LIMIT else None
 
 

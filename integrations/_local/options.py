@@ -45,15 +45,15 @@ def option_ids(
         UnreadableOptionError: A label has no tokens, or two labels have the same tokens.
     """
     before = encode(prompt)
-    found: dict[tuple[int, ...], str] = {}
+    label_of: dict[tuple[int, ...], str] = {}
     for label in labels:
         ids = _in_context(prompt, before, label, encode, decode)
         if ids is None or unknown in ids:
             raise UnreadableOptionError(f"option {label!r} cannot be expressed in this model's tokens after the prompt")
-        if ids in found:
-            raise UnreadableOptionError(f"options {found[ids]!r} and {label!r} have the same tokens {list(ids)}")
-        found[ids] = label
-    return tuple(found)
+        if ids in label_of:
+            raise UnreadableOptionError(f"options {label_of[ids]!r} and {label!r} have the same tokens {list(ids)}")
+        label_of[ids] = label
+    return tuple(label_of)
 
 
 def _in_context(
@@ -63,7 +63,7 @@ def _in_context(
     encode: Callable[[str], list[int]],
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[int, ...] | None:
-    """Ids that continue the prompt with the label, or None."""
+    """Ids that continue the prompt with the label, or None if no variant adds exactly the label."""
     together = encode(prompt + label)
     variants = [together[len(before) :]] if together[: len(before)] == before else []
     variants += [encode(label), encode(" " + label)]
@@ -120,5 +120,5 @@ def _continue(prefix: CachedPrefix, options: Sequence[tuple[int, tuple[int, ...]
     # Padding on the right: causal attention excludes it from every position that is read.
     padded = torch.tensor([list(ids) + [0] * (longest - len(ids)) for _, ids in options], device=prefix.logits.device)
     logprobs = torch.log_softmax(branch.advance(padded[:, :-1], last_only=False), dim=-1)
-    taken = logprobs.gather(-1, padded[:, 1:, None])[..., 0].tolist()
-    return [tuple(values[: len(ids) - 1]) for values, (_, ids) in zip(taken, options, strict=True)]
+    values = logprobs.gather(-1, padded[:, 1:, None])[..., 0].tolist()
+    return [tuple(values[: len(ids) - 1]) for values, (_, ids) in zip(values, options, strict=True)]

@@ -48,14 +48,14 @@ class ParsedText:
     """Text of an answer and the tool calls found in it."""
 
     text: str
-    """The text without the calls; the whole text if there are none."""
+    """The text without the calls; the whole text if it has no calls."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     """Name and arguments of each call, in order."""
     invalid: tuple[tuple[str, str], ...] = ()
-    """Raw text of each unreadable call, and the reason. ``text`` contains it, too."""
+    """Raw text of each unreadable call, and the reason. ``text`` still contains the raw text."""
 
 
-def parse_tool_calls(text: str, known: Collection[str]) -> ParsedText:
+def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedText:
     """Find the tool calls in an answer.
 
     Tagged calls may name any tool. Bare JSON is a call only if the whole text is one or more objects that name a known
@@ -63,12 +63,12 @@ def parse_tool_calls(text: str, known: Collection[str]) -> ParsedText:
 
     Args:
         text: The answer.
-        known: Names of the offered tools.
+        tools: Names of the offered tools.
     """
     blocks = TAGGED.findall(text)
     if blocks:
         return _tagged(text, blocks)
-    calls = _bare(text.strip(), known)
+    calls = _bare(text.strip(), tools)
     return ParsedText("", tuple(calls)) if calls else ParsedText(text)
 
 
@@ -83,8 +83,8 @@ def _tagged(text: str, blocks: list[str]) -> ParsedText:
     return ParsedText(text if invalid else TAGGED.sub("", text).strip(), tuple(calls), tuple(invalid))
 
 
-def _bare(text: str, known: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
-    """Calls if the text is nothing but calls (a list, or objects separated by ";" or white space), else None."""
+def _bare(text: str, tools: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
+    """Calls if the text consists of calls only (a list, or objects separated by ";" or white space), else None."""
     decoder, values, place = json.JSONDecoder(), list[Any](), 0
     try:
         while place < len(text):
@@ -95,7 +95,7 @@ def _bare(text: str, known: Collection[str]) -> list[tuple[str, dict[str, Any]]]
         calls = [_call(value) for value in values]
     except ValueError:
         return None
-    return calls if all(name in known for name, _ in calls) else None
+    return calls if all(name in tools for name, _ in calls) else None
 
 
 def _call(value: Any) -> tuple[str, dict[str, Any]]:
@@ -188,7 +188,7 @@ class SampleReader:
 
 
 def not_finite(response: Response) -> str:
-    """Why the numbers of a response cannot be used, or ""."""
+    """Reason why the numbers of a response cannot be used, or ""."""
     sequences = [*(continuation.logprobs for continuation in response.continuations), *response.options]
     if all(math.isfinite(value) for values in sequences for value in values):
         return ""

@@ -70,7 +70,7 @@ def render(
         tokenizer: A transformers tokenizer with a chat template.
         messages: The conversation.
         tools: Tools in OpenAI format, or None.
-        chat_template: Replaces the tokenizer's.
+        chat_template: Replaces the tokenizer's template.
 
     Raises:
         UsageError: The template refuses the conversation (e.g. a system message), or ignores the tools.
@@ -161,8 +161,8 @@ class CallSettings(Frozen):
         Raises:
             UsageError: A keyword is unknown or its value cannot be used.
         """
-        given = {name: value for name, value in call.items() if value is not None and name not in IGNORED}
-        merged = {**fields, **given}
+        sent = {name: value for name, value in call.items() if value is not None and name not in IGNORED}
+        merged = {**fields, **sent}
         stop = stop if stop is not None else merged.get("stop") or ()
         merged["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         merged["stop_token_ids"] = tuple(merged.get("stop_token_ids") or ())

@@ -23,21 +23,21 @@ __all__ = ["Support", "self_check"]
 TOLERANCES = {torch.float16: 0.1, torch.bfloat16: 0.2}
 """Differences that rounding can cause in half precision, in standard deviations of the log-probabilities."""
 TOLERANCE = 1e-3
-"""The same for other types."""
+"""The same for other dtypes."""
 IMPOSSIBLE = 100.0
 """Tokens so many nats below the likeliest do not count for the standard deviation."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """What a model does exactly."""
+    """The operations that a model does exactly."""
 
     batches: bool = True
     """Whether prompts of different lengths can share a batch."""
     options: bool = True
     """Whether options of several tokens can be scored."""
     reason: str = ""
-    """What goes wrong otherwise, or ""."""
+    """Fault that rules out the others, or ""."""
 
     def __str__(self) -> str:
         lacks = [] if self.batches else ["one request at a time"]
@@ -62,7 +62,7 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     try:
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
         tails = [tail, [(token + 1) % vocabulary for token in tail]]
-        # Read in one pass: what is added on the right to equal lengths does not matter to a causal model.
+        # Read in one pass, padded on the right to equal lengths: later tokens do not matter to a causal model.
         values = _whole(model, [prompt + tail + text[len(prompt) + 3 : 11] for prompt in prompts for tail in tails])
         whole = [values[:2, :7], values[2:]]
     except Exception as error:  # a model can raise anything
@@ -70,10 +70,13 @@ def self_check(model: Any, ids: Sequence[int]) -> Support:
     if not values.isfinite().all():
         raise _refusal(model, "its log-probabilities are not finite")
     half = TOLERANCES.get(model.dtype, 0.0)
-    likely = whole[0][0]  # models that hide tokens give them -3e38, which would allow differences of any size
+    likely = whole[0][0]  # models that hide tokens give them -3e38, which would make the deviation huge
     spread = float(likely[likely > likely.max() - IMPOSSIBLE].std())
     # A model that looks ahead does so everywhere; the passes have one shape, so rounding moves few positions or none.
-    moved = [(one - two)[: len(prompt)].abs().amax(-1).min() for prompt, (one, two) in zip(prompts, whole, strict=True)]
+    moved = [
+        (first - second)[: len(prompt)].abs().amax(-1).min()
+        for prompt, (first, second) in zip(prompts, whole, strict=True)
+    ]
     if max(moved) > (half / 20 or TOLERANCE) * spread:
         raise _refusal(model, "it is not causal: a later token changes the probabilities of earlier ones")
     faults = []

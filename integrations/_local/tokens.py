@@ -55,7 +55,7 @@ class Detokenizer:
         self._memo: dict[tuple[int, ...], str] = {}
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids`` without hidden ones."""
+        """Text of ``ids``, without the hidden ids."""
         shown = [token for token in ids if token not in self.hidden]
         return str(self._tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
@@ -82,7 +82,7 @@ class Detokenizer:
         return pieces if "".join(pieces) == whole else self._by_prefix(ids, whole)
 
     def _by_prefix(self, ids: Sequence[int], whole: str) -> list[str]:
-        """The same for decoders that depend on more than one token before: slower, by growing prefixes."""
+        """`pieces` for decoders that depend on more than one earlier token: slower, by growing prefixes."""
         ends = [0]
         for count in range(1, len(ids)):
             agreed = _common(self.decode(ids[:count]), whole)
@@ -93,8 +93,8 @@ class Detokenizer:
     def piece_bytes(self, ids: Sequence[int], pieces: Sequence[str]) -> list[bytes] | None:
         """Bytes of each token, if some tokens are parts of a character; otherwise None.
 
-        The bytes of the tokens of a character must decode to its piece; if they do not (another kind of vocabulary),
-        they are unknown and the result is None as well.
+        The bytes of a character's tokens must decode to its piece. Otherwise the vocabulary is of another kind, the
+        bytes are unknown, and the result is None as well.
 
         Args:
             ids: Tokens, none of them hidden.
@@ -102,21 +102,23 @@ class Detokenizer:
         """
         if all(piece and INCOMPLETE not in piece for piece in pieces):
             return None
-        found: list[bytes] = []
-        held: list[bytes] = []
+        complete: list[bytes] = []
+        partial: list[bytes] = []
         for token, piece in zip(ids, pieces, strict=True):
-            held.append(self._raw(token))
+            partial.append(self._raw(token))
             if piece:
-                spelled = b"".join(held).decode(errors="replace")
-                if not found and spelled == " " + piece:  # some decoders drop the space at the beginning of an answer
-                    held[0] = held[0][1:]
+                spelled = b"".join(partial).decode(errors="replace")
+                if (
+                    not complete and spelled == " " + piece
+                ):  # some decoders drop the space at the beginning of an answer
+                    partial[0] = partial[0][1:]
                 elif spelled != piece:
-                    if len(held) > 1:
+                    if len(partial) > 1:
                         return None
-                    held = [piece.encode()]
-                found += held
-                held = []
-        return None if held else found
+                    partial = [piece.encode()]
+                complete += partial
+                partial = []
+        return None if partial else complete
 
     def is_byte(self, token: int) -> bool:
         """Whether a token is a byte in a vocabulary with byte fallback."""
@@ -165,15 +167,15 @@ class Detokenizer:
         text = "".join(parts)
         end = min((place for place in map(text.find, stops) if place >= 0), default=None)
         if end is None:
-            end, kept = len(text), parts
+            end, shortened = len(text), parts
         else:
-            kept = _clip(parts, end)
+            shortened = _clip(parts, end)
         if not pieces:
             return DecodedText(text[:end], None, None, reason)
-        values = tuple(value for _, value in shown[: len(kept)])
+        values = tuple(value for _, value in shown[: len(shortened)])
         raw = self.piece_bytes(tokens, parts)
-        spelled = None if raw is None else _clip_bytes(raw[: len(kept)], text, end)
-        return DecodedText(text[:end], tuple(kept), values, reason, spelled)
+        spelled = None if raw is None else _clip_bytes(raw[: len(shortened)], text, end)
+        return DecodedText(text[:end], tuple(shortened), values, reason, spelled)
 
 
 def _common(first: str, second: str) -> int:
@@ -184,32 +186,32 @@ def _common(first: str, second: str) -> int:
 
 def _clip(parts: Sequence[str], end: int) -> list[str]:
     """Pieces that begin before ``end``, the last one cut there."""
-    kept: list[str] = []
+    clipped: list[str] = []
     start = 0
     for part in parts:
         if start >= end:
             break
-        kept.append(part[: end - start])
+        clipped.append(part[: end - start])
         start += len(part)
-    return kept
+    return clipped
 
 
 def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | None:
     """Bytes in hex, cut where ``text`` is cut at ``end``; a token behind it is empty.
 
-    None if there are bytes without a character before the cut: its position among the bytes is then unknown.
+    None if some bytes before the cut form no character: the position of the cut among the bytes is then unknown.
     """
     if end == len(text):
         return tuple(piece.hex() for piece in raw)
     if INCOMPLETE in text[:end]:
         return None
     stop = len(text[:end].encode())
-    kept: list[str] = []
+    clipped: list[str] = []
     start = 0
     for piece in raw:
-        kept.append(piece[: max(0, stop - start)].hex())
+        clipped.append(piece[: max(0, stop - start)].hex())
         start += len(piece)
-    return tuple(kept)
+    return tuple(clipped)
 
 
 class IncrementalText:
@@ -217,8 +219,8 @@ class IncrementalText:
 
     Args:
         detokenizer: Tokens to text.
-        final: Whether text is never taken back: a decoder with byte fallback replaces all bytes of a run if some of
-            them are not a character, so the run is kept until it ends.
+        final: Whether text that was returned must never change: a decoder with byte fallback replaces all bytes of a
+            run if some of them are not a character, so the run is kept until it ends.
     """
 
     def __init__(self, detokenizer: Detokenizer, *, final: bool = False) -> None:
@@ -250,7 +252,7 @@ class IncrementalText:
 
 
 class StopDetector:
-    """Says whether a growing sequence has reached a stop string."""
+    """Detects a stop string in a growing sequence."""
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self._text = IncrementalText(detokenizer)
@@ -296,7 +298,7 @@ class TextStream:
         certain = len(self._buffer) if last or self._cut else self._certain()
         end = len(self._buffer[:certain].rstrip())
         shown, self._buffer = self._buffer[:end], self._buffer[end:]
-        if not self._begun:  # white space stays in the buffer until then: a stop string may begin with it
+        if not self._begun:  # leading white space waits in the buffer, because a stop string may begin with it
             shown, self._begun = shown.lstrip(), bool(shown)
         return shown
 

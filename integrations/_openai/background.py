@@ -18,14 +18,14 @@ from anyio.from_thread import BlockingPortal
 __all__ = ["BackgroundLoop"]
 
 # A thread that reads from a socket cannot be stopped: time-outs of sync HTTP clients hold for one read, so a server
-# that sends a byte now and then keeps such a call for as long as it likes. A task can be stopped wherever it waits,
-# and its connection is closed with it. So there is one way to talk to a model behind a network, asynchronous, and sync
-# callers wait for it here.
+# that sends a byte now and then can keep such a call for ever. A task can be stopped wherever it waits, and its
+# connection is closed with it. All calls to a model behind a network are therefore asynchronous, and sync callers wait
+# for them here.
 
 T = TypeVar("T")
 END = object()
 SECONDS_AT_EXIT = 5.0
-"""How long the process waits at its end for connections to be closed."""
+"""Seconds that the process waits at its end for connections to close."""
 
 
 class _Running(NamedTuple):
@@ -67,7 +67,7 @@ class BackgroundLoop:
             del future  # an error refers to this frame, so this frame must not refer to the error
 
     def iterate(self, events: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Iterate over what a generator yields on the event loop. Stopping early closes the generator."""
+        """Iterate over the values of a generator on the event loop. Stopping early closes the generator."""
         queue: SimpleQueue[Any] = SimpleQueue()
 
         async def pump() -> None:
@@ -120,7 +120,7 @@ def _serve(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) ->
             await portal.sleep_until_stopped()
 
     try:
-        anyio.run(main)  # at its end it closes async generators, and with them the clients (see `clients`)
+        anyio.run(main)  # its end closes async generators, which close the clients (`_LoopClients`)
     except BaseException as error:
         if started.done():
             raise

@@ -21,13 +21,13 @@ RECENT = 100
 
 
 def named(asks: Sequence[Ask], prompts: int) -> list[dict[str, Ask]]:
-    """The requests of each prompt by name: their role, and for a sample of a request alone its number."""
-    found: list[dict[str, Ask]] = [{} for _ in range(prompts)]
+    """The requests of each prompt by name: their role, or "sample-NUMBER" for a request of a single sample."""
+    by_name: list[dict[str, Ask]] = [{} for _ in range(prompts)]
     for ask in asks:
-        of_prompt = found[ask.prompt]
+        of_prompt = by_name[ask.prompt]
         alone = ask.role == SAMPLES and "n" not in ask.settings
         of_prompt[f"sample-{sum(map(_is_sample, of_prompt))}" if alone else ask.role] = ask
-    return found
+    return by_name
 
 
 def _is_sample(name: str) -> bool:
@@ -35,14 +35,14 @@ def _is_sample(name: str) -> bool:
 
 
 def attempted(reply: BatchReply) -> Attempted:
-    """A batch's reply as that of a live request."""
+    """A batch's reply in the form of a live request's result."""
     if reply.status == 200:
         return Attempted(reply.content, None, 1)
     return Attempted(None, EndpointError(reply.error, reply.status or None), 1)
 
 
 async def submit(client: Any, path: Path, label: str, again: bool) -> str:
-    """Upload a request file and start its batch."""
+    """Upload a request file and start its batch; with ``again``, return a batch that has the label already."""
     if again:
         recent = await client.batches.list(limit=RECENT)
         for batch in recent.data:
@@ -59,16 +59,16 @@ async def submit(client: Any, path: Path, label: str, again: bool) -> str:
 
 
 async def state_of(client: Any, batch: str) -> BatchState:
-    """How far a batch is."""
-    found = await client.batches.retrieve(batch)
-    counts = found.request_counts
-    listed = (found.errors.data or []) if found.errors is not None else []
+    """The progress of a batch."""
+    retrieved = await client.batches.retrieve(batch)
+    counts = retrieved.request_counts
+    listed = (retrieved.errors.data or []) if retrieved.errors is not None else []
     return BatchState(
-        status=found.status,
-        done=found.status in DONE,
+        status=retrieved.status,
+        done=retrieved.status in DONE,
         answered=0 if counts is None else counts.completed + counts.failed,
         total=0 if counts is None else counts.total,
-        files=tuple(file for file in (found.output_file_id, found.error_file_id) if file),
+        files=tuple(file for file in (retrieved.output_file_id, retrieved.error_file_id) if file),
         error="; ".join(str(error.message) for error in listed[:3]),
     )
 

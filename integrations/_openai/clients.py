@@ -21,9 +21,9 @@ __all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
 
 openai = require("openai", extra="openai")
 AT_ONCE = 32
-"""Requests of one client at once; further ones get another. Its pool looks at all its connections twice a request."""
+"""Requests of one client at once; further requests get another client, because a pool scans all its connections."""
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
-"""Where sync calls of all endpoints run."""
+"""Event loop on which the sync calls of all endpoints run."""
 
 
 class LargeReplyError(GuardrailError, ValueError):
@@ -61,12 +61,12 @@ async def _trace(request: Any) -> None:
 
 
 async def _bound(most: int, response: Any) -> None:
-    """Let the reading of a reply fail after so many bytes, counted unpacked: a short reply may unpack to a huge one."""
+    """Limit the bytes of a reply, counted unpacked, since a short reply may unpack to a huge one."""
     read = response.aiter_bytes
 
-    async def bounded(*given: Any, **more: Any) -> AsyncGenerator[bytes, None]:
+    async def bounded(*arguments: Any, **options: Any) -> AsyncGenerator[bytes, None]:
         size = 0
-        async for part in read(*given, **more):
+        async for part in read(*arguments, **options):
             size += len(part)
             if size > most:
                 raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
@@ -77,7 +77,7 @@ async def _bound(most: int, response: Any) -> None:
 
 @dataclass(eq=False)
 class _Leased:
-    """A client, and how many requests it has under way."""
+    """A client and its number of requests in flight."""
 
     client: Any
     requests: int = 0
@@ -86,8 +86,8 @@ class _Leased:
 class Clients:
     """The clients of one model, made when they are first needed.
 
-    It holds no reference to the model, so that both can be collected. Copies of a model share it, and with it the
-    connections, as long as address and credentials are the same.
+    It holds no reference to the model, so that both can be collected. Copies of a model share it and its connections,
+    as long as address and credentials are the same.
     """
 
     def __init__(self) -> None:
@@ -111,13 +111,13 @@ class Clients:
         loop = asyncio.get_running_loop()
         endpoint = (key, url, tuple(sorted(headers.items())), most)
         clients = self._by_loop.setdefault(loop, {}).setdefault(endpoint, [])
-        leased = next((one for one in clients if one.requests < AT_ONCE), None)
+        leased = next((candidate for candidate in clients if candidate.requests < AT_ONCE), None)
         if leased is None:
             client = openai.AsyncOpenAI(
                 api_key=key,
                 base_url=url,
                 default_headers=headers,
-                max_retries=0,  # `transport` repeats requests and ends them
+                max_retries=0,  # `endpoint.apost` retries, within the deadline
                 timeout=None,
                 # A redirect would send questions to an address that nobody configured.
                 http_client=openai.DefaultAsyncHttpxClient(
@@ -137,9 +137,9 @@ class Clients:
 class _LoopClients:
     """The clients of one event loop: closed when it shuts down, and earlier once their model is gone.
 
-    A client cannot be closed where its model is collected: that happens on any thread, and a task made there is lost
-    when the loop ends right after. So the next client that is made closes it. On the loop of sync calls, which lasts as
-    long as the process, a task closes it at once.
+    A model may be collected on any thread, and a task made there is lost if the loop ends right after. So the client of
+    a collected model is closed when the next client is made. On the loop of sync calls, which lasts as long as the
+    process, a task closes it at once.
     """
 
     def __init__(self, *, lasting: bool) -> None:
@@ -150,13 +150,13 @@ class _LoopClients:
 
     async def add(self, owner: Clients, client: Any) -> None:
         """Keep a client until its owner is collected."""
-        await anext(self.keeper, None)  # from now on the loop knows the generator, and closes it at its end
+        await anext(self.keeper, None)  # registers the generator with the loop, which closes it at its end
         self.clients.add(client)
         weakref.finalize(owner, self._orphan, client).atexit = False
         await self._close_orphans()
 
     def _orphan(self, client: Any) -> None:
-        """Takes no lock and does not wait, since garbage is collected on any thread."""
+        """Queue the client of a collected model. Takes no lock and does not wait, since any thread may collect."""
         self.orphans.append(client)
         if self.lasting:
             endpoint_loop.start_soon(self._close_orphans())
@@ -170,7 +170,7 @@ class _LoopClients:
         self.clients.discard(client)
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        """Runs its last part when ``asyncio.run`` closes the remaining asynchronous generators."""
+        """Close the clients when ``asyncio.run`` closes the remaining asynchronous generators."""
         try:
             while True:
                 yield

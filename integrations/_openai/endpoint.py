@@ -64,7 +64,7 @@ class Attempted:
 
     Attributes:
         content: Bytes of the reply, or None.
-        error: Why there is no reply.
+        error: Cause of a missing reply.
         attempts: HTTP requests that were sent.
     """
 
@@ -75,16 +75,16 @@ class Attempted:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
-    """An endpoint as fields and environment name it now. It holds secrets, so it has no representation.
+    """An endpoint with the current fields and environment. It holds secrets, so it has no representation.
 
     Attributes:
-        model: Name of the model there.
-        key: The API key; None where an endpoint needs none.
+        model: Name of the model at the endpoint.
+        key: The API key; None if the endpoint needs no key.
         url: Root of the API; None for OpenAI's.
         headers: Additional HTTP headers of every request.
         timeout: Seconds until a call is given up.
         retries: Further attempts after failures that may pass.
-        largest: Bytes of a reply; a longer one is a failure, and not asked for again.
+        largest: Bytes of a reply; a longer reply is a failure without a retry.
         clients: The HTTP clients.
     """
 
@@ -98,7 +98,7 @@ class Endpoint:
     clients: Clients
 
     def check(self) -> None:
-        """Refuse an endpoint that cannot be used, or whose address would give a password away.
+        """Refuse an endpoint that cannot be used, or that has a password in its address.
 
         Raises:
             UsageError: There is neither a key nor an address of the user's own, or the address holds credentials.
@@ -118,7 +118,7 @@ class Endpoint:
 
         Args:
             body: The request.
-            deadline: Until when (on `time.monotonic`); default: the timeout from now on.
+            deadline: End of the wait on `time.monotonic`; default: the timeout from now on.
         """
         deadline = time.monotonic() + self.timeout if deadline is None else deadline
         try:
@@ -128,7 +128,7 @@ class Endpoint:
             return Attempted(None, error, 0)
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[ChatGenerationChunk, None]:
-        """Send a request for a stream, and yield its chunks as they come.
+        """Send a request for a stream, and yield its chunks as they arrive.
 
         Raises:
             EndpointError: The request failed, or its reply is not a stream of a chat completion, or is incomplete.
@@ -168,7 +168,7 @@ class Endpoint:
     def describe_error(self, error: Exception | None) -> str:
         """Describe an error without key, headers and address: servers may echo the request.
 
-        Where there was no connection, the host is named, without the rest of the address.
+        If there was no connection, it names the host, without the rest of the address.
         """
         text = type(error).__name__
         with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
@@ -191,7 +191,7 @@ class Endpoint:
         return {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
 
     def _client(self, most: int | None = None) -> AbstractAsyncContextManager[Any]:
-        """The SDK's client of the running event loop; ``most`` bytes a reply, in place of ``largest``."""
+        """The SDK's client of the running event loop; ``most`` replaces ``largest``."""
         most = self.largest if most is None else most
         return self.clients.lease(key=self.key or NO_KEY, url=self.url, headers=self.headers, most=most)
 
@@ -202,7 +202,7 @@ class Endpoint:
 async def apost(client: Any, body: Mapping[str, Any], *, deadline: float, retries: int) -> Attempted:
     """Send a request and wait for its reply, at most until ``deadline`` (on `time.monotonic`).
 
-    A call that runs out of time, or is cancelled, closes its connection.
+    A late or cancelled call closes its connection.
     """
     budget, wait = TimeBudget(deadline - time.monotonic()), 0.0
     with counting() as sent:
@@ -229,7 +229,7 @@ async def events(client: Any, body: Mapping[str, Any], *, seconds: float, retrie
         body: The request.
         seconds: Most time to wait for the server in total: attempts, waits between them, and between the events. The
             time that the caller takes for an event does not count.
-        retries: Further attempts; there is no further attempt once an event has come.
+        retries: Further attempts, until the first event arrives.
     """
     budget, wait = TimeBudget(seconds), 0.0
     for attempt in range(1, retries + 2):
@@ -245,17 +245,17 @@ async def events(client: Any, body: Mapping[str, Any], *, seconds: float, retrie
             wait = again
             continue
         async with stream:
-            came = False
+            begun = False
             try:
                 while True:
                     async with budget.spend():
                         event = await anext(stream, END)
                     if event is END:
                         return
-                    came = True
+                    begun = True
                     yield event
             except Exception as error:
-                again = None if came else _wait(error, attempt, retries, budget.left)
+                again = None if begun else _wait(error, attempt, retries, budget.left)
                 if again is None:
                     raise
                 wait = again
@@ -273,7 +273,7 @@ class TimeBudget:
 
     @asynccontextmanager
     async def spend(self, pause: float = 0.0) -> AsyncIterator[None]:
-        """Run the body within the time that is left, and subtract what it took.
+        """Run the body within the time that is left, and subtract its duration.
 
         Args:
             pause: Seconds to sleep before the body.
@@ -305,18 +305,18 @@ def status_of(error: Exception | None) -> int | None:
 
 
 def _wait(error: Exception, attempt: int, retries: int, left: float) -> float | None:
-    """Seconds until the next attempt, or None if there is none."""
+    """Seconds until the next attempt, or None to give up."""
     status = status_of(error)
     again = isinstance(error, openai.APIConnectionError) or status in RETRIED or (status or 0) >= 500
     if not again or attempt > retries:
         return None
-    asked = _retry_after(getattr(getattr(error, "response", None), "headers", {}))
-    wait = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.75, 1.0) if asked is None else asked
+    pause = _retry_after(getattr(getattr(error, "response", None), "headers", {}))
+    wait = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.75, 1.0) if pause is None else pause
     return wait if wait < left else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait, as number (of seconds or, in OpenAI's own header, milliseconds) or as date."""
+    """Seconds that the server asks to wait, from a number (in OpenAI's header of milliseconds) or a date."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         text = headers.get(name)
         if text is None:

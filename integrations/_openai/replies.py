@@ -67,7 +67,7 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
         max_tokens: The longest answer that was asked for. A longer text is refused, since the server ignored the limit.
 
     Raises:
-        MalformedReplyError: There is no choice, or a choice has no message.
+        MalformedReplyError: The reply has no choice, or a choice has no message.
     """
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -85,11 +85,11 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
 
 
 def usage_of(reply: Mapping[str, Any]) -> UsageMetadata:
-    """Token counts as the server reports them; 0 if it reports none."""
+    """The server's token counts; 0 if it reports none."""
     usage = reply.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    given, made = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    return UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+    prompt, completion = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    return UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
 
 
 def _count(value: Any) -> int:
@@ -139,7 +139,7 @@ def chat_result(content: bytes, model: str) -> ChatResult:
 
 
 def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """Tool calls with parsed arguments, and those whose arguments are not a JSON object."""
+    """Tool calls with parsed arguments, and invalid calls, whose arguments are not a JSON object."""
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
     for place, call in enumerate(raw if isinstance(raw, list) else []):
@@ -152,7 +152,7 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
             arguments = json.loads(text) if isinstance(text, str) else text
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are not a JSON object")
-            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # else no verdict holds them
+            json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # a verdict must be able to hold them
         except (ValueError, RecursionError) as error:
             invalid.append(
                 InvalidToolCall(name=name, args=str(text), id=call_id, error=str(error), type="invalid_tool_call")
@@ -163,15 +163,15 @@ def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
 
 
 def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionScores | str:
-    """Log-likelihood of each option label as the first token of the answer, or why it cannot be read.
+    """Log-likelihood of each option label as the first token of the answer, or the reason why it cannot be read.
 
     A label's probability is the sum over the listed first tokens that equal the label after leading white space is
     removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
     label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens.
 
     Args:
-        choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where a server that reports the
-            tempered distribution and one that reports the raw one agree.
+        choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where servers that report the
+            tempered distribution and servers that report the raw distribution agree.
         labels: The option labels.
     """
     clash = next(((a, b) for a in labels for b in labels if a != b and b.startswith(a)), None)
@@ -186,10 +186,10 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
         return "the endpoint's top_logprobs are not log-probabilities"
     values = []
     for label in labels:
-        found = [value for token, value in entries if token.lstrip() == label and math.isfinite(value)]
-        if not found:
+        values_of_label = [value for token, value in entries if token.lstrip() == label and math.isfinite(value)]
+        if not values_of_label:
             return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
-        values.append(_log_sum(found))
+        values.append(_log_sum(values_of_label))
     return OptionScores(labels=tuple(labels), loglikelihoods=tuple(values))
 
 
@@ -206,15 +206,15 @@ async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGeneration
 
     Only a ``finish_reason`` shows that an answer is complete: servers that break off may close the connection as usual.
     It comes with the last piece of text or after it. Token counts are totals of the answer, even if every event has
-    some, so the last ones count and are given once: LangChain adds up those of all chunks.
+    some. Only the last counts are passed on, in one chunk, because LangChain adds up the counts of all chunks.
 
     Raises:
-        MalformedReplyError: There is no event, an event is not one of a chat completion, or the end has no reason.
+        MalformedReplyError: The stream has no event, an event of another kind, or an end without a reason.
     """
-    came, ended = False, False
+    begun, ended = False, False
     usage: UsageMetadata | None = None
     async for event in events:
-        came = True
+        begun = True
         try:
             chunk = _chunk(event)
             usage = usage_of(event) if event.get("usage") else usage
@@ -224,7 +224,7 @@ async def chunks_of(events: AsyncIterable[Any]) -> AsyncGenerator[ChatGeneration
         if chunk is not None:
             ended = ended or "finish_reason" in chunk.message.response_metadata
             yield chunk
-    if not came:
+    if not begun:
         raise MalformedReplyError("the endpoint's reply is not a stream of events")
     if not ended:
         raise MalformedReplyError(

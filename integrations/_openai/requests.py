@@ -60,22 +60,22 @@ def body_of(
         messages: The prompt.
         settings: ``model`` and settings of the call; None means "not given".
         stop: Stop strings.
-        limit_name: Name under which the longest answer is sent. Servers that do not know ``max_completion_tokens``
-            ignore it silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models need the other.
+        limit_name: Field in which the token limit is sent. Servers that do not know ``max_completion_tokens`` ignore it
+            silently, so ``max_tokens`` is the safe choice; OpenAI's reasoning models need ``max_completion_tokens``.
         extra: Further fields of the body.
 
     Raises:
         UsageError: A setting is unknown.
     """
-    given = one_limit({name: value for name, value in settings.items() if value is not None and name not in IGNORED})
-    unknown = sorted(given.keys() - CALL_SETTINGS - {"model"})
+    fields = one_limit({name: value for name, value in settings.items() if value is not None and name not in IGNORED})
+    unknown = sorted(fields.keys() - CALL_SETTINGS - {"model"})
     if unknown:
         raise UsageError(
             f"OpenAICompatibleChat does not know {', '.join(unknown)}. Fields of a particular server go into "
             "extra_body, e.g. OpenAICompatibleChat(model=..., extra_body={...}); timeout and default_headers are its "
             "own fields."
         )
-    body: dict[str, Any] = {"messages": convert_to_openai_messages(list(messages)), **given}
+    body: dict[str, Any] = {"messages": convert_to_openai_messages(list(messages)), **fields}
     if "max_tokens" in body and limit_name != "max_tokens":
         body[limit_name] = body.pop("max_tokens")
     if body.get("tools"):
@@ -89,11 +89,11 @@ def body_of(
 
 
 def one_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the longest answer as ``max_tokens``, where they have its newer name."""
-    given = dict(settings)
-    if "max_completion_tokens" in given:
-        given["max_tokens"] = given.pop("max_completion_tokens")
-    return given
+    """Settings with the token limit as ``max_tokens``, also if they have its newer name."""
+    renamed = dict(settings)
+    if "max_completion_tokens" in renamed:
+        renamed["max_tokens"] = renamed.pop("max_completion_tokens")
+    return renamed
 
 
 def openai_tools(tools: Iterable[Any], *, strict: bool | None = None) -> list[dict[str, Any]]:
@@ -151,10 +151,10 @@ def structured(
         response_format: dict[str, Any] = {"type": "json_object"}
         if method == "json_schema":
             described = convert_to_json_schema(schema)
-            wanted = {"name": described.get("title", "answer"), "schema": described}
+            json_schema = {"name": described.get("title", "answer"), "schema": described}
             response_format = {
                 "type": "json_schema",
-                "json_schema": wanted if strict is None else {**wanted, "strict": strict},
+                "json_schema": json_schema if strict is None else {**json_schema, "strict": strict},
             }
         asking = chat.bind(response_format=response_format, **tracing, **settings)
         reading = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
@@ -170,7 +170,7 @@ def structured(
 
 
 def _check(message: AIMessage) -> AIMessage:
-    """Refuse an answer that was cut off: LangChain's parsers would complete its texts and lists and accept it."""
+    """Refuse an answer that was cut off: LangChain's parsers would close its open texts and lists and accept it."""
     if message.response_metadata.get("finish_reason") == "length":
         raise OutputParserException(
             "the answer was cut off at the length limit, so the object is incomplete. Raise max_tokens.",

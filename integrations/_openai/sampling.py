@@ -37,7 +37,7 @@ __all__ = [
 
 PRIMARY, SAMPLES, OPTIONS = "primary", "samples", "options"
 N_REFUSED = frozenset({400, 422})
-"""HTTP status with which servers refuse several answers at once, or that many."""
+"""HTTP statuses with which servers refuse several answers in one call, or so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Ask:
     """One request of a sample set.
 
     Attributes:
-        prompt: Index of the prompt it belongs to.
+        prompt: Index of its prompt.
         role: "primary", "samples" or "options".
         settings: Settings of the request.
         apart: The same answers as one request each, for servers that refuse ``n``.
@@ -69,9 +69,9 @@ class AskOutcome:
     Attributes:
         choices: The choices of the reply.
         samples: The choices as samples.
-        error: Why there are none, or "".
+        error: Reason why the reply has no choices, or "".
         cost: HTTP requests (retries included), tokens, and seconds.
-        started: When it was sent.
+        started: Time when the request was sent.
         status: HTTP status of an error reply, or None.
         cause: The error's reason, for a set that misses this answer.
         reply: The whole reply.
@@ -88,7 +88,7 @@ class AskOutcome:
 
     @property
     def rejected(self) -> bool:
-        """Whether the server refused the request as such (4xx except those worth a retry)."""
+        """Whether the server refused the request itself (4xx, except the statuses that are retried)."""
         return self.status is not None and 400 <= self.status < 500 and self.status not in RETRIED
 
 
@@ -104,7 +104,7 @@ class Deadlines:
         self._ends: dict[int, float] = {}
 
     def of(self, prompt: int) -> float:
-        """When a prompt's time ends (on `time.monotonic`); the first call starts it."""
+        """End of a prompt's time (on `time.monotonic`); the first call starts it."""
         return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
 
 
@@ -120,14 +120,14 @@ def asks_for(
     """The requests that draw one sample set.
 
     The greedy answer is a separate request, since temperature holds for a whole request. The n samples are one request
-    if the server is known to honour n, otherwise n requests. Every request has a seed, from a fresh one if the set has
-    none: a cache would answer equal requests with one reply. Options are read off one token at temperature 1, where
-    tempered and raw distributions agree.
+    if the server is known to honour n, otherwise n requests. Every request has a seed, because a cache would answer
+    equal requests with one reply. Options are read off one token at temperature 1, where tempered and raw distributions
+    agree.
 
     Args:
         prompt: Index of the prompt.
-        plan: What to draw.
-        seed: Seed of the set; None for a fresh one.
+        plan: The plan of the samples.
+        seed: Seed of the set; None for a fresh seed.
         together: Whether the server honours n.
         extra: Tools and other settings of all requests.
         primary: Whether to draw the greedy answer.
@@ -160,12 +160,12 @@ def outcome_of(
     describe_error: Callable[[Exception | None], str],
     pinned: str | None = None,
 ) -> AskOutcome:
-    """Read a reply; if anything is wrong with it, the outcome has an error that describes it.
+    """Read a reply. A faulty reply gives an outcome with an error that describes the fault.
 
     Args:
-        ask: What was asked.
+        ask: The request.
         attempted: The result of the request.
-        started: When it was sent (`time.perf_counter`).
+        started: Time when it was sent (`time.perf_counter`).
         describe_error: Describes an error without secrets.
         pinned: The ``system_fingerprint`` that is expected, or None for any.
     """
@@ -175,7 +175,7 @@ def outcome_of(
         error = attempted.error
         cause = Unmeasured.MODEL_FAILED if error is None else cause_of(error)
         return AskOutcome((), (), describe_error(error), cost, started, status_of(error), cause=cause)
-    given = made = 0
+    prompt_tokens = completion_tokens = 0
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
     reply: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def outcome_of(
     try:
         reply = parsed(attempted.content)
         usage = usage_of(reply)
-        given, made = usage["input_tokens"], usage["output_tokens"]
+        prompt_tokens, completion_tokens = usage["input_tokens"], usage["output_tokens"]
         choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
         if pinned is not None and reply.get("system_fingerprint") != pinned:
             fingerprint, cause = reply.get("system_fingerprint"), Unmeasured.MODEL_FAILED
@@ -191,19 +191,19 @@ def outcome_of(
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-    cost = Cost(calls=attempted.attempts, input_tokens=given, output_tokens=made, seconds=seconds)
+    cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 
 
 def after(first: AskOutcome, second: AskOutcome) -> AskOutcome:
-    """The outcome of a second request, with the cost of the first one that it replaces."""
+    """The outcome of a second request, with the cost of the first request, which it replaces."""
     return replace(second, cost=first.cost + second.cost, started=first.started)
 
 
 def sample_sets(
     prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]]
 ) -> list[SampleSet]:
-    """One sample set for each prompt, out of all requests and their outcomes."""
+    """One sample set for each prompt, from all requests and their outcomes."""
     return [
         _sample_set(messages, plan, [pair for pair in pairs if pair[0].prompt == place])
         for place, messages in enumerate(prompts)
@@ -213,11 +213,11 @@ def sample_sets(
 def _sample_set(
     messages: Sequence[BaseMessage], plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]]
 ) -> SampleSet:
-    """Put a sample set together. Failures and shortfalls become its ``problem``; nothing is padded."""
-    found = [outcome for _, outcome in pairs]
-    cost = sum((outcome.cost for outcome in found), start=Cost())
-    ended = max(outcome.started + outcome.cost.seconds for outcome in found)
-    cost = cost.model_copy(update={"seconds": ended - min(outcome.started for outcome in found)})
+    """Build a sample set. Failures and shortfalls become its ``problem``; nothing is padded."""
+    outcomes = [outcome for _, outcome in pairs]
+    cost = sum((outcome.cost for outcome in outcomes), start=Cost())
+    ended = max(outcome.started + outcome.cost.seconds for outcome in outcomes)
+    cost = cost.model_copy(update={"seconds": ended - min(outcome.started for outcome in outcomes)})
     primary = next((o.samples[0] for a, o in pairs if a.role == PRIMARY and o.samples), None)
     samples = tuple(sample for a, o in pairs if a.role == SAMPLES for sample in o.samples)
     problem, detail = _problem(pairs, samples)
@@ -260,7 +260,7 @@ def _problem(pairs: Sequence[tuple[Ask, AskOutcome]], samples: Sequence[Sample])
 def _options(
     plan: SamplingPlan, pairs: Sequence[tuple[Ask, AskOutcome]], primary: Sample | None
 ) -> tuple[OptionScores | None, Sample | None, str]:
-    """Option scores, the primary answer (the likeliest option when nothing else was drawn), and what is missing."""
+    """Option scores, the primary answer (the likeliest option if no answer was drawn), and the fault or ""."""
     assert plan.options is not None
     outcome = next(outcome for ask, outcome in pairs if ask.role == OPTIONS)
     if not outcome.choices:

@@ -83,18 +83,18 @@ class Otel:
 
     @property
     def events(self) -> list[Any]:
-        return [one.log_record for one in self._events.get_finished_logs()]
+        return [event.log_record for event in self._events.get_finished_logs()]
 
     def points(self) -> dict[str, dict[frozenset[tuple[str, Any]], Any]]:
         """The data points by metric and labels: a count, or count and sum of a histogram."""
-        found: dict[str, dict[frozenset[tuple[str, Any]], Any]] = {}
+        points: dict[str, dict[frozenset[tuple[str, Any]], Any]] = {}
         data: Any = self._reader.get_metrics_data()
         for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
-            found[metric.name] = {
+            points[metric.name] = {
                 frozenset(point.attributes.items()): getattr(point, "value", None) or (point.count, point.sum)
                 for point in metric.data.data_points
             }
-        return found
+        return points
 
     def decided(self) -> list[tuple[str, StatusCode, str]]:
         """Outcome, status and event of each decision, after checking what holds for all of them."""
@@ -102,11 +102,11 @@ class Otel:
         assert "MARKER" not in repr([span.to_json() for span in spans]) + repr(events) + repr(self.points())
         assert [event.span_id for event in events] == [span.get_span_context().span_id for span in spans]
         for span, event in zip(spans, events, strict=True):
-            given: Any = span.attributes
+            attributes: Any = span.attributes
             assert (span.name, event.event_name) == ("guardrail.decide", "gen_ai.evaluation.result")
-            assert given["annotations.0.annotation.label"] == event.attributes["gen_ai.evaluation.score.label"]
-            assert given.get("guardrail.uncertainty") == event.attributes.get("gen_ai.evaluation.score.value")
-            assert (given.get("error.type") is None) == (span.status.status_code is StatusCode.UNSET)
+            assert attributes["annotations.0.annotation.label"] == event.attributes["gen_ai.evaluation.score.label"]
+            assert attributes.get("guardrail.uncertainty") == event.attributes.get("gen_ai.evaluation.score.value")
+            assert (attributes.get("error.type") is None) == (span.status.status_code is StatusCode.UNSET)
         return [
             (
                 str(span.attributes and span.attributes["guardrail.outcome"]),
@@ -165,8 +165,8 @@ def test_only_what_could_not_be_measured_is_an_error(otel: Otel) -> None:
         with pytest.raises(AbstainedError):
             raising.invoke(question)
     assert otel.decided() == [ABSTAINED, UNMEASURED]
-    given: Any = otel.spans[1].attributes
-    assert (given["guardrail.reason"], given["error.type"]) == ("unmeasured.model_failed", "model_failed")
+    attributes: Any = otel.spans[1].attributes
+    assert (attributes["guardrail.reason"], attributes["error.type"]) == ("unmeasured.model_failed", "model_failed")
     assert otel.spans[1].events == ()  # the exception's text quotes what was asked
 
 
@@ -180,11 +180,11 @@ def test_the_last_verdict_on_a_question_is_reported(otel: Otel) -> None:
     def unable(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
         raise OSError("MARKER")
 
-    one = otel.telemetry()
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=[one, lambda v, m: one(v, m), unable])
+    telemetry = otel.telemetry()
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=[telemetry, lambda v, m: telemetry(v, m), unable])
     guard.invoke(SURE)
     assert otel.decided() == [("suspended", StatusCode.UNSET, "abstain")]
-    apart = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=lambda verdict, messages: one(verdict, messages))
+    apart = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=lambda verdict, messages: telemetry(verdict, messages))
     apart.invoke(SURE)  # without a span around it
     assert otel.decided()[1:] == [ACCEPTED]
 
@@ -199,7 +199,7 @@ def test_an_observed_answer_is_a_decision_that_nobody_acted_on(otel: Otel) -> No
 def test_a_cascade_decides_once_and_names_its_stage(otel: Otel) -> None:
     large = ScriptedChat(name_of_model="large", script={UNSURE: ["MARKER known"]})
     stages = (make_artifact(MODEL, n=4), make_artifact(large, n=4))
-    shares = tuple(StageShare(threshold=one.threshold, n_accepted=1, n_errors=0) for one in stages)
+    shares = tuple(StageShare(threshold=stage.threshold, n_accepted=1, n_errors=0) for stage in stages)
     none: dict[str, Any] = {"rule": "none", "alpha": 0.1, "delta": None, "n": 2, "guarantee": "None.", "interval": None}
     outcome = CascadeOutcome(stages=shares, **none)
     artifact = CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
@@ -230,7 +230,7 @@ def test_a_failing_exporter_changes_no_answer(otel: Otel, caplog: pytest.LogCapt
     otel.tracers.add_span_processor(Broken())
     guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=otel.telemetry())
     assert guard.invoke(SURE).text == "MARKER Paris"
-    assert [one.getMessage() for one in caplog.records] == ["guardrail: telemetry failed with OSError"]
+    assert [record.getMessage() for record in caplog.records] == ["guardrail: telemetry failed with OSError"]
 
 
 def test_without_events_in_the_api_the_span_has_them(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,16 +295,16 @@ MODES: tuple[Literal["guard", "observe"], ...] = ("guard", "observe")
 
 
 def test_every_verdict_gives_few_series_and_words_from_closed_lists() -> None:
-    found = {
+    series = {
         (name, frozenset(labels.items()))
-        for one, mode in product(EVERY, MODES)
-        for name, _, labels in measurements(one, mode=mode, model="support")
+        for verdict, mode in product(EVERY, MODES)
+        for name, _, labels in measurements(verdict, mode=mode, model="support")
     }
-    assert sum(len(INSTRUMENTS[name].buckets) + 3 if INSTRUMENTS[name].buckets else 1 for name, _ in found) < 500
-    assert {decision_of(one)[0] for one in EVERY} == {"accepted", "abstained", "unmeasured", "suspended"}
+    assert sum(len(INSTRUMENTS[name].buckets) + 3 if INSTRUMENTS[name].buckets else 1 for name, _ in series) < 500
+    assert {decision_of(verdict)[0] for verdict in EVERY} == {"accepted", "abstained", "unmeasured", "suspended"}
     words = {*Reason, *(f"unmeasured.{code}" for code in Unmeasured)}
-    assert {dict(labels)["reason"] for name, labels in found if name == "guardrail.decisions"} <= words
-    assert "MARKER" not in repr(found)
+    assert {dict(labels)["reason"] for name, labels in series if name == "guardrail.decisions"} <= words
+    assert "MARKER" not in repr(series)
 
 
 def test_prometheus_has_the_same_metrics_as_opentelemetry(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +315,9 @@ def test_prometheus_has_the_same_metrics_as_opentelemetry(otel: Otel, monkeypatc
 
     monkeypatch.setattr(metrics, "Telemetry", otel.telemetry)
     gateway = metrics.Metrics(dict)
-    for one in EVERY:
+    for verdict in EVERY:
         for observer in gateway.observers(mode="guard", model="support"):
-            observer(one, [])
+            observer(verdict, [])
     page, _ = gateway.exposition(lambda model: True)
     shown: dict[str, dict[frozenset[tuple[str, Any]], Any]] = {}
     for family in text_string_to_metric_families(page.decode()):

@@ -1,9 +1,9 @@
 """Guards write scores into an inbox; a worker in any process folds them into the monitors.
 
 A score is durable when `Inbox.add` returns: threads that write at the same time share one INSERT and one commit. A fold
-is one transaction that locks the monitor's row (who finds it locked leaves it alone), takes the oldest scores out of
-the inbox, bets, and writes state, history and alarm. A process that is killed at any instruction leaves all of that or
-nothing. Each score has a key, which stays in the history: one that is written twice is counted once.
+is one transaction that locks the monitor's row (a worker that finds the row locked skips the monitor), takes the oldest
+scores out of the inbox, bets, and writes state, history and alarm. A process that is killed at any instruction leaves
+all of that or nothing. Each score has a key, which stays in the history, so a score that is written twice counts once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..queue.rows import SYSTEM
 from ..queue.rows import log as note
 from .rows import fetch, grids, inbox, monitors, state_of, steps, steps_of
 
-__all__ = ["FOLD_AT_ONCE", "Folder", "Inbox", "add_grid", "fold", "fold_all", "grid_of", "put", "write_state"]
+__all__ = ["FOLD_AT_ONCE", "Inbox", "InboxWorker", "add_grid", "fold", "fold_all", "grid_of", "put", "write_state"]
 
 FOLD_AT_ONCE = 5_000
 """Scores folded in one transaction."""
 _KEPT = 10_000
 """Scores that a process keeps for the next attempt while the database fails; the oldest are dropped."""
 _FOLDING = 10.0
-"""Least seconds that a fold may take: it writes much, and nobody waits for it."""
+"""Smallest time limit of a fold, in seconds: a fold writes much, and nobody waits for it."""
 _log = logging.getLogger("guardrail")
 
 
@@ -45,14 +45,14 @@ class _ScoreBatch:
         self.rows: list[dict[str, Any]] = []
         self.done = threading.Event()
         self.problem: Exception | None = StoreUnavailableError("the thread that writes this score has not ended")
-        """Why they are not on disk; None once they are."""
+        """Reason why the scores are not on disk; None once they are."""
 
 
 class Inbox:
     """Writes the scores of one monitor, many threads at once with one commit.
 
     Args:
-        database: Where the monitor is.
+        database: The database of the monitor.
         name: The monitor.
     """
 
@@ -66,13 +66,13 @@ class Inbox:
         """Write a score. It is on disk when this returns.
 
         Raises:
-            StoreUnavailableError: It is not, as far as this process knows. It is kept and written with the next ones.
+            StoreUnavailableError: The score may not be on disk. It is kept and written together with later scores.
         """
         with self._filling:
             batch = self._batch
             batch.rows.append({"key": key, "value": float(value)})
             first = len(batch.rows) == 1
-        if first:  # this thread writes for all that join until it is its turn
+        if first:  # this thread writes for all threads that join the batch before its turn
             turn = self._writing.acquire(timeout=self._database.deadline)
             with self._filling:
                 self._batch = _ScoreBatch()
@@ -89,12 +89,12 @@ class Inbox:
                 if turn:
                     self._writing.release()
         else:
-            batch.done.wait(2 * self._database.deadline)  # the first thread waits for its turn, and then writes
+            batch.done.wait(2 * self._database.deadline)  # one deadline for the first thread's turn, one for its write
         if batch.problem is not None:
             raise batch.problem
 
     def flush(self) -> None:
-        """Write what was kept, if the database answers again."""
+        """Write the kept scores, if the database answers again."""
         with self._writing:
             if self._kept:
                 self._write(_ScoreBatch())
@@ -119,14 +119,14 @@ def put(connection: Connection, name: str, rows: Sequence[dict[str, Any]], now: 
 def _insert(
     connection: Connection, table: Table, same: dict[str, Any], rows: Sequence[dict[str, Any]], otherwise: str = ""
 ) -> None:
-    """Insert rows; with PostgreSQL in one statement, many times faster than one for each.
+    """Insert rows; with PostgreSQL in one statement, many times faster than a statement for each row.
 
     Args:
-        connection: In a transaction.
-        table: Where to.
-        same: Fields that all rows have in common.
-        rows: The other fields, the same ones in each row.
-        otherwise: What follows the values.
+        connection: A connection in a transaction.
+        table: The table.
+        same: Fields with the same value in all rows.
+        rows: The other fields of each row; every row has the same field names.
+        otherwise: SQL after the values.
     """
     if not rows:
         return
@@ -155,19 +155,19 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
     """Fold the oldest scores of the inbox into a drift monitor.
 
     Args:
-        database: For the time.
-        connection: In a transaction that has locked the row.
-        row: Of the monitor.
+        database: Tells the time.
+        connection: A connection whose transaction has locked the row.
+        row: Row of the monitor.
 
     Returns:
-        The state after it, and the number of scores taken out of the inbox.
+        The new state, and the number of scores taken out of the inbox.
     """
     grid = grid_of(connection.execute(select(grids.c.grid).where(grids.c.name == row.name)).scalar_one())
     state = state_of(row, DriftState)
-    found = _take_out(connection, row.name)
-    if not found:
+    scores = _take_out(connection, row.name)
+    if not scores:
         return state, 0
-    new = [(key, value) for key, value, counted in found if not counted]
+    new = [(key, value) for key, value, counted in scores if not counted]
     after, p_values, path = state.after(grid, [value for _, value in new])
     first = state.n + 1
     history = [
@@ -180,7 +180,7 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
         detail = drift_detail(after.model_copy(update={"n": after.alarmed_at}))
         alarm = Alarm(monitor="drift", at=after.alarmed_at, wealth=wealth, delta=after.delta, detail=detail)
     write_state(connection, row, after, history, alarm, database.now(connection))
-    return after, len(found)
+    return after, len(scores)
 
 
 def add_grid(connection: Connection, name: str, grid: Grid) -> None:
@@ -210,22 +210,22 @@ def write_state(
 def _take_out(connection: Connection, name: str) -> Sequence[Any]:
     """Delete the oldest scores from the inbox; key, value and whether the history has the key already.
 
-    They are deleted by number, not by range: one with a smaller number may be committed at this moment.
+    They are deleted by number, not by range: a score with a smaller number may be committed at this moment.
     """
     if connection.dialect.name == "postgresql":
         return connection.execute(_TAKE_OUT, {"name": name, "most": FOLD_AT_ONCE}).all()
     oldest = select(inbox.c.number, inbox.c.key, inbox.c.value).where(inbox.c.name == name)
-    found = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
+    oldest_rows = connection.execute(oldest.order_by(inbox.c.number).limit(FOLD_AT_ONCE)).all()
     counted: set[str] = set()
-    for first in range(0, len(found), 500):  # SQLite takes at most 999 parameters
-        some = found[first : first + 500]
+    for first in range(0, len(oldest_rows), 500):  # SQLite takes at most 999 parameters
+        some = oldest_rows[first : first + 500]
         connection.execute(delete(inbox).where(inbox.c.number.in_([row.number for row in some])))
         theirs = select(steps.c.key).where(steps.c.name == name, steps.c.key.in_([row.key for row in some]))
         counted.update(connection.execute(theirs).scalars())
-    return [(key, value, key in counted) for _, key, value in found]
+    return [(key, value, key in counted) for _, key, value in oldest_rows]
 
 
-# One look into the index for each key: as `key IN (...)` it may become a scan of the whole history.
+# LATERAL looks each key up in the index; PostgreSQL may turn `key IN (...)` into a scan of the whole history.
 _TAKE_OUT = text(
     "WITH gone AS (DELETE FROM review_monitor_inbox WHERE number = ANY(ARRAY("
     "SELECT number FROM review_monitor_inbox WHERE name = :name ORDER BY number LIMIT :most"
@@ -237,7 +237,7 @@ _TAKE_OUT = text(
 
 
 def fold_all(database: Database) -> int:
-    """Fold what is in the inbox, once for each monitor. Monitors that another process is folding are left to it.
+    """Fold the scores in the inbox, once for each monitor. Monitors that another process is folding are skipped.
 
     Returns:
         Scores taken out of the inbox.
@@ -253,16 +253,16 @@ def fold_all(database: Database) -> int:
                 folded += 0 if row is None else fold(database, connection, row)[1]
         except StoreUnavailableError:
             raise
-        except GuardrailError as error:  # e.g. of a newer version; the others go on
+        except GuardrailError as error:  # e.g. the state of a newer version; the other monitors are folded
             _log.error("guardrail: the inbox of monitor %r cannot be folded: %s", name, error)
     return folded
 
 
-class Folder:
-    """Folds in a thread until it is stopped, or until nothing is left to do.
+class InboxWorker:
+    """Folds in a thread until it is stopped.
 
     Args:
-        database: Whose inbox is folded.
+        database: The database with the inbox.
         poll: Seconds between two looks at an empty inbox.
     """
 

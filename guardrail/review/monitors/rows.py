@@ -21,9 +21,9 @@ __all__ = [
     "alarm_of",
     "fetch",
     "grids",
+    "has_step",
     "inbox",
     "monitors",
-    "seen",
     "state_of",
     "steps",
     "steps_of",
@@ -83,15 +83,15 @@ def fetch(connection: Connection, name: str, *, lock: bool = False, skip: bool =
     """The row of a monitor, or None.
 
     Args:
-        connection: In a transaction.
+        connection: A connection in a transaction.
         name: The monitor.
-        lock: Nobody else can write it before the transaction ends.
-        skip: With ``lock``: None if somebody else has locked it.
+        lock: Lock the row until the transaction ends.
+        skip: With ``lock``: return None if another transaction has locked it.
     """
     if not storable(name):
         return None
-    found = select(monitors).where(monitors.c.name == name)
-    return connection.execute(found.with_for_update(skip_locked=skip) if lock else found).one_or_none()
+    query = select(monitors).where(monitors.c.name == name)
+    return connection.execute(query.with_for_update(skip_locked=skip) if lock else query).one_or_none()
 
 
 def steps_of(name: str) -> Any:
@@ -99,23 +99,23 @@ def steps_of(name: str) -> Any:
     return select(steps).where(steps.c.name == name).order_by(steps.c.n)
 
 
-def seen(connection: Connection, name: str, key: str) -> bool:
+def has_step(connection: Connection, name: str, key: str) -> bool:
     """Whether a monitor was updated with this key."""
-    found = select(steps.c.n).where(steps.c.name == name, steps.c.key == key)
-    return connection.execute(found).first() is not None
+    query = select(steps.c.n).where(steps.c.name == name, steps.c.key == key)
+    return connection.execute(query).first() is not None
 
 
 def state_of(row: Any, kind: type[State]) -> State:
-    """The state in a row. One of the first format has no counts; see `guardrail.review.monitors.inbox`.
+    """The state in a row. A state of the first format has no counts; `add_grid` of the inbox counts them.
 
     Raises:
-        UsageError: It cannot be read, or is of a newer version; the monitor is named.
+        UsageError: It cannot be read, or a newer version wrote it; the message names the monitor.
     """
     return parse_state(row.state, kind, f"monitor {row.name!r} of the review store")
 
 
 def alarm_of(name: str, text: str | None) -> Alarm | None:
-    """The alarm in a monitor's row, if there is one.
+    """The alarm in a monitor's row, or None.
 
     Raises:
         UsageError: It cannot be read.

@@ -21,7 +21,7 @@ from ..errors import StoreUnavailableError
 from ..limits import LONGEST_KEY, check_text, passes
 from ..queue.store import ReviewStore
 from .inbox import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
-from .rows import LONGEST_MONITOR, alarm_of, fetch, monitors, seen, state_of
+from .rows import LONGEST_MONITOR, alarm_of, fetch, has_step, monitors, state_of
 
 __all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
 
@@ -42,7 +42,7 @@ class _Shared:
         self._lock = threading.Lock()
 
     def _begin(self, kind: str, state: RiskState | DriftState) -> Any:
-        """The row, created if it is missing."""
+        """The monitor's row, created if it is missing."""
         with self._store.database.write() as connection:
             now = self._store.database.now(connection)
             insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -55,7 +55,7 @@ class _Shared:
             return row
 
     def _warn_if_over(self, row: Any) -> None:
-        """Warn, once per object, that a monitor whose alarm was acknowledged no longer holds answers back."""
+        """Warn, once for each object, that a monitor whose alarm was acknowledged no longer holds answers back."""
         if row.acknowledged is None or self._warned:
             return
         self._warned = True
@@ -66,11 +66,11 @@ class _Shared:
         )
 
     def _report(self, alarm: str | None, acknowledged: float | None) -> None:
-        known = None if self._reported else alarm_of(self.name, alarm)
-        if known is None:
+        new_alarm = None if self._reported else alarm_of(self.name, alarm)
+        if new_alarm is None:
             return
         if acknowledged is None and self._on_alarm is not None:
-            self._on_alarm(known)
+            self._on_alarm(new_alarm)
         self._reported = True  # not if it raised: it is called again at the next update
 
 
@@ -81,7 +81,7 @@ class SharedRisk(_Shared):
         self, store: ReviewStore, name: str, fresh: RiskMonitor, on_alarm: Callable[[Alarm], object] | None
     ) -> None:
         super().__init__(store, name, on_alarm)
-        self._asked = fresh.state
+        self._settings = fresh.state
         row = self._begin("risk", fresh.state)
         self._monitor(row)  # refuses different settings
         self._report(row.alarm, row.acknowledged)
@@ -106,9 +106,9 @@ class SharedRisk(_Shared):
             with self._store.database.write() as connection:
                 row = fetch(connection, self.name, lock=True)
                 monitor = self._monitor(row)
-                if key is not None and seen(connection, self.name, key):
+                if key is not None and has_step(connection, self.name, key):
                     return monitor.state
-                rate = self._asked.min_audit_rate if audit_rate is None else audit_rate
+                rate = self._settings.min_audit_rate if audit_rate is None else audit_rate
                 state = monitor.update(error, audit_rate=rate)
                 step = {"n": state.n, "key": key, "value": float(bool(error)), "chance": rate}
                 step["log_wealth"] = state.log_wealth
@@ -120,11 +120,11 @@ class SharedRisk(_Shared):
             return state
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
-        """As `RiskMonitor.interval`."""
-        return risk_monitor(self._asked, self.state).interval(level)
+        """See `RiskMonitor.interval`."""
+        return risk_monitor(self._settings, self.state).interval(level)
 
     def _monitor(self, row: Any) -> RiskMonitor:
-        return risk_monitor(self._asked, state_of(row, RiskState))
+        return risk_monitor(self._settings, state_of(row, RiskState))
 
 
 class SharedDrift(_Shared):
@@ -148,7 +148,7 @@ class SharedDrift(_Shared):
     ) -> None:
         super().__init__(store, name, on_alarm)
         self.unwritten = 0
-        """Scores that could not be written at once and were let pass, by ``on_watch_failure="pass"``."""
+        """Number of scores that were not written at once, while ``on_watch_failure="pass"`` let the answers pass."""
         self._pass = passes(on_watch_failure)
         self._reference = Reference(artifact)
         self._inbox = Inbox(store.database, name)
@@ -169,7 +169,7 @@ class SharedDrift(_Shared):
 
     @property
     def state(self) -> DriftState:
-        """The current state, with the updates of all processes; what is in the inbox is folded first."""
+        """The current state, with the updates of all processes; the inbox is folded first."""
         return self._fold(())
 
     def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
@@ -213,7 +213,7 @@ class SharedDrift(_Shared):
         self._reference.admit(artifact)
 
     def _fold(self, rows: Sequence[dict[str, Any]]) -> DriftState:
-        """Write scores and fold all that wait; the state after it."""
+        """Write scores, fold all waiting scores, and return the new state."""
         database, updated = self._store.database, bool(rows)
         with self._lock:
             folded = FOLD_AT_ONCE
@@ -230,7 +230,7 @@ class SharedDrift(_Shared):
             return state
 
     def _watch_on(self) -> None:
-        """See to it that a thread folds, as long as scores are watched."""
+        """Start the thread that folds, unless it runs."""
         with self._starting:
             self._watched = True
             if self._watching is None or not self._watching.is_alive():  # not alive: this process was forked
@@ -260,17 +260,20 @@ class SharedDrift(_Shared):
                 log.warning("guardrail: monitor %r could not be brought up to date: %s", self.name, why)
             time.sleep(_POLL)
             with self._starting:
+                # A closed store ends the thread, which would otherwise open the database again.
                 if database.closings != opened or not (behind or self._watched):
                     self._watching = None  # the next score starts another thread
                     return
 
 
 def _new_key() -> str:
-    """A key that no other score has; keys ascend with time, which an index takes in faster than any order."""
+    """A unique key. Keys ascend with time, because an index takes ascending keys faster than random ones."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
-def risk_monitor(asked: RiskState, state: RiskState) -> RiskMonitor:
-    """The monitor with this state; refuses different settings."""
-    rate = asked.min_audit_rate
-    return RiskMonitor(asked.alpha, delta=asked.delta, min_audit_rate=rate, artifact=asked.artifact, state=state)
+def risk_monitor(settings: RiskState, state: RiskState) -> RiskMonitor:
+    """The monitor with this state. Raises `UsageError` if the state has other settings."""
+    rate = settings.min_audit_rate
+    return RiskMonitor(
+        settings.alpha, delta=settings.delta, min_audit_rate=rate, artifact=settings.artifact, state=state
+    )

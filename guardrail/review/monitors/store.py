@@ -55,7 +55,7 @@ class MonitorView(Frozen):
     name: str
     """Its name."""
     kind: Literal["risk", "drift"]
-    """What it tests."""
+    """Subject of its test: the error rate of answers, or the drift of scores."""
     n: int
     """Updates so far."""
     delta: float
@@ -92,7 +92,7 @@ class Monitors:
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> SharedRisk:
-        """The `RiskMonitor` of this name, started if there is none.
+        """The `RiskMonitor` of this name, started if the store does not have it.
 
         Args:
             name: Its name in this store; use a new one for a new artifact.
@@ -118,7 +118,7 @@ class Monitors:
         on_alarm: Callable[[Alarm], object] | None = None,
         on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> SharedDrift:
-        """The `DriftMonitor` of this name, started if there is none.
+        """The `DriftMonitor` of this name, started if the store does not have it.
 
         Args:
             name: Its name in this store; use a new one for a new artifact.
@@ -136,7 +136,7 @@ class Monitors:
         return SharedDrift(self.store, name, fresh, artifact, on_alarm, on_watch_failure)
 
     def fold(self) -> int:
-        """Fold the scores that guards have written into the drift monitors; the number taken in.
+        """Fold the scores that guards have written into the drift monitors, and return their number.
 
         Guards do this themselves about once a second while they watch. ``guardrail monitor`` and ``guardrail review``
         do it five times a second, so that guards have less to do.
@@ -178,7 +178,7 @@ class Monitors:
         The monitor stays alarmed. Start a new one under another name to go on watching.
 
         Raises:
-            UsageError: No such monitor, or it has no alarm.
+            UsageError: The store has no monitor of this name, or the monitor has no alarm.
         """
         check_text("who", who, LONGEST_NAME)
         with self.store.database.write() as connection:
@@ -202,8 +202,8 @@ class Monitors:
         if row is None or row.kind != "risk":
             return None
         state = state_of(row, RiskState)
-        asked = state if artifact is None else state.model_copy(update={"artifact": artifact})
-        return SharedRisk(self.store, name, risk_monitor(asked, state), on_alarm)
+        settings = state if artifact is None else state.model_copy(update={"artifact": artifact})
+        return SharedRisk(self.store, name, risk_monitor(settings, state), on_alarm)
 
     def all(self) -> list[MonitorView]:
         """Every monitor, alarms first, then by name."""
@@ -218,9 +218,9 @@ class Monitors:
             if row is None:
                 return []
             every = max(1, -(-row.n // most))
-            wanted = (steps.c.n % every == 0) | (steps.c.n == row.n)
-            found = connection.execute(steps_of(name).where(wanted)).all()
-        return [_step(row) for row in found]
+            shown = (steps.c.n % every == 0) | (steps.c.n == row.n)
+            rows = connection.execute(steps_of(name).where(shown)).all()
+        return [_step(row) for row in rows]
 
 
 def _step(row: Any) -> MonitorStep:

@@ -30,9 +30,9 @@ class _SwitchState:
     """Result of one read of the database.
 
     Attributes:
-        at: When, on the monotonic clock; a result older than ``every`` is read again.
+        at: Time of the read on the monotonic clock; after ``every`` seconds the database is read again.
         alarms: The known alarms that nobody has acknowledged.
-        problem: Why there may be other alarms, so that nothing is accepted; empty if all are known.
+        problem: Reason why other alarms may exist, so that nothing is accepted; empty if all alarms are known.
     """
 
     at: float
@@ -76,66 +76,66 @@ class SharedSwitch(SafetySwitch):
 
     def objection(self, uncertainty: float) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may. `allows` and `reason` in one read."""
-        seen = self._latest(self._wait)
-        alarmed = bool(self._alarms or seen.alarms) and not self._stricter(uncertainty)
-        return self._describe(seen) if seen.problem or alarmed else None
+        state = self._latest(self._wait)
+        alarmed = bool(self._alarms or state.alarms) and not self._stricter(uncertainty)
+        return self._describe(state) if state.problem or alarmed else None
 
     def reason(self) -> str:
         """Why answers are held back; empty if they are not."""
         return self._describe(self._latest(0.0))  # the caller has just waited
 
-    def _describe(self, seen: _SwitchState) -> str:
-        alarms = (*self._alarms, *seen.alarms)
-        return " ".join(filter(None, (alarms[-1].detail if alarms else "", seen.problem)))
+    def _describe(self, state: _SwitchState) -> str:
+        alarms = (*self._alarms, *state.alarms)
+        return " ".join(filter(None, (alarms[-1].detail if alarms else "", state.problem)))
 
     def _latest(self, wait: float) -> _SwitchState:
-        """The latest result: the last one if it is recent, else a new one by this thread or the one it waits for."""
-        seen = self._fresh()
-        if seen is not None:
-            return seen
+        """The latest state: the last state if it is recent, otherwise a new read by this thread or another thread."""
+        state = self._fresh()
+        if state is not None:
+            return state
         if not self._reading.acquire(timeout=wait):
             return self._failed("The monitors are still being read, so there may be an alarm.")
         try:
-            seen = self._fresh()
-            if seen is None:
-                seen = self._last = self._read()
-            return seen
+            state = self._fresh()  # the thread that this one waited for may have read it
+            if state is None:
+                state = self._last = self._read()
+            return state
         finally:
             self._reading.release()
 
     def _fresh(self) -> _SwitchState | None:
-        seen = self._last
-        return seen if seen is not None and time.monotonic() - seen.at < self._every else None
+        state = self._last
+        return state if state is not None and time.monotonic() - state.at < self._every else None
 
     def _failed(self, why: str) -> _SwitchState:
-        """Dated now, not when the read began, so that a database that is down is not asked at every question."""
+        """The state after a failed read. It is dated now, so that a database that is down is not read every time."""
         return _SwitchState(time.monotonic(), () if self._last is None else self._last.alarms, why)
 
     def _read(self) -> _SwitchState:
         began = time.monotonic()
         columns = monitors.c
         open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
-        wanted = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
-        wanted = wanted.where(open_alarm if self._names is None else columns.name.in_(self._names))
+        followed = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
+        followed = followed.where(open_alarm if self._names is None else columns.name.in_(self._names))
         oldest = select(inbox.c.name, inbox.c.at).order_by(inbox.c.number).limit(1)
         if self._names is not None:
             oldest = oldest.where(inbox.c.name.in_(self._names))
         try:
             with self._store.database.read() as connection:
-                rows = connection.execute(wanted).all()
+                rows = connection.execute(followed).all()
                 waiting = connection.execute(oldest).one_or_none()
                 now = self._store.database.now(connection)
         except (SQLAlchemyError, StoreUnavailableError) as error:
             return self._failed(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
         try:
-            found = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
+            alarms = [alarm_of(row.name, row.alarm) for row in rows if row.acknowledged is None]
         except UsageError as error:
             return self._failed(f"There may be an alarm: {error}")
         missing = sorted(set(self._names or ()) - {row.name for row in rows})
         problem = _missing(missing) if missing else ""
         if waiting is not None and now - waiting.at > BEHIND:
             problem = f"{problem} {_behind(waiting.name, now - waiting.at)}".strip()
-        return _SwitchState(began, tuple(alarm for alarm in found if alarm is not None), problem)
+        return _SwitchState(began, tuple(alarm for alarm in alarms if alarm is not None), problem)
 
 
 def _missing(names: list[str]) -> str:

@@ -50,7 +50,7 @@ CONNECTIONS = 8
 _OPENING = 60.0
 """Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
 _MIGRATING = threading.Lock()
-"""Alembic runs one migration at a time in a process: what it runs is in a global variable."""
+"""Alembic keeps the running migration in a global variable, so a process runs one at a time."""
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 _POSTGRESQL_TAKES_NOTHING = ("53", "57", "25006", "25P03")
 """SQLSTATEs: no disk, memory or connections; cancelled or shut down; read-only; idle in a transaction for too long."""
@@ -145,7 +145,7 @@ class Database:
                     self.circuit.note(failed=False)
                     raise
                 waited = operation.left < 0.9 * operation.seconds  # what fails at once costs nothing to try again
-                if waited and operation.seconds >= self.deadline:  # not of a caller who was in a hurry
+                if waited and operation.seconds >= self.deadline:  # a shorter time says nothing about the database
                     self.circuit.note(failed=True)
                 raise StoreUnavailableError(
                     f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
@@ -163,7 +163,7 @@ class Database:
         try:
             if self._sqlite and writes:
                 with self._writers.write(operation.left) as connection:
-                    # Several threads write in one transaction: it is interrupted only where this one is late.
+                    # Several threads write in this transaction, so only the thread whose turn it is may interrupt it.
                     operation.break_off = getattr(connection.connection.dbapi_connection, "interrupt", None)
                     try:
                         _check_in_time(operation)
@@ -194,7 +194,7 @@ class Database:
             connection.close()
             if operation.late or not error.connection_invalidated:
                 raise
-            # The server closed it while it was idle, e.g. in a restart. The pool has dropped the others as well.
+            # The server closed the idle connection, e.g. in a restart. The pool has dropped the other ones as well.
             connection = self._connect()
             _begin(connection, operation)
         return connection
@@ -213,8 +213,8 @@ class Database:
         """Now, in seconds since 1970; PostgreSQL's clock is the same for every machine."""
         if self._clock is not None:
             return self._clock()
-        found = connection.info.get("review_now")  # PostgreSQL: when the transaction began
-        return time.time() if found is None else float(found)
+        began = connection.info.get("review_now")  # PostgreSQL: when the transaction began
+        return time.time() if began is None else float(began)
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
@@ -229,7 +229,7 @@ class Database:
                 with self.write(_OPENING) as connection:
                     if connection.dialect.name == "postgresql":
                         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                    layout = _layout(connection)  # another process may have done it in between
+                    layout = _layout(connection)  # another process may have made the tables in between
                     if layout in _OLDER:
                         migrate(connection)
                         layout = schema.LAYOUT
@@ -260,16 +260,16 @@ def _begin(connection: Connection, operation: Operation) -> None:
 
 
 def _dial(
-    current: threading.local, left: dict[int, Future[Any]], dialect: Any, _record: Any, given: Any, named: Any
+    current: threading.local, left: dict[int, Future[Any]], dialect: Any, _record: Any, arguments: Any, options: Any
 ) -> Any:
-    """Connect in a thread: a look-up of the name or a server that hangs cannot be broken off.
+    """Connect in a thread, because neither a name look-up nor a connection attempt can be broken off.
 
     Args:
         current: The operation of this thread.
-        left: By process, an attempt whose operation could not wait for it. While it goes on, no other one begins.
-        dialect: Of the engine.
-        given: For the driver.
-        named: For the driver.
+        left: By process, an attempt that its operation no longer waits for. While it goes on, no other attempt begins.
+        dialect: Dialect of the engine.
+        arguments: Positional arguments of the driver.
+        options: Keyword arguments of the driver.
     """
     operation: Operation | None = getattr(current, "operation", None)
     if operation is None or dialect.name != "postgresql":
@@ -282,23 +282,23 @@ def _dial(
 
     def run() -> None:
         try:
-            future.set_result(dialect.connect(*given, **named))
+            future.set_result(dialect.connect(*arguments, **options))
         except Exception as error:
             future.set_exception(error)
 
     threading.Thread(target=run, name="guardrail-connect", daemon=True).start()
     try:
-        made = future.result(operation.left)
+        connection = future.result(operation.left)
     except TimeoutError:
         left[os.getpid()] = future
         future.add_done_callback(_close_unused)
         operation.late = True
         raise StoreUnavailableError("cannot be reached") from None
-    operation.break_off = partial(_shut_down, made)
-    if operation.late:  # since just now; nobody else would break it off any more
-        made.close()
+    operation.break_off = partial(_shut_down, connection)
+    if operation.late:  # the watchdog ran before `break_off` was set and does not come back
+        connection.close()
         raise StoreUnavailableError("cannot be reached")
-    return made
+    return connection
 
 
 def _checked_out(current: threading.local, connection: Any, _record: Any, _proxy: Any) -> None:
@@ -313,7 +313,7 @@ def _checked_out(current: threading.local, connection: Any, _record: Any, _proxy
 
 
 def _check_in_time(operation: Operation) -> None:
-    """Refuse to begin if its time ran out while it had no connection: nobody would break it off any more."""
+    """Refuse to begin an operation whose time ran out while it had no connection: the watchdog does not come back."""
     if operation.late:
         raise StoreUnavailableError("got no connection in time")
 
@@ -337,9 +337,9 @@ def _unavailable(error: Exception, operation: Operation) -> str | None:
 
 
 def _takes_nothing(error: Any) -> bool:
-    """Whether the database refused not this statement but any: it is read-only, full, or is being stopped."""
+    """Whether the database refuses every statement: it is read-only, full, or is being stopped."""
     state = getattr(error, "sqlstate", None) or ""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what further says which kind it is
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; higher bits hold the extended one
     return state.startswith(_POSTGRESQL_TAKES_NOTHING) or code in _SQLITE_TAKES_NOTHING
 
 
@@ -349,14 +349,14 @@ def _shown(url: URL) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """What the driver says, without statements and values, which are questions and answers."""
+    """First line of the driver's message. Later lines hold statements and values, which are questions and answers."""
     return str(getattr(error.__cause__ or error, "orig", None) or error).strip().partition("\n")[0].rstrip(".")
 
 
 def _shut_down(connection: Any) -> None:
     """Shut the socket of a psycopg connection down, so that the thread that waits for it gets an error."""
-    with suppress(Exception), socket(fileno=os.dup(connection.fileno())) as one:  # it may be closed already
-        one.shutdown(SHUT_RDWR)
+    with suppress(Exception), socket(fileno=os.dup(connection.fileno())) as channel:  # it may be closed already
+        channel.shutdown(SHUT_RDWR)
 
 
 def _close_unused(connecting: Future[Any]) -> None:
@@ -365,7 +365,7 @@ def _close_unused(connecting: Future[Any]) -> None:
 
 
 _open: WeakSet[Database] = WeakSet()
-"""Those on SQLite."""
+"""The open databases on SQLite."""
 
 
 def _close_before_fork() -> None:
@@ -375,7 +375,7 @@ def _close_before_fork() -> None:
 
 
 def _new_after_fork() -> None:
-    """A thread that the child does not have may have had its turn."""
+    """Replace the writers: a thread that does not exist in the child may have had its turn."""
     for database in list(_open):
         database._writers = database._new_writers()
 
@@ -384,12 +384,12 @@ os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
 
 
 def _identity(url: URL) -> tuple[int, int] | None:
-    """Device and inode of an SQLite file; None if there is none."""
+    """Device and inode of an SQLite file; None if the file does not exist."""
     try:
-        found = os.stat(str(url.database))
+        status = os.stat(str(url.database))
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
@@ -406,22 +406,22 @@ def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     with _MIGRATING:
         command.upgrade(config, layout)
-    # Also for versions before Alembic, which read only this and refuse what they do not know.
+    # For versions from before Alembic, too: they read only this row and refuse a layout that they do not know.
     connection.execute(delete(schema.meta).where(schema.meta.c.name == "layout"))
     connection.execute(insert(schema.meta).values(name="layout", value=layout))
 
 
 def _layout(connection: Connection) -> str | None:
-    """The layout of the tables; `_NO_TABLES` where there are none."""
+    """The layout of the tables; `_NO_TABLES` in a database without tables."""
     if not inspect(connection).has_table(schema.meta.name):
         return _NO_TABLES
-    found = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
-    return connection.execute(found).scalar_one_or_none()
+    query = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
+    return connection.execute(query).scalar_one_or_none()
 
 
-def _parsed(given: str) -> URL:
+def _parsed(text: str) -> URL:
     try:
-        url = make_url(given if "://" in given else f"sqlite:///{given}")
+        url = make_url(text if "://" in text else f"sqlite:///{text}")
     except ArgumentError:
         raise UsageError("this is not a database URL. Use sqlite:///reviews.db or postgresql://host/name.") from None
     backend = url.get_backend_name()
@@ -438,7 +438,7 @@ def _parsed(given: str) -> URL:
 def _engine(url: URL, deadline: float) -> Engine:
     try:
         if url.get_backend_name() == "postgresql":
-            # So that an attempt for which nobody waits any more ends, too.
+            # An attempt that no operation waits for any more must end, too.
             connecting = url.query.get("connect_timeout", math.ceil(deadline))
             # `Database._slots` limits the connections and waits for a free one, so the pool itself never waits.
             engine = create_engine(
@@ -467,7 +467,7 @@ def _engine(url: URL, deadline: float) -> Engine:
 
 
 def _send_binary_lists(connection: Any, _record: Any) -> None:
-    # As text each element of an array is searched for characters to quote.
+    # In text format psycopg searches each element of an array for characters to quote.
     connection.adapters.register_dumper(list, require("psycopg.types.array", extra="postgres").ListBinaryDumper)
 
 

@@ -21,7 +21,7 @@ __all__ = ["DEADLINE", "Circuit", "Operation", "watched"]
 DEADLINE = 5.0
 """Default seconds for one operation."""
 FAILURES, PAUSE = 3, 5.0
-"""Failures in a row that open the circuit, and the seconds for which it then refuses all operations but one."""
+"""Failures in a row that open the circuit, and the seconds for which it then refuses all operations except one."""
 
 
 class Operation:
@@ -37,7 +37,7 @@ class Operation:
         self.late = False
         """Whether it was broken off."""
         self.break_off: Callable[[], object] | None = None
-        """Makes the thread that waits get an error; None while there is no connection."""
+        """Raises an error in the thread that waits; None while the operation has no connection."""
 
     @property
     def left(self) -> float:
@@ -46,7 +46,7 @@ class Operation:
 
 
 class Circuit:
-    """Opens after `FAILURES` failures in a row; then one operation every `PAUSE` seconds tries, and others are refused.
+    """Opens after `FAILURES` failures in a row: it lets one operation try every `PAUSE` seconds and refuses the others.
 
     Args:
         clock: Seconds that only grow.
@@ -76,7 +76,7 @@ class Circuit:
             self._again = self._clock() + PAUSE  # the operation that enters now tries for all
 
     def note(self, *, failed: bool) -> None:
-        """Take in how an operation ended."""
+        """Count the outcome of an operation."""
         with self._lock:
             self._failures = self._failures + 1 if failed else 0
             if failed:
@@ -102,19 +102,19 @@ class _Watchdog:
                 self._changed.notify()
 
     def remove(self, operation: Operation) -> None:
-        with self._changed:  # after this its connection may go to another operation
+        with self._changed:  # so that `_run` is not breaking it off: its connection may go to another operation now
             self._running.discard(operation)
 
     def _run(self) -> None:
         with self._changed:
             while True:
                 now = time.monotonic()
-                for operation in [one for one in self._running if one.end <= now]:
+                for operation in [running for running in self._running if running.end <= now]:
                     self._running.discard(operation)
                     operation.late = True
                     if operation.break_off is not None:
                         operation.break_off()
-                self._wakes = min((one.end for one in self._running), default=math.inf)
+                self._wakes = min((running.end for running in self._running), default=math.inf)
                 self._changed.wait(None if self._wakes == math.inf else max(0.0, self._wakes - now))
 
 

@@ -1,4 +1,4 @@
-"""Items of the queue: the content as it was judged, its state, and the decision. Plain JSON throughout."""
+"""Items of the queue: the judged content, its state, and the decision. Plain JSON throughout."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 Action = Literal["approve", "edit", "reject", "respond"]
-"""What a reviewer may do; same words as LangChain's ``HumanInTheLoopMiddleware``."""
+"""Actions of a reviewer; same words as LangChain's ``HumanInTheLoopMiddleware``."""
 ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
 Kind = Literal["answer", "tool_call", "audit"]
 """A held-back answer, a held-back tool call, or an accepted answer that is audited."""
 State = Literal["pending", "claimed", "decided", "expired"]
 Edits = Literal["any", "text", "arguments"]
-"""What an edit may change: anything; the text of an answer; or the arguments of tool calls and the text beside them
+"""Parts that an edit may change: any; the text of an answer; or the arguments of tool calls and the text beside them
 (for calls that wait in a LangGraph state, which cannot hold every number)."""
 
 
 class Candidate(Frozen):
-    """What would be returned to the user: a text, tool calls, or both."""
+    """The answer that would be returned to the user: a text, tool calls, or both."""
 
     text: str = ""
     """Text of the answer."""
@@ -57,16 +57,16 @@ class Candidate(Frozen):
 
 
 class Content(Frozen):
-    """What a reviewer sees. Written once and never changed: the decision is about exactly this."""
+    """Everything that a reviewer sees. Written once and never changed: the decision is about exactly this."""
 
     question: str
-    """What was asked."""
+    """The question."""
     messages: tuple[dict[str, Any], ...] = ()
     """The conversation so far, as ``{"role": ..., "content": ...}``."""
     kind: Kind = "answer"
-    """What is to be decided."""
+    """Kind of the item."""
     candidate: Candidate | None = None
-    """What was judged; None if the model failed, and then there is nothing to approve."""
+    """The judged candidate; None if the model failed, so that it cannot be approved."""
     verdict: dict[str, Any] | None = None
     """``Verdict.model_dump(mode="json")``."""
     alternatives: tuple[tuple[str, float], ...] = ()
@@ -76,7 +76,7 @@ class Content(Frozen):
     allowed: tuple[Action, ...] = ACTIONS
     """Decisions that are possible."""
     edits: Edits = "any"
-    """What an edit may change."""
+    """Parts of the candidate that an edit may change."""
     fixed: tuple[int, ...] = ()
     """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -118,7 +118,7 @@ class Content(Frozen):
         return None
 
     def parsed_verdict(self) -> Verdict | None:
-        """The verdict as a value, or None where there is none.
+        """The verdict as a value, or None for an item without a verdict.
 
         Raises:
             ReviewError: It cannot be read.
@@ -133,7 +133,7 @@ class Content(Frozen):
 
 
 class Decision(Frozen):
-    """What a person decided."""
+    """The decision of a person."""
 
     action: Action
     """approve, edit, reject or respond."""
@@ -144,7 +144,7 @@ class Decision(Frozen):
     note: str = ""
     """A remark for the record; the user does not see it."""
     reviewer: str = ""
-    """Who decided; the store fills it in."""
+    """Name of the person who decided; the store fills it in."""
     at: float = 0.0
     """When, in seconds since 1970 UTC; the store fills it in."""
 
@@ -165,7 +165,7 @@ class Decision(Frozen):
         return self.model_copy(update={"at": other.at}) == other
 
     def outcome(self, content: Content) -> Candidate | None:
-        """What is returned: the frozen candidate, the edited one, the reviewer's own answer, or None for "reject"."""
+        """The answer to return: the frozen or the edited candidate, the reviewer's own text, or None for "reject"."""
         if self.action == "approve":
             return content.candidate
         if self.action == "edit":
@@ -174,7 +174,7 @@ class Decision(Frozen):
 
 
 class Item(Frozen):
-    """One item of the queue, as it is now."""
+    """One item of the queue in its current state."""
 
     id: str
     """The ticket: random, so that it cannot be guessed."""
@@ -183,7 +183,7 @@ class Item(Frozen):
     key: str
     """The caller's key: enqueuing the same key again gives the same item."""
     content: Content
-    """What is to be decided."""
+    """The question, the candidate and everything else that the reviewer sees."""
     state: State
     """pending, claimed, decided or expired."""
     created: float
@@ -234,17 +234,18 @@ class Stats(Frozen):
     actions: dict[str, int]
     """Decisions by action."""
     oldest: float | None
-    """Age of the oldest undecided item, in seconds; None when there is none."""
+    """Age of the oldest undecided item, in seconds; None if every item is decided or expired."""
     undelivered: int
     """Callbacks not delivered yet."""
     dead: int
     """Callbacks that failed too often and are not tried again."""
 
 
-# Freezing. A model can write what a text column cannot hold: half of a surrogate pair becomes U+FFFD, and a number that
-# JSON lacks (NaN) becomes null. A candidate with such a value is shown like this, but it is no longer what was judged,
-# so it can only be rejected or answered. In an audit everything is allowed: nothing is returned to the user, and a
-# right answer must not be labelled wrong because of a character. Values nested too deeply to be read back are refused.
+# Freezing. A model can write values that a text column cannot hold: half of a surrogate pair becomes U+FFFD, and a
+# number that JSON lacks (NaN) becomes null. A candidate with such a value is shown in this form, but it is no longer
+# the candidate that was judged, so it can only be rejected or answered. In an audit everything is allowed: nothing is
+# returned to the user, and a right answer must not be labelled wrong because of a character. Values nested too deeply
+# to be read back are refused.
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _LEFT: tuple[Action, ...] = ("reject", "respond")
@@ -300,16 +301,16 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return without_surrogates(value)
     if isinstance(value, dict):
-        return {without_surrogates(str(name)): _clean(one) for name, one in value.items()}
+        return {without_surrogates(str(name)): _clean(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(one) for one in value]
+        return [_clean(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return _jsonable(value)
 
 
 def _jsonable(value: Any) -> Any:
-    """As pydantic writes it, e.g. a date."""
+    """A value, e.g. a date, in the form in which pydantic writes it to JSON."""
     return _ANYTHING.dump_python(value, mode="json")
 
 
@@ -324,6 +325,6 @@ def _first_problem(error: Exception) -> str:
     if "depth" in str(error) or "recursion" in str(error):
         return "it is nested too deeply"
     if isinstance(error, ValidationError):
-        one = error.errors()[0]
-        return " ".join(filter(None, (".".join(str(part) for part in one["loc"]), one["msg"])))
+        problem = error.errors()[0]
+        return " ".join(filter(None, (".".join(str(part) for part in problem["loc"]), problem["msg"])))
     return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__

@@ -3,15 +3,15 @@
 The cut is by arrival, not by decision: held-back answers are decided at once and audits later, so a cut by decision
 would leave more audits than held-back answers, and a calibration on them would not fit the questions asked. Every item
 that arrived after the cut stays, so each question is kept with the same probability as before (`calibrate from-reviews`
-thins by that).
+thins by this probability).
 
 Of the items that arrived before the cut, only decided and expired ones are deleted, and only if the caller has had time
 to learn of it: an item stays if it was decided, expired or carried out within the last day, or if a callback is still
 to be delivered. The items that stay are not a fair sample, not even once they are decided: leave them out when learning
 (``--since`` the cut).
 
-Steps of monitors that are older than the cut are deleted, too, but not that of an item that stays: its key keeps it
-from being counted again. What monitors have found is in their state and stays.
+Steps of monitors that are older than the cut are deleted, too, except the steps of items that stay: the key of such a
+step prevents a second count. The state of each monitor, with its alarm, stays.
 
 Dead callbacks are deleted with their item; the trail still says that they failed. The key of a deleted item is free: a
 call with it makes a new item.
@@ -40,13 +40,13 @@ _AT_ONCE = 500
 _TO_BE_KNOWN = 86_400.0
 """Seconds that a caller has to learn of a decision, e.g. by asking for the ticket."""
 _DELETING = 600.0
-"""Least seconds that a purge may take: nobody waits for it."""
+"""Smallest time limit of a purge, in seconds: nobody waits for it."""
 _PATIENCE = 5.0
 """Seconds to wait for readers of an SQLite file; writers are blocked meanwhile."""
 
 
 class Purged(Frozen):
-    """Counts of what was deleted, or would be deleted."""
+    """Counts of the rows that were deleted, or would be deleted."""
 
     items: int
     """Items, with their contents and decisions."""
@@ -77,32 +77,34 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         now = database.now(connection)
         since = now - older_than
         old, ended = items.c.created < since, items.c.state.in_(("decided", "expired"))
-        known = _known(now, min(older_than, _TO_BE_KNOWN))
+        informed = _known(now, min(older_than, _TO_BE_KNOWN))
         count = select(func.count()).select_from(items).where(old)
-        kept = int(connection.execute(count.where(ended, ~known)).scalar_one())
+        staying = int(connection.execute(count.where(ended, ~informed)).scalar_one())
         still_open = int(connection.execute(count.where(~ended)).scalar_one())
-        wanted = select(items.c.id).where(old, ended, known).order_by(items.c.number)
-        if not dry_run:
-            wanted = wanted.with_for_update()
-        found = list(connection.execute(wanted).scalars())
+        deletable = select(items.c.id).where(old, ended, informed).order_by(items.c.number)
+        if not dry_run:  # no worker may lease an item that is being deleted
+            deletable = deletable.with_for_update()
+        ids = list(connection.execute(deletable).scalars())
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA secure_delete=ON")  # overwrite with zeros: nothing is left in the file
         if not dry_run:
-            connection.execute(delete(marks).where(marks.c.until <= now))  # remembered answers of a gateway among them
+            connection.execute(delete(marks).where(marks.c.until <= now))  # some are answers that a gateway remembers
         callbacks = 0
-        for first in range(0, len(found), _AT_ONCE):
-            callbacks += _delete(connection, found[first : first + _AT_ONCE], dry_run)
-        folded = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, known), dry_run)
-        if (found or folded) and not dry_run:
-            detail = {"items": len(found), "callbacks": callbacks, "older_than_seconds": older_than}
-            detail |= {"steps": folded} if folded else {}
+        for first in range(0, len(ids), _AT_ONCE):
+            callbacks += _delete(connection, ids[first : first + _AT_ONCE], dry_run)
+        deleted_steps = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, informed), dry_run)
+        if (ids or deleted_steps) and not dry_run:
+            detail = {"items": len(ids), "callbacks": callbacks, "older_than_seconds": older_than}
+            detail |= {"steps": deleted_steps} if deleted_steps else {}
             log(connection, "", now, who, "purged", detail)
-        return Purged(items=len(found), callbacks=callbacks, kept=kept, open=still_open, steps=folded, since=since)
+        return Purged(
+            items=len(ids), callbacks=callbacks, kept=staying, open=still_open, steps=deleted_steps, since=since
+        )
 
 
-def _delete_steps(connection: Connection, since: float, gone: ColumnElement[bool], dry_run: bool) -> int:
-    """Delete the steps of monitors before a time at least a day ago: until then a guard may write a score again."""
-    stays = exists().where(items.c.id == _steps.c.key, ~gone)
+def _delete_steps(connection: Connection, since: float, deleted: ColumnElement[bool], dry_run: bool) -> int:
+    """Delete the steps of monitors before ``since``, at least a day ago: until then a guard may write a score again."""
+    stays = exists().where(items.c.id == _steps.c.key, ~deleted)
     # A drift monitor of an earlier version: its counts are made from its steps when it is opened with its artifact.
     uncounted = select(_monitors.c.name).where(_monitors.c.kind == "drift", _monitors.c.name.not_in(select(_grids)))
     old = and_(_steps.c.at < since, ~stays, _steps.c.name.not_in(uncounted))
@@ -113,7 +115,7 @@ def _delete_steps(connection: Connection, since: float, gone: ColumnElement[bool
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:
     """Whether the caller had so many seconds to learn that an item was decided or expired."""
-    # Only the deadline says when an item expired. Nobody waits for an item that was given up before its deadline.
+    # Only the deadline says when an item expired: an item that was given up earlier has no caller to inform.
     expired = case((items.c.deadline <= now, items.c.deadline), else_=items.c.created)
     ended = func.coalesce(items.c.decided_at, expired)
     carried_out = func.coalesce(items.c.lease_until, items.c.created)
@@ -137,10 +139,10 @@ def _log_emptied(database: Database) -> bool:
         return not busy
 
 
-def _delete(connection: Connection, found: list[str], dry_run: bool) -> int:
-    theirs = outbox.c.item.in_(found)
+def _delete(connection: Connection, ids: list[str], dry_run: bool) -> int:
+    theirs = outbox.c.item.in_(ids)
     if dry_run:
         return int(connection.execute(select(func.count()).select_from(outbox).where(theirs)).scalar_one())
-    gone = connection.execute(delete(outbox).where(theirs)).rowcount
-    connection.execute(delete(items).where(items.c.id.in_(found)))
-    return gone
+    callbacks = connection.execute(delete(outbox).where(theirs)).rowcount
+    connection.execute(delete(items).where(items.c.id.in_(ids)))
+    return callbacks

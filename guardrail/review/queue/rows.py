@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 SYSTEM = "system"
-"""Name in the audit trail for what no person did."""
+"""Name in the audit trail for actions that no person took."""
 _LINE = events.insert()
 
 
@@ -81,33 +81,33 @@ def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
     """The row of an item; with ``lock`` nobody else can write it before the transaction ends.
 
     Raises:
-        UnknownItemError: No such item.
+        UnknownItemError: No item has this id.
     """
     check_id(item)
-    found = select(items).where(items.c.id == item)
-    row = connection.execute(found.with_for_update() if lock else found).one_or_none()
+    query = select(items).where(items.c.id == item)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise UnknownItemError(f"no item {item!r} in the review store.")
     return row
 
 
 def as_item(row: Row[Any]) -> Item:
-    """A row of the table as the item it holds; unknown fields are ignored.
+    """The item in a row of the table; unknown fields are ignored.
 
-    An item whose content or decision cannot be read says so in place of its content. It can be rejected and nothing
-    else, and counts as not decided, so that nothing of it goes out. To raise would hide all other items of a list, and
-    an item that can never be closed would stop the queue.
+    An item whose content or decision cannot be read says so in place of its content. It can only be rejected, and
+    counts as not decided, so that nothing of it goes out. An error would hide all other items of a list, and an item
+    that can never be closed would stop the queue.
     """
     try:
         content = Content.from_stored(row.content)
         decision = None if row.decision is None else Decision.from_stored(row.decision)
     except ValidationError as error:
         kind = row.kind if row.kind in get_args(Kind) else "answer"
-        said = (
+        explanation = (
             f"Review item {row.id} cannot be read ({problem_of(error)}). Upgrade acrc-guardrail to the version that "
             "stored it, or reject the item."
         )
-        content, decision = Content(question=said, kind=kind, allowed=("reject",)), None
+        content, decision = Content(question=explanation, kind=kind, allowed=("reject",)), None
     return Item(
         id=row.id,
         number=row.number,
@@ -124,7 +124,7 @@ def as_item(row: Row[Any]) -> Item:
 
 
 def as_event(line: Row[Any]) -> Event:
-    """A line of the audit trail; one whose particulars cannot be read still says what happened."""
+    """A line of the audit trail. A line whose particulars cannot be read still says what happened."""
     try:
         detail = json.loads(line.detail)
     except ValueError:
@@ -165,6 +165,7 @@ def extend_or_reopen(connection: Connection, row: Row[Any], now: float, until: f
     if row.state == "decided":
         return
     late = row.state == "expired" or (row.deadline is not None and row.deadline <= now)
+    # A deadline that has not passed is never shortened: an earlier caller may wait until then.
     latest = until if late else None if until is None or row.deadline is None else max(until, row.deadline)
     if not late and latest == row.deadline:
         return
@@ -189,7 +190,7 @@ def post(connection: Connection, item: Item, now: float) -> None:
 
 
 def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
-    """What is posted about a decided or expired item: the event with this id at this time."""
+    """Body of the callback about a decided or expired item: the event with this id at this time."""
     decision = item.decision
     outcome = None if decision is None else decision.outcome(item.content)
     return {

@@ -33,8 +33,8 @@ items = Table(
     sqlite_autoincrement=True,
 )
 ended = func.coalesce(items.c.decided_at, items.c.created)
-"""When an item was decided; of an expired one, when it arrived."""
-# Each holds all that one count or list reads, so that rows with contents are read only for what is shown.
+"""Time of the decision; for an item that nobody decided, time of its arrival."""
+# Each index holds all columns that one count or list needs, so that only the rows to show are read with their contents.
 Index("review_items_queue", items.c.state, items.c.number, items.c.deadline, items.c.kind)
 Index("review_items_late", items.c.state, items.c.deadline)
 Index("review_items_action", items.c.state, items.c.action)

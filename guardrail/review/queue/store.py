@@ -74,7 +74,7 @@ class Lease:
         item: The item.
         token: Proof of the hold; needed to renew, release and decide.
         reviewer: Who holds it.
-        until: When it goes back to the queue, in seconds since 1970.
+        until: Time at which the item goes back to the queue, in seconds since 1970.
     """
 
     item: Item
@@ -88,8 +88,8 @@ class WorkLease:
     """A worker's hold on a decided or expired item, while it carries out the outcome.
 
     Attributes:
-        item: The item as it was before. If its ``lease_until`` is set, a worker took it up before and did not finish.
-        until: When others can take it up, in seconds since 1970.
+        item: The item before this lease. If its ``lease_until`` is set, an earlier worker leased it and did not finish.
+        until: Time at which others can lease it, in seconds since 1970.
     """
 
     item: Item
@@ -147,10 +147,10 @@ class ReviewStore:
         """Add an item, or find the item with this key. It is on disk when this returns.
 
         Args:
-            content: What is to be decided. If the key exists, the stored content stays.
+            content: The candidate to decide about. If the key exists, the stored content stays.
             key: The caller's name for it, at most 512 characters, so that a retry adds nothing; default: a new key.
             expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
-            callback: http(s) URL that receives the decision, or the news that nobody decided in time; see
+            callback: http(s) URL that receives the decision, or the event that nobody decided in time; see
                 `guardrail.review.Deliverer`.
             who: Name in the audit trail.
             reopen: If the key exists: extend the deadline of an undecided item to ``expires_in`` from now, and open an
@@ -221,7 +221,7 @@ class ReviewStore:
             The lease, or None if no item is free.
 
         Raises:
-            UnknownItemError: No such item.
+            UnknownItemError: No item has this id.
             UsageError: A reviewer's name that is empty or above 256 characters, or a lease that is not positive or
                 above ten years.
         """
@@ -239,13 +239,13 @@ class ReviewStore:
                 free = and_(items.c.id == item, or_(rows.claimable(now), mine))
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
-            found = select(items).where(free).order_by(items.c.number).limit(1)
+            candidates = select(items).where(free).order_by(items.c.number).limit(1)
             # Wait for a named item; otherwise skip rows that another process is claiming.
-            found = found.with_for_update(skip_locked=item is None)
+            candidates = candidates.with_for_update(skip_locked=item is None)
             row = None
             if item is None:
-                row = connection.execute(found.where(~rows.released_before(reviewer))).one_or_none()
-            row = row or connection.execute(found).one_or_none()
+                row = connection.execute(candidates.where(~rows.released_before(reviewer))).one_or_none()
+            row = row or connection.execute(candidates).one_or_none()
             if row is None:
                 if item is not None:
                     rows.fetch(connection, item)
@@ -262,7 +262,7 @@ class ReviewStore:
         """The lease by which this reviewer holds an item now, or None.
 
         Raises:
-            UnknownItemError: No such item.
+            UnknownItemError: No item has this id.
         """
         with self.database.read() as connection:
             row, now = rows.fetch(connection, item), self.database.now(connection)
@@ -326,9 +326,9 @@ class ReviewStore:
             UsageError: The item does not allow this decision.
         """
         check_text("reviewer", lease.reviewer, LONGEST_NAME)
-        made = decision.model_copy(update={"reviewer": lease.reviewer})
+        signed = decision.model_copy(update={"reviewer": lease.reviewer})
         try:
-            return self._decide(lease, writable(made))
+            return self._decide(lease, writable(signed))
         except ReviewError as error:
             with self.database.write() as connection:
                 now = self.database.now(connection)
@@ -350,17 +350,17 @@ class ReviewStore:
             why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
             if why_not is not None:
                 raise UsageError(why_not)
-            made = decision.model_copy(update={"at": now})
-            changed = {
+            dated = decision.model_copy(update={"at": now})
+            changed = {  # `lease` keeps its token, by which a retry is recognised above
                 "state": "decided",
                 "holder": lease.reviewer,
                 "lease_until": None,
-                "action": made.action,
-                "decision": made.model_dump_json(),
+                "action": dated.action,
+                "decision": dated.model_dump_json(),
                 "decided_at": now,
             }
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            rows.log(connection, row.id, now, lease.reviewer, "decided", {"action": made.action})
+            rows.log(connection, row.id, now, lease.reviewer, "decided", {"action": dated.action})
             decided = rows.as_item(rows.fetch(connection, row.id))
             rows.post(connection, decided, now)
             return decided
@@ -382,15 +382,15 @@ class ReviewStore:
 
     # -- carrying out ----------------------------------------------------------------------------------------------
 
-    def lease(self, wanted: Sequence[str], *, seconds: float = LEASE) -> list[WorkLease]:
+    def lease(self, ids: Sequence[str], *, seconds: float = LEASE) -> list[WorkLease]:
         """Take decided or expired items to carry them out: all or none, by one worker at a time.
 
         Args:
-            wanted: Their ids.
-            seconds: After this time others can take them up, unless `settle` comes first.
+            ids: The ids of the items.
+            seconds: Time after which others can lease them, unless `settle` comes first.
 
         Returns:
-            A lease for each; empty if another worker has one of them, or if one is open or deleted.
+            A lease for each item; empty if another worker has any of them, or if any is open or deleted.
 
         Raises:
             UsageError: A time that is not positive or above ten years.
@@ -400,9 +400,9 @@ class ReviewStore:
             now = self.database.now(connection)
             until = now + seconds
             # In a fixed order, so that two workers cannot deadlock.
-            found = select(items).where(items.c.id.in_(wanted), rows.finished(now)).order_by(items.c.number)
-            free = connection.execute(found.with_for_update()).all()
-            if len(free) < len(set(wanted)):
+            available = select(items).where(items.c.id.in_(ids), rows.finished(now)).order_by(items.c.number)
+            free = connection.execute(available.with_for_update()).all()
+            if len(free) < len(set(ids)):
                 return []
             for row in free:
                 connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
@@ -413,13 +413,14 @@ class ReviewStore:
         """End a lease. If another worker has taken the item over, that worker keeps it.
 
         Args:
-            work_lease: What `lease` returned.
+            work_lease: A lease that `lease` returned.
             what: Event for the audit trail, e.g. "carried_out".
-            again: Whether the item is still to be carried out: the next lease shows that it was taken up before.
+            again: Whether the work is not finished: the next lease then shows that the item was leased before.
         """
         check_text("what", what, _LONGEST_WORD)
         with self.database.write() as connection:
             now = self.database.now(connection)
+            # The end of the lease identifies it: a worker that leased the item later has another one.
             mine = and_(items.c.id == work_lease.item.id, items.c.lease_until == work_lease.until)
             connection.execute(update(items).where(mine).values(lease_until=now if again else None))
             rows.log(connection, work_lease.item.id, now, rows.SYSTEM, what, {})
@@ -433,10 +434,10 @@ class ReviewStore:
         """
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
         while True:
-            found = self._look(item, until)
+            current = self._look(item, until)
             left = until - time.monotonic()
-            if left <= 0 or (found is not None and found.state in ("decided", "expired")):
-                return None if found is None else found.decision
+            if left <= 0 or (current is not None and current.state in ("decided", "expired")):
+                return None if current is None else current.decision
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -446,12 +447,12 @@ class ReviewStore:
         while True:
             try:
                 async with asyncio.timeout(max(until - time.monotonic(), _LAST_LOOK)):  # threads may be scarce
-                    found = await asyncio.to_thread(self._look, item, until)
+                    current = await asyncio.to_thread(self._look, item, until)
             except TimeoutError:
                 return None
             left = until - time.monotonic()
-            if left <= 0 or (found is not None and found.state in ("decided", "expired")):
-                return None if found is None else found.decision
+            if left <= 0 or (current is not None and current.state in ("decided", "expired")):
+                return None if current is None else current.decision
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -459,7 +460,7 @@ class ReviewStore:
         return self.database.deadline if seconds is None else min(seconds, self.database.deadline)
 
     def _look(self, item: str, until: float) -> Item | None:
-        """The item as it is now; None if the database does not answer, by then at the latest."""
+        """The current item; None if the database does not answer by then."""
         left = max(until - time.monotonic(), _LAST_LOOK)
         try:
             with self.database.read(self._shorter(left)) as connection:
@@ -485,10 +486,10 @@ class ReviewStore:
             return rows.as_item(row).decision
 
     def cancel(self, item: str, *, why: str) -> Item:
-        """Close an item that nobody waits for, with the reason in the trail. A decided item stays as it is.
+        """Close an item that nobody waits for, with the reason in the trail. A decided item does not change.
 
         Raises:
-            UnknownItemError: No such item.
+            UnknownItemError: No item has this id.
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
@@ -509,10 +510,10 @@ class ReviewStore:
             return None if row is None else rows.as_item(row)
 
     def item(self, item: str) -> Item:
-        """One item as it is now.
+        """The current state of one item.
 
         Raises:
-            UnknownItemError: No such item.
+            UnknownItemError: No item has this id.
         """
         with self.database.read() as connection:
             return rows.as_item(rows.fetch(connection, item))
@@ -521,21 +522,21 @@ class ReviewStore:
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
     ) -> list[Item]:
         """Items in order of arrival, or newest first (decided ones by the time of the decision)."""
-        wanted = get_args(State) if states is None else tuple(dict.fromkeys(states))
+        listed_states = get_args(State) if states is None else tuple(dict.fromkeys(states))
         span = {"limit": limit, "offset": offset, "end": limit + offset}
         with self.database.read() as connection:
-            found = connection.execute(_listing(wanted, newest), span) if wanted else ()
-            return [rows.as_item(row) for row in found]
+            listing = connection.execute(_listing(listed_states, newest), span) if listed_states else ()
+            return [rows.as_item(row) for row in listing]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
-        found = select(events).order_by(events.c.number.desc()).limit(limit)
+        query = select(events).order_by(events.c.number.desc()).limit(limit)
         if item is not None:
             if not storable(item):
                 return []
-            found = found.where(events.c.item == item)
+            query = query.where(events.c.item == item)
         with self.database.read() as connection:
-            lines = connection.execute(found).all()
+            lines = connection.execute(query).all()
         return [rows.as_event(line) for line in reversed(lines)]
 
     def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
@@ -581,18 +582,18 @@ class ReviewStore:
         """
         with self.database.read() as connection:
             now = self.database.now(connection)
-            found = connection.execute(_COUNTS, {"now": now}).one()
-            taken = connection.execute(_ACTIONS).all() if actions else ()
-        arrived = [at for at in (found.first_pending, found.first_claimed) if at is not None]
+            counts = connection.execute(_COUNTS, {"now": now}).one()
+            by_action = connection.execute(_ACTIONS).all() if actions else ()
+        arrived = [at for at in (counts.first_pending, counts.first_claimed) if at is not None]
         return Stats(
-            pending=found.pending + found.stale,
-            claimed=found.claimed - found.stale,
-            decided=found.every - found.pending - found.claimed - found.expired,
-            expired=found.expired,
-            actions={action: n for action, n in taken},
+            pending=counts.pending + counts.stale,
+            claimed=counts.claimed - counts.stale,
+            decided=counts.every - counts.pending - counts.claimed - counts.expired,
+            expired=counts.expired,
+            actions={action: n for action, n in by_action},
             oldest=max(0.0, now - min(arrived)) if arrived else None,
-            undelivered=found.waiting,
-            dead=found.dead,
+            undelivered=counts.waiting,
+            dead=counts.dead,
         )
 
 
@@ -603,12 +604,12 @@ class ReviewStore:
 def _listing(states: tuple[State, ...], newest: bool) -> Select[Any]:
     """A page of the items in these states; parameters ``limit``, ``offset`` and their sum ``end``."""
     key = [ended.label("at"), items.c.number] if newest else [items.c.number]
-    order = [one.desc() if newest else one.asc() for one in key]
-    # Within one state an index gives the order, so what is read beyond the page are entries of that index.
+    order = [column.desc() if newest else column.asc() for column in key]
+    # Within one state an index gives the order, so the rows before the page are read from that index only.
     end = bindparam("end", type_=Integer)
-    parts = [select(*key).where(items.c.state == one).order_by(*order).limit(end) for one in states]
+    parts = [select(*key).where(items.c.state == state).order_by(*order).limit(end) for state in states]
     first = union_all(*(select(part.subquery()) for part in parts)).subquery()
-    place = [one.desc() if newest else one.asc() for one in first.c]
+    place = [column.desc() if newest else column.asc() for column in first.c]
     page = select(first).order_by(*place).limit(bindparam("limit", type_=Integer))
     page = page.offset(bindparam("offset", type_=Integer))
     chosen = page.subquery()
@@ -627,7 +628,7 @@ def _counts() -> Executable:
 
     late = items.c.lease_until <= bindparam("now", type_=Float(53))
     return select(
-        # Where nearly all items are decided, it is faster to count the others.
+        # Nearly all items of an old queue are decided, so it is faster to count the others and subtract.
         count(items).label("every"),
         *(count(items, items.c.state == state).label(state) for state in ("pending", "claimed", "expired")),
         count(items, items.c.state == "claimed", late).label("stale"),

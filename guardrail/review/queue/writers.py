@@ -1,9 +1,9 @@
-"""Threads of one process that write to an SQLite file: in the order in which they ask, and several in one commit.
+"""Turns of the threads of a process that write to an SQLite file: in the order of asking, several writes in a commit.
 
-SQLite gives its lock to the writer that happens to try at the right moment, so that with eight threads some wait for
+SQLite gives its lock to the writer that happens to try at the right moment, so with eight threads some wait for
 seconds; and each commit waits for the disk. Here a thread that has written while others wait hands its open transaction
-to the next one and waits; the last one commits for all. Each writes in a savepoint, so that what fails is undone alone.
-Nothing returns before it is on disk.
+to the next thread; the last thread commits for all. Each thread writes in a savepoint, so that a failed write is undone
+alone. No write returns before it is on disk.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Writers:
         """A transaction, committed when this returns.
 
         Raises:
-            sqlalchemy.exc.TimeoutError: The threads before took longer than ``patience`` seconds, or those after, with
-                which it commits; then it may be stored.
-            sqlalchemy.exc.OperationalError: The commit failed; nothing that was in it is stored.
+            sqlalchemy.exc.TimeoutError: Earlier threads, or later threads in the same commit, took longer than
+                ``patience`` seconds. In the second case the write may be stored.
+            sqlalchemy.exc.OperationalError: The commit failed; none of its writes is stored.
         """
         end = time.monotonic() + patience
         self._take_turn(patience)
@@ -57,7 +57,7 @@ class Writers:
         batch.wait(max(0.0, end - time.monotonic()))
 
     def _take_turn(self, patience: float) -> None:
-        mine, got = threading.Lock(), False
+        mine, has_turn = threading.Lock(), False
         mine.acquire()
         with self._mutex:
             if not self._taken:
@@ -65,20 +65,21 @@ class Writers:
                 return
             self._waiting.append(mine)
         try:
-            got = mine.acquire(timeout=patience)
+            has_turn = mine.acquire(timeout=patience)
         finally:
-            if not got:
+            if not has_turn:
                 with self._mutex:
                     waits = mine in self._waiting
                     if waits:
                         self._waiting.remove(mine)
                 if not waits:  # the turn came at this very moment
                     self._end_turn()
-        if not got:
+        if not has_turn:
             raise NoTurnError(f"other threads were writing to the review store for more than {patience:g} s")
 
     def _end_turn(self) -> None:
         """Hand the turn, with the open transaction, to the next thread; without one, commit."""
+        # The limit ends a batch while threads keep coming: its first threads wait for the commit.
         if (self._batch is None or self._batch.parts < _TOGETHER) and self._handed_over():
             return
         batch, self._batch = self._batch, None
@@ -128,7 +129,7 @@ class _Transaction:
                 self._connection.exec_driver_sql("RELEASE part")
 
     def commit(self) -> None:
-        """Commit, and let the threads go on that wait for it."""
+        """Commit, and wake the threads that wait for it."""
         try:
             self._check()
             self._transaction.commit()
@@ -153,6 +154,6 @@ class _Transaction:
         return bool(self._connection.connection.dbapi_connection.in_transaction)  # type: ignore[union-attr]
 
     def _check(self) -> None:
-        """SQLite undoes the whole transaction by itself where a disk is full, say, and would then begin another one."""
+        """Raise if SQLite has rolled back the transaction, e.g. on a full disk: a write would begin another one."""
         if not self._open:
             raise OperationalError(None, None, OSError("SQLite undid the transaction after an error"))

@@ -1,1 +1,1 @@
-"""The page on which people decide what was held back."""
+"""The page on which people decide about held-back answers."""

@@ -1,4 +1,4 @@
-"""Who may sign in or use the API: names, roles and token hashes.
+"""Accounts that may sign in or use the API: names, roles and token hashes.
 
 A token has 256 random bits, so a plain SHA-256 hides it.
 
@@ -70,16 +70,16 @@ class Accounts:
         Raises:
             UsageError: Malformed, an unknown role, or a short token. The message does not repeat tokens.
         """
-        found = []
-        for part in filter(None, (one.strip() for one in text.split(","))):
+        accounts = []
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
             name, _, rest = part.partition(":")
             role, _, token = rest.partition(":")
             if len(token) < LEAST_LENGTH:
                 raise UsageError(
                     f"account {name!r}: write name:role:token with a token of at least {LEAST_LENGTH} characters."
                 )
-            found.append(Account(_checked_name(name), _checked_role(role), _hash(token)))
-        return cls(fixed=tuple(found))
+            accounts.append(Account(_checked_name(name), _checked_role(role), _hash(token)))
+        return cls(fixed=tuple(accounts))
 
     def all(self) -> tuple[Account, ...]:
         """All accounts, read again if the file has changed.
@@ -94,7 +94,8 @@ class Accounts:
             try:
                 stat = self._path.stat()
             except FileNotFoundError:
-                self._seen, self._read = (0, 0), ()  # known to hold nobody; what replaces it may be half written
+                # The stamp counts as read: a new file that is half written must not raise, as a first file does.
+                self._seen, self._read = (0, 0), ()
             else:
                 if (stat.st_mtime_ns, stat.st_size) != self._seen:
                     self._read_again(self._path, (stat.st_mtime_ns, stat.st_size))
@@ -114,14 +115,14 @@ class Accounts:
 
     def by_token(self, token: str) -> Account | None:
         """The account with this token. Compares with every hash, each in constant time."""
-        given, found = _hash(token), None
+        digest, match = _hash(token), None
         for account in self.all():
-            if hmac.compare_digest(given, account.sha256):
-                found = account
-        return found
+            if hmac.compare_digest(digest, account.sha256):
+                match = account
+        return match
 
     def by_name(self, name: str, sha256: str) -> Account | None:
-        """The account, if it still exists with this token."""
+        """The account of this name, if it still has this token."""
         for account in self.all():
             if account.name == name and hmac.compare_digest(account.sha256, sha256):
                 return account
@@ -174,9 +175,9 @@ def _checked_name(name: str) -> str:
 
 
 def _checked_role(role: str) -> Role:
-    for known in get_args(Role):
-        if role == known:
-            return known  # type: ignore[no-any-return]
+    for name in get_args(Role):  # returns the literal, so that the type is `Role`
+        if role == name:
+            return name  # type: ignore[no-any-return]
     raise UsageError(f"a role is one of {', '.join(get_args(Role))}, got {role!r}.")
 
 

@@ -1,7 +1,7 @@
 """The API with which another system, e.g. for tickets, reads an item and decides it. JSON, one token for each system.
 
-There is nothing to claim: a decision takes the item and decides it. It is refused while a reviewer holds the item on
-the page.
+A system does not claim items: a decision takes the item and decides it. It is refused while a reviewer holds the item
+on the page.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ...plain_json import sha256_hex
 from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
+from ..queue.expiring_keys import ExpiringKeys
 from ..queue.item import Action, Candidate, Decision, Item
-from ..queue.marks import ExpiringKeys
 from ..queue.store import ReviewStore
 from .accounts import Account
 from .items import LARGEST_DECISION, edit_of
@@ -44,7 +44,7 @@ LONGEST_ID = 255
 Reply = tuple[int, dict[str, Any]]
 
 
-class _Wanted(BaseModel):
+class _DecisionBody(BaseModel):
     """The body of a decision."""
 
     model_config = ConfigDict(extra="forbid")
@@ -58,11 +58,11 @@ class _Wanted(BaseModel):
     def decision(self, item: Item) -> Decision:
         """The decision. As on the page, an edit that changes nothing is an approval.
 
-        A field that an edit leaves out stays as it is.
+        A field that an edit leaves out keeps its value.
 
         Raises:
             PageError: An edit that changes nothing, and the item does not allow approve.
-            ValidationError: A decision that is incomplete.
+            ValidationError: An incomplete decision.
             UsageError: A field that goes with another action.
         """
         if self.action == "edit":
@@ -79,13 +79,13 @@ class Api:
     """Reads and decides items for other systems.
 
     Args:
-        site: Knows the accounts and the limits.
+        site: Holds the accounts and the limits.
         store: The queue.
-        marks: Keeps the responses to idempotency keys.
+        keys: Keeps the responses to idempotency keys.
     """
 
-    def __init__(self, site: Site, store: ReviewStore, marks: ExpiringKeys) -> None:
-        self._site, self._store, self._marks = site, store, marks
+    def __init__(self, site: Site, store: ReviewStore, keys: ExpiringKeys) -> None:
+        self._site, self._store, self._keys = site, store, keys
 
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
@@ -121,7 +121,7 @@ class Api:
     async def decide(self, request: Request, account: Account) -> Response:
         """Decide an item.
 
-        * ``If-Match``: the item's version; 412 if it has another one now.
+        * ``If-Match``: the item's version; 412 if the version has changed.
         * ``Idempotency-Key``: the same key with the same body gets the same response again, for a day; 422 with another
           body, 409 while the first request is still running.
         """
@@ -143,59 +143,62 @@ class Api:
             return _response(await run_in_threadpool(self._once, name, digest, work))
 
     def _once(self, name: str, digest: str, work: Callable[[], Reply]) -> Reply:
-        """The reply to a request with an idempotency key: made now, or kept from the first time."""
+        """The reply to a request with an idempotency key: computed now, or stored by the first request."""
+        # `run` makes the value unique, so that this request replaces and removes no entry but its own.
         mine = json.dumps({"digest": digest, "run": uuid4().hex})
-        found = self._marks.add(name, mine, RUNNING)
-        if found is not None:
-            kept = json.loads(found)
-            if kept["digest"] != digest:
+        earlier = self._keys.add(name, mine, RUNNING)
+        if earlier is not None:
+            stored = json.loads(earlier)
+            if stored["digest"] != digest:
                 raise PageError(422, "Key used before", "This Idempotency-Key was sent with another request.")
-            if "reply" not in kept:
+            if "reply" not in stored:
                 text = "The first request with this Idempotency-Key is still running. Try again in a few seconds."
                 raise PageError(409, "Still running", text, {"Retry-After": "5"})
-            return kept["reply"][0], kept["reply"][1]
+            return stored["reply"][0], stored["reply"][1]
         try:
             reply = work()
         except BaseException:
-            self._marks.remove(name, mine)  # nothing was decided, so it can be tried again
+            self._keys.remove(name, mine)  # nothing was decided, so it can be tried again
             raise
-        self._marks.replace(name, mine, json.dumps({"digest": digest, "reply": reply}), KEPT)
+        self._keys.replace(name, mine, json.dumps({"digest": digest, "reply": reply}), KEPT)
         return reply
 
     def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
         item = self._store.item(ticket)
         try:
-            wanted = _Wanted.model_validate_json(body)
-            decision = wanted.decision(item)
+            posted = _DecisionBody.model_validate_json(body)
+            decision = posted.decision(item)
         except ValidationError as error:
-            one = error.errors()[0]
-            where = ".".join(str(part) for part in one["loc"])
-            raise PageError(422, "This decision cannot be read", f"{where}: {one['msg']}".removeprefix(": ")) from None
-        name = f"{wanted.reviewer} via {system}"
+            problem = error.errors()[0]
+            where = ".".join(str(part) for part in problem["loc"])
+            raise PageError(
+                422, "This decision cannot be read", f"{where}: {problem['msg']}".removeprefix(": ")
+            ) from None
+        name = f"{posted.reviewer} via {system}"
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
             raise PageError(422, "This decision cannot be read", text)
-        made = decision.model_copy(update={"reviewer": name})
+        signed = decision.model_copy(update={"reviewer": name})
         if item.decision is not None:
-            return _standing(item, made)
-        if match != "*" and f'"{_version(item)}"' not in [one.strip() for one in match.split(",")]:
+            return _standing(item, signed)
+        if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
             raise PageError(412, "Another version", "The item has changed since this version was read. Read it again.")
         lease = self._store.claim(name, seconds=RUNNING, item=ticket)
         if lease is None:
-            return self._unclaimed(ticket, made)
+            return self._unclaimed(ticket, signed)
         try:
             return 200, _shown(self._store.decide(lease, decision))
         except AlreadyDecidedError:  # by another request of this reviewer, in between
-            return self._unclaimed(ticket, made)
+            return self._unclaimed(ticket, signed)
         except (ReviewError, UsageError):
             with suppress(ReviewError):
                 self._store.release(lease)
             raise
 
-    def _unclaimed(self, ticket: str, made: Decision) -> Reply:
+    def _unclaimed(self, ticket: str, decision: Decision) -> Reply:
         item = self._store.item(ticket)
         if item.decision is not None:
-            return _standing(item, made)
+            return _standing(item, decision)
         if item.state == "claimed":
             raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
         raise ItemExpiredError(f"the deadline of item {ticket} has passed, so nobody waits for a decision any more.")
@@ -206,7 +209,7 @@ def _unauthorized(text: str) -> PageError:
 
 
 def _standing(item: Item, decision: Decision) -> Reply:
-    """The reply about an item that is decided: 200 if it is the same decision, 409 with the standing one otherwise."""
+    """The reply about a decided item: 200 if its decision is the same, otherwise 409 with the recorded decision."""
     assert item.decision is not None
     if item.decision.same_as(decision):
         return 200, _shown(item)
@@ -220,7 +223,7 @@ def _shown(item: Item) -> dict[str, Any]:
 
 
 def _version(item: Item) -> str:
-    """Changes when what is to be decided, or the decision, changes; not when a reviewer takes the item."""
+    """Hash of the content and the decision; it does not change when a reviewer takes the item."""
     open_ = item.state in ("pending", "claimed")
     parts = [item.id, open_, item.content.model_dump_json(), item.decision and item.decision.model_dump_json()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

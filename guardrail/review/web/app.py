@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import StoreUnavailableError
 from ..limits import check_seconds
-from ..queue.marks import ExpiringKeys
+from ..queue.expiring_keys import ExpiringKeys
 from ..queue.store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
@@ -72,8 +72,8 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    marks = ExpiringKeys(store.database)
-    site = Site(accounts, Sessions(secret), limit or RateLimit(), marks, https=https)
+    keys = ExpiringKeys(store.database)
+    site = Site(accounts, Sessions(secret), limit or RateLimit(), keys, https=https)
     sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
@@ -93,7 +93,7 @@ def review_app(
         *sign_in.routes(),
         *ItemPages(site, store, lease).routes(),
         *MonitorPages(site, store).routes(),
-        *Api(site, store, marks).routes(),
+        *Api(site, store, keys).routes(),
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [

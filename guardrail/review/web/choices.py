@@ -1,4 +1,4 @@
-"""The model's answers as a list to choose from: what a click on each answer decides, and its key in the form.
+"""The model's answers as a list to choose from: the decision of a click on each answer, and its key in the form.
 
 The page posts a digest, never the text of an answer; the text is looked up in the item's frozen content.
 """
@@ -18,7 +18,7 @@ __all__ = ["CHOSEN", "Choice", "Choices", "choices_of", "choose"]
 CHOSEN = "[chosen from the list]"
 """End of the decision's note, so that the record distinguishes a choice from a typed answer."""
 SHOWN = 8
-"""Number of alternatives shown unfolded; the others have no digits."""
+"""Number of alternatives shown unfolded; the others have no keyboard shortcut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Choice:
         text: The answer, in the candidate's wording if it is the candidate; tool calls as their canonical JSON.
         share: Its share among the samples.
         key: Its key in the form: 32 hex digits of the SHA-256 of the text in the content.
-        gives: What is returned if it is chosen: the frozen candidate if it is the candidate.
+        gives: The candidate that choosing it returns; the frozen one if the answer is the judged candidate.
         judged: Whether it is the candidate (apart from case, white space and a final full stop).
-        action: What choosing it decides; None where it cannot be chosen.
+        action: The decision that choosing it makes; None if it cannot be chosen.
         digit: Its shortcut on the keyboard, "1" to "9", or empty.
     """
 
@@ -49,8 +49,8 @@ class Choices:
     """The answers of an item.
 
     Attributes:
-        likely: The calibrated candidate set; empty if there is none.
-        others: The first eight distinct answers among the samples. Those in the candidate set cannot be chosen here.
+        likely: The calibrated candidate set; empty without a calibration.
+        others: The first eight distinct answers among the samples. Answers of the candidate set cannot be chosen here.
         more: The remaining ones.
     """
 
@@ -64,7 +64,7 @@ class Choices:
     @property
     def another(self) -> bool:
         """Whether an answer that is not the candidate can be chosen."""
-        return any(one.action is not None and not one.judged for one in self)
+        return any(choice.action is not None and not choice.judged for choice in self)
 
 
 def choices_of(content: Content) -> Choices:
@@ -79,21 +79,21 @@ def choices_of(content: Content) -> Choices:
       cannot use a text, and an agent accepts changed arguments but not other tools. In an audit nobody waits, so every
       answer can be chosen.
     """
-    seen: set[str] = set()
+    listed_before: set[str] = set()  # of both lists: an answer can be chosen in one of them only
     digits = iter("123456789")
 
     def listed(answers: tuple[tuple[str, float], ...], *, unfolded: int) -> tuple[Choice, ...]:
-        found = []
+        choices = []
         for place, (text, share) in enumerate(answers):
-            one = _choice(content, text, share)
-            if one.action is not None:
-                again = _comparable(text) in seen
-                seen.add(_comparable(text))
-                one = replace(one, action=None) if again else one
-            if one.action is not None and place < unfolded:
-                one = replace(one, digit=next(digits, ""))
-            found.append(one)
-        return tuple(found)
+            choice = _choice(content, text, share)
+            if choice.action is not None:
+                again = _comparable(text) in listed_before
+                listed_before.add(_comparable(text))
+                choice = replace(choice, action=None) if again else choice
+            if choice.action is not None and place < unfolded:
+                choice = replace(choice, digit=next(digits, ""))
+            choices.append(choice)
+        return tuple(choices)
 
     answers = () if content.candidate_set is None else content.candidate_set.answers
     likely = listed(answers, unfolded=len(answers))
@@ -102,22 +102,22 @@ def choices_of(content: Content) -> Choices:
 
 
 def choose(content: Content, key: str, note: str = "") -> Decision | None:
-    """The decision for an answer in the item's lists; None if the key is not that of an answer that can be chosen.
+    """The decision for an answer in the item's lists; None if the key belongs to no answer that can be chosen.
 
     Args:
         content: The item's frozen content.
         key: `Choice.key`.
         note: The reviewer's remark.
     """
-    one = next((one for one in choices_of(content) if one.key == key and one.action is not None), None)
-    if one is None or one.action is None:
+    choice = next((choice for choice in choices_of(content) if choice.key == key and choice.action is not None), None)
+    if choice is None or choice.action is None:
         return None
-    if one.action == "approve":
+    if choice.action == "approve":
         return Decision(action="approve", note=note)
     noted = f"{note} {CHOSEN}".strip()
-    if one.action == "edit":
-        return Decision(action="edit", candidate=one.gives, note=noted)
-    return Decision(action="respond", text=one.gives.text, note=noted)
+    if choice.action == "edit":
+        return Decision(action="edit", candidate=choice.gives, note=noted)
+    return Decision(action="respond", text=choice.gives.text, note=noted)
 
 
 def _choice(content: Content, text: str, share: float) -> Choice:
@@ -133,7 +133,7 @@ def _choice(content: Content, text: str, share: float) -> Choice:
 
 
 def _action(content: Content, gives: Candidate) -> Action | None:
-    """The decision that returns something other than the candidate; None if it is useless or not allowed."""
+    """The decision that returns ``gives`` in place of the candidate; None if it is useless or not allowed."""
     if not (gives.text.strip() or gives.tool_calls) or not (content.kind == "audit" or _usable(content, gives)):
         return None
     if "\ufffd" in f"{gives.model_dump()}":
@@ -144,7 +144,7 @@ def _action(content: Content, gives: Candidate) -> Action | None:
 
 
 def _usable(content: Content, gives: Candidate) -> bool:
-    """Whether the caller can use it: a text in place of a text, the same tools in place of tool calls."""
+    """Whether the caller can use the answer: a text in place of a text, the same tools in place of tool calls."""
     judged = () if content.candidate is None else content.candidate.tool_calls
     fits = (content.kind == "tool_call") == bool(judged) and _names(gives.tool_calls) == _names(judged)
     return fits and content.why_not(gives) is None
@@ -170,9 +170,10 @@ def _text_of(candidate: Candidate) -> str:
 
 
 def _comparable(text: str) -> str:
-    """Equal for texts that differ only in case, white space and a final full stop; tool calls stay as they are.
+    """A form that is equal for texts that differ only in case, white space and a final full stop.
 
-    Stricter than the judges' `normalise`, which equates "C++" and "C": a click must not return another answer.
+    Tool calls are compared unchanged. The form is stricter than the judges' `normalise`, which equates "C++" and "C": a
+    click must not return another answer.
     """
     if is_canonical_call(text):
         return text

@@ -22,7 +22,7 @@ from .site import LARGEST_FORM, PageError, Site, SiteCall
 __all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
 
 LARGEST_DECISION = 16_000_000
-"""Bytes of a decision, which may hold an edited answer; the edited text is sent as it is (multipart)."""
+"""Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
 PAGE = 50
 
 
@@ -57,15 +57,15 @@ class ItemPages:
 
     async def queue(self, call: SiteCall) -> Response:
         """Open items, oldest first."""
-        page, found = await self._listed(call, ["pending", "claimed"], newest=False)
-        if page and not found["items"]:  # they were decided meanwhile
+        page, context = await self._listed(call, ["pending", "claimed"], newest=False)
+        if page and not context["items"]:  # they were decided meanwhile
             return RedirectResponse("/", 303)
-        return self._site.page(call, "queue.html", page=page, **found)
+        return self._site.page(call, "queue.html", page=page, **context)
 
     async def history(self, call: SiteCall) -> Response:
         """Decided and expired items, newest first."""
-        page, found = await self._listed(call, ["decided", "expired"], newest=True)
-        return self._site.page(call, "history.html", page=page, **found)
+        page, context = await self._listed(call, ["decided", "expired"], newest=True)
+        return self._site.page(call, "history.html", page=page, **context)
 
     async def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
         page = _page_number(call.request)
@@ -87,7 +87,7 @@ class ItemPages:
         """Claim the oldest free item and show it."""
 
         def take() -> Lease | None:
-            self._store.expire()  # here, because a page that is only looked at writes nothing
+            self._store.expire()  # here and not in the pages, because a GET must not write
             return self._store.claim(call.account.name, seconds=self._lease)
 
         lease = await run_in_threadpool(take)
@@ -105,10 +105,10 @@ class ItemPages:
                 "now": self._now(),
             }
 
-        found = await run_in_threadpool(find)
-        content = found["item"].content
+        context = await run_in_threadpool(find)
+        content = context["item"].content
         plot, choices = uncertainty_plot(content.verdict), choices_of(content)
-        return self._site.page(call, "item.html", plot=plot, choices=choices, **found)
+        return self._site.page(call, "item.html", plot=plot, choices=choices, **context)
 
     async def claim(self, call: SiteCall) -> Response:
         """Claim this item."""
@@ -189,12 +189,12 @@ def edit_of(content: Content, edited: Candidate, note: str) -> Decision:
     raise PageError(422, "Nothing was edited", text)
 
 
-def _is_unchanged(one: Candidate, other: Candidate) -> bool:
+def _is_unchanged(before: Candidate, edited: Candidate) -> bool:
     try:
-        same_calls = canonical_calls(one.tool_calls) == canonical_calls(other.tool_calls)
+        same_calls = canonical_calls(before.tool_calls) == canonical_calls(edited.tool_calls)
     except RecursionError:  # nested too deeply; the store refuses it
         return False
-    return same_calls and _as_field_text(one.text) == _as_field_text(other.text)
+    return same_calls and _as_field_text(before.text) == _as_field_text(edited.text)
 
 
 def _as_field_text(text: str) -> str:
@@ -207,7 +207,7 @@ def _edited(call: SiteCall, item: Item) -> Candidate:
     calls = before.tool_calls
     if call.field("tool_calls"):
         try:
-            calls = tuple(ToolCall.model_validate(one) for one in json.loads(call.field("tool_calls")))
+            calls = tuple(ToolCall.model_validate(call_fields) for call_fields in json.loads(call.field("tool_calls")))
         except (ValueError, TypeError, RecursionError) as error:
             why = str(error).splitlines()[0]
             text = (
@@ -218,5 +218,5 @@ def _edited(call: SiteCall, item: Item) -> Candidate:
 
 
 def _page_number(request: Request) -> int:
-    given = request.query_params.get("page", "0")
-    return int(given) if given.isascii() and given.isdigit() and len(given) < 7 else 0
+    number = request.query_params.get("page", "0")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 0

@@ -49,7 +49,7 @@ class MonitorPages:
         return self._site.page(call, "monitor.html", views=await run_in_threadpool(find))
 
     async def acknowledge(self, call: SiteCall) -> Response:
-        """A person has looked at an alarm; for administrators."""
+        """Acknowledge an alarm; for administrators."""
 
         def note() -> None:
             Monitors(self._store).acknowledge(call.field("name"), who=call.account.name)

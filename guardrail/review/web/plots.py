@@ -18,16 +18,16 @@ __all__ = ["uncertainty_plot", "wealth_plot"]
 
 WIDTH = 640
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 230, 10, 626, 20, 196
-"""Of the wealth: the picture's height, and the area of the curve."""
+"""Plot of the wealth: the picture's height, and the area of the curve."""
 START, END, MIDDLE = 12, 628, 46
-"""Of the uncertainty: the ends of the number line and its height."""
+"""Plot of the uncertainty: the ends of the number line and its height."""
 
 
 def wealth_plot(steps: Sequence[MonitorStep], delta: float) -> Markup | None:
     """ln(wealth) over the updates, from 0 at the start, with the alarm line ln(1/delta).
 
     Args:
-        steps: The history in order; of a long history a part that includes the last step.
+        steps: The history in order; a long history may be thinned, and must include the last step.
         delta: False-alarm probability of the monitor.
 
     Returns:

@@ -28,12 +28,12 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server grants its clients.
+    """Limits of one server on its clients.
 
     Attributes:
         connections: Open connections, at most half of the file descriptors of this process. Above it, each new
-            connection closes the one that has waited longest without a complete request, or with a wrong token after
-            too many, or is closed itself.
+            connection closes the connection that has waited longest without a complete request, or that is delayed
+            after too many wrong tokens; without such a connection the new one is closed.
         silent: Seconds for the header of a request, counted from the connection or from the previous response.
         exchange: Seconds from the header of a request to the end of its response.
     """
@@ -48,7 +48,7 @@ def server_of(app: ASGIApp, *, limits: Limits | None = None, trusted_proxies: tu
 
     Args:
         app: The application.
-        limits: What clients are granted.
+        limits: Limits on clients.
         trusted_proxies: Addresses or networks (``10.0.0.0/8``) whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
             believed. The client's address is then the last one in the list that is not a trusted proxy.
 
@@ -112,19 +112,19 @@ class _LimitedProtocol(H11Protocol):
 
     limits: Limits
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._answering: RequestResponseCycle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        others = [one for one in self.connections if isinstance(one, _LimitedProtocol)]
+        others = [connection for connection in self.connections if isinstance(connection, _LimitedProtocol)]
         super().connection_made(cast(asyncio.Transport, transport))
         self._since = self.loop.time()
         self._start(self.limits.silent)
         if len(others) >= self.limits.connections:
-            idle = [one for one in others if one._is_idle()]
-            (min(idle, key=lambda one: one._since) if idle else self)._end()
+            idle = [other for other in others if other._is_idle()]
+            (min(idle, key=lambda other: other._since) if idle else self)._end()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -157,5 +157,5 @@ class _LimitedProtocol(H11Protocol):
 
     def _end(self) -> None:
         self._start(None)
-        self.connections.discard(self)  # so that the next connection does not choose it again
+        self.connections.discard(self)  # so that the next connection does not choose this one again
         self.transport.abort()  # close() would wait for a client that does not read

@@ -29,8 +29,8 @@ class Session:
 
     Attributes:
         nonce: Random; the token against forged requests is derived from it.
-        since: When it began, in seconds since 1970.
-        name: Account that signed in; empty before that.
+        since: Time of its beginning, in seconds since 1970.
+        name: Account that signed in; empty before the sign-in.
         sha256: Hash of its token, so that withdrawing the token ends the session.
     """
 
@@ -74,9 +74,9 @@ class Sessions:
         """The token in every form of this session; another site cannot know it."""
         return self._mac("form", session.nonce)
 
-    def genuine(self, session: Session, given: str) -> bool:
+    def genuine(self, session: Session, token: str) -> bool:
         """Whether a form was sent by one of our pages."""
-        return hmac.compare_digest(self.form_token(session).encode(), given.encode("utf-8", "surrogatepass"))
+        return hmac.compare_digest(self.form_token(session).encode(), token.encode("utf-8", "surrogatepass"))
 
     def _mac(self, purpose: str, text: str) -> str:
         message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
@@ -113,6 +113,7 @@ class RateLimit:
         Returns:
             0, or above the limit the seconds until the earliest of the counted attempts is forgotten.
         """
+        # One attempt more than the limit shows that the limit is exceeded; a guesser must not fill the memory.
         times = self._seen.setdefault(_address(host), deque(maxlen=self._most + 1))
         self._seen.move_to_end(_address(host))
         while len(self._seen) > 1000:
@@ -124,19 +125,19 @@ class RateLimit:
         return times[0] + self._window - now if len(times) > self._most else 0.0
 
     def succeeded(self, host: str | None) -> None:
-        """The token was right: take the attempt back."""
+        """Take the latest attempt back, because its token was right."""
         times = self._seen.get(_address(host))
         if times:
             times.pop()
 
 
 def _address(host: str | None) -> str:
-    """What counts as one address: IPv4, or a /64 of IPv6, which is what one subscriber gets. A port does not count."""
+    """The address that is limited, without a port: IPv4, or the /64 of IPv6 that a provider gives one subscriber."""
     port = _WITH_PORT.fullmatch(host or "")  # as some proxies write it in X-Forwarded-For
     try:
-        found = ipaddress.ip_address((port and (port[1] or port[2])) or host or "")
+        address = ipaddress.ip_address((port and (port[1] or port[2])) or host or "")
     except ValueError:
         return "unknown"
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,4 +1,4 @@
-"""What every page shares: sessions, forms that only our pages can send, templates, and errors in words."""
+"""Base of all pages: sessions, forms that only our pages can send, templates, and errors in words."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ..errors import (
     UnknownItemError,
     UnstorableError,
 )
+from ..queue.expiring_keys import ExpiringKeys
 from ..queue.item import Candidate
-from ..queue.marks import ExpiringKeys
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, SLOWED, RateLimit, Session, Sessions
@@ -50,7 +50,7 @@ __all__ = [
 
 COOKIE = "guardrail_review"
 LARGEST_FORM = 64_000
-"""Bytes of a form without an edited answer. Anybody may send one: the form to sign in."""
+"""Bytes of a form without an edited answer. Anybody may send such a form: the page to sign in has one."""
 LARGEST_TOGETHER = 32_000_000
 """Bytes of all larger forms that are being read; parsing takes about three times as much memory."""
 UNAVAILABLE = {"Retry-After": "30"}
@@ -76,7 +76,7 @@ class SiteCall:
 
     @property
     def account(self) -> Account:
-        """Who signed in, on a page behind the sign-in."""
+        """The account that signed in, on a page behind the sign-in."""
         assert self.signed_in is not None, "only pages behind the sign-in ask for it"
         return self.signed_in
 
@@ -93,7 +93,7 @@ class SiteCall:
 
 
 class Site:
-    """Serves pages: finds the session, checks the form, calls the handler and renders what it gives.
+    """Serves pages: finds the session, checks the form, calls the handler and renders the result.
 
     Args:
         accounts: Who may sign in.
@@ -102,9 +102,9 @@ class Site:
     """
 
     def __init__(
-        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, marks: ExpiringKeys, *, https: bool = False
+        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, keys: ExpiringKeys, *, https: bool = False
     ) -> None:
-        self.accounts, self.sessions, self._limit, self._marks, self._https = accounts, sessions, limit, marks, https
+        self.accounts, self.sessions, self._limit, self._keys, self._https = accounts, sessions, limit, keys, https
         self._large = 0
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -151,13 +151,13 @@ class Site:
         return response
 
     def _who(self, session: Session) -> Account | None:
-        """Who signed in; None if they have signed out since, or if their token was withdrawn."""
+        """The account that signed in; None if it has signed out since, or if its token was withdrawn."""
         account = self.accounts.by_name(session.name, session.sha256)
-        return None if account is None or self._marks.get(_ended(session)) is not None else account
+        return None if account is None or self._keys.get(_ended(session)) is not None else account
 
     async def end(self, session: Session) -> None:
-        """End a session in all processes: copies of its cookie are worth nothing from now on."""
-        await run_in_threadpool(self._marks.add, _ended(session), "", LIFETIME)
+        """End a session in all processes: copies of its cookie are no longer valid."""
+        await run_in_threadpool(self._keys.add, _ended(session), "", LIFETIME)
 
     async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
@@ -165,8 +165,8 @@ class Site:
         if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
         form = await request.form(max_files=0, max_fields=50, max_part_size=most)
-        given = form.get("form_token")
-        if session is None or not isinstance(given, str) or not self.sessions.genuine(session, given):
+        token = form.get("form_token")
+        if session is None or not isinstance(token, str) or not self.sessions.genuine(session, token):
             raise PageError(
                 403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
             )
@@ -248,7 +248,7 @@ def _ended(session: Session) -> str:
 
 
 def unavailable(error: SQLAlchemyError | StoreUnavailableError) -> tuple[int, str, str]:
-    """Log a failure of the database, and say it on a page."""
+    """Log a failure of the database; status, title and text of the page that reports it."""
     # Only the first line: the others hold the values, which are questions and answers.
     cause = error.__cause__ if isinstance(error, StoreUnavailableError) else error
     why = ": " + str(cause.orig).partition("\n")[0] if isinstance(cause, DBAPIError) else ""
@@ -260,7 +260,7 @@ def unavailable(error: SQLAlchemyError | StoreUnavailableError) -> tuple[int, st
 
 
 def described(error: Exception) -> tuple[int, str, str]:
-    """Status, title and text of what the store refused."""
+    """Status, title and text of the page for an operation that the store refused."""
     if isinstance(error, UnknownItemError):
         return 404, "No such item", "This item does not exist, or it was deleted."
     if isinstance(error, LeaseLostError):
@@ -275,7 +275,7 @@ def described(error: Exception) -> tuple[int, str, str]:
 
 
 def when(seconds: Any) -> str:
-    """A time as people read it."""
+    """A time in a form that people read."""
     if seconds is None:
         return "no limit"
     try:
@@ -305,7 +305,7 @@ def _broken(candidate: Candidate | None) -> bool:
 
 def _pretty(value: Any) -> str:
     if isinstance(value, tuple):
-        value = [one.model_dump(mode="json") for one in value]
+        value = [part.model_dump(mode="json") for part in value]
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

@@ -32,8 +32,8 @@ APPROVE = Decision(action="approve")
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url) as made:
-        yield made
+    with ReviewStore(store_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def now() -> list[float]:
 @pytest.fixture
 def timed(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
     """A store whose clock the test moves."""
-    with ReviewStore(store_url, clock=lambda: now[0]) as made:
-        yield made
+    with ReviewStore(store_url, clock=lambda: now[0]) as opened:
+        yield opened
 
 
 def asking(store: ReviewStore, wait: float) -> tuple[AskReviewer, Abstention]:
@@ -68,21 +68,21 @@ def text(reply: AIMessage | None) -> str:
     return str(reply.content)
 
 
-async def seen(store: ReviewStore, what: str) -> Item:
+async def event_seen(store: ReviewStore, event: str) -> Item:
     """The only item, once its trail has this word."""
     async with asyncio.timeout(200):
-        while not (found := store.items()) or what not in words(store, found[0]):
+        while not (items := store.items()) or event not in words(store, items[0]):
             await asyncio.sleep(0.01)
-    (item,) = found
+    (item,) = items
     return item
 
 
 async def test_a_cancelled_waiter_leaves_the_item_to_the_other(store: ReviewStore) -> None:
     hook, abstention = asking(store, 300)
     first = asyncio.create_task(hook.aon_abstention(abstention))
-    await seen(store, "enqueued")
+    await event_seen(store, "enqueued")
     second = asyncio.create_task(hook.aon_abstention(abstention))
-    item = await seen(store, "extended")
+    item = await event_seen(store, "extended")
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -94,7 +94,7 @@ async def test_a_cancelled_waiter_leaves_the_item_to_the_other(store: ReviewStor
 async def test_the_retry_of_a_cancelled_call_gets_the_decision_made_meanwhile(store: ReviewStore) -> None:
     hook, abstention = asking(store, 300)
     call = asyncio.create_task(hook.aon_abstention(abstention))
-    item = await seen(store, "enqueued")
+    item = await event_seen(store, "enqueued")
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -110,10 +110,10 @@ async def test_a_waiter_that_times_out_leaves_the_item_to_the_other(
     (short, abstention), (long, _) = asking(timed, 1), asking(timed, 300)
     order = [short, long] if short_first else [long, short]
     first = asyncio.create_task(order[0].aon_abstention(abstention))
-    item = await seen(timed, "enqueued")
+    item = await event_seen(timed, "enqueued")
     second = asyncio.create_task(order[1].aon_abstention(abstention))
     if short_first:
-        await seen(timed, "extended")
+        await event_seen(timed, "extended")
     now[0] += 1  # the deadline of the first alone would be over
     brief, patient = (first, second) if short_first else (second, first)
     assert await brief is None
@@ -132,13 +132,13 @@ def test_the_retry_of_a_call_that_timed_out_opens_the_item_again(timed: ReviewSt
     (item,) = store.items()
     assert item.state == "expired"
     patient, _ = asking(store, 300)
-    got: list[AIMessage | None] = []
-    retry = threading.Thread(target=lambda: got.append(patient.on_abstention(abstention)))
+    replies: list[AIMessage | None] = []
+    retry = threading.Thread(target=lambda: replies.append(patient.on_abstention(abstention)))
     retry.start()
-    asyncio.run(seen(store, "reopened"))
+    asyncio.run(event_seen(store, "reopened"))
     decide(store, item)
     retry.join()
-    assert text(got[0]) == "Woolf"
+    assert text(replies[0]) == "Woolf"
     assert words(store, item) == ["enqueued", "expired", "reopened", "claimed", "decided"]
 
 
@@ -180,7 +180,7 @@ def test_asking_again_keeps_the_latest_deadline(timed: ReviewStore, now: list[fl
 
 
 def test_without_reopen_a_deadline_never_moves(timed: ReviewStore, now: list[float]) -> None:
-    """Whoever polls with `enqueue` (a graph's bridge) must not keep an item open by that."""
+    """A caller that polls with `enqueue` (a graph's bridge) must not keep an item open by polling."""
     item = timed.enqueue(CONTENT, key="k", expires_in=100)
     now[0] += 50
     assert timed.enqueue(CONTENT, key="k", expires_in=100).deadline == 1100.0
@@ -208,16 +208,16 @@ def test_a_reviewer_who_holds_it_keeps_it_unless_it_was_closed(timed: ReviewStor
     decide(timed, item)
     decided = timed.enqueue(CONTENT, key="k", expires_in=100, reopen=True)
     assert (decided.state, decided.decision is not None) == ("decided", True)
-    told = [word for word in words(timed, item) if word in ("expired", "reopened")]
-    assert told == ["reopened", "expired", "reopened"]
+    changes = [word for word in words(timed, item) if word in ("expired", "reopened")]
+    assert changes == ["reopened", "expired", "reopened"]
 
 
 def test_leaving_closes_only_what_is_late(timed: ReviewStore, now: list[float]) -> None:
     item, endless = timed.enqueue(CONTENT, expires_in=100), timed.enqueue(CONTENT)
     now[0] += 99
-    for one in (item, endless):
-        assert timed.give_up(one.id, only_if_late=True) is None
-        assert timed.item(one.id).state == "pending"
+    for late in (item, endless):
+        assert timed.give_up(late.id, only_if_late=True) is None
+        assert timed.item(late.id).state == "pending"
     now[0] += 1
     timed.give_up(item.id, only_if_late=True)
     assert timed.item(item.id).state == "expired"

@@ -41,10 +41,10 @@ def decide(system: httpx.Client, ticket: str, body: dict[str, Any] = APPROVE, **
 def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system: httpx.Client) -> None:
     item = store.enqueue(held_back(metadata={"thread": 7}), key="k", callback="https://example.org/decided")
     shown = system.get(f"/api/items/{item.id}")
-    found = shown.json()
-    assert (found["ticket"], found["state"], found["key"]) == (item.id, "pending", "k")
-    assert Content.model_validate(found["content"]) == item.content
-    assert "callback" not in found, "it may hold a secret"
+    item_fields = shown.json()
+    assert (item_fields["ticket"], item_fields["state"], item_fields["key"]) == (item.id, "pending", "k")
+    assert Content.model_validate(item_fields["content"]) == item.content
+    assert "callback" not in item_fields, "it may hold a secret"
     body = {"action": "edit", "text": "V. Woolf", "note": "checked", "reviewer": "Dora"}
     decided = decide(system, item.id, body, If_Match=shown.headers["ETag"])
     assert decided.status_code == 200
@@ -192,10 +192,10 @@ def test_a_request_that_is_still_running_is_not_run_twice(
     item = store.enqueue(held_back())
     running, release, decides = threading.Event(), threading.Event(), store.decide
 
-    def slow(*given: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         running.set()
         assert release.wait(60)
-        return decides(*given)
+        return decides(*arguments)
 
     monkeypatch.setattr(store, "decide", slow)
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""What one click on an answer of the list decides: pure, without the page."""
+"""Decisions of one click on an answer of the list, without the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def content(candidate: Candidate | None, *answers: str, likely: tuple[str, ...] 
 
 def named(item: Content, text: str) -> Choice:
     """The row of a text."""
-    return next(one for one in choices_of(item) if one.text == text)
+    return next(choice for choice in choices_of(item) if choice.text == text)
 
 
 def test_another_answer_is_an_edit_and_the_candidate_an_approval() -> None:
@@ -58,8 +58,8 @@ def test_the_candidate_in_other_case_is_the_candidate_and_shown_in_its_own_wordi
     ("candidate", "other"), [("C", "C++"), ("5", "-5"), ("3.5", "35"), ("Woolf", "Woolf?"), (".", "")]
 )
 def test_other_signs_are_another_answer(candidate: str, other: str) -> None:
-    for one, another in ((candidate, other), (other, candidate)):
-        (row,) = choices_of(content(Candidate(text=one), another))
+    for choice, another in ((candidate, other), (other, candidate)):
+        (row,) = choices_of(content(Candidate(text=choice), another))
         assert not row.judged
 
 
@@ -68,18 +68,18 @@ def test_nothing_is_offered_twice() -> None:
         Candidate(text="Woolf"), "woolf", "Mansfield", "mansfield.", "Forster", likely=("Woolf", "Mansfield")
     )
     choices = choices_of(item)
-    assert [(one.text, one.digit) for one in choices.likely] == [("Woolf", "1"), ("Mansfield", "2")]
-    assert [one.digit for one in choices.others] == ["", "", "", "3"]
+    assert [(choice.text, choice.digit) for choice in choices.likely] == [("Woolf", "1"), ("Mansfield", "2")]
+    assert [choice.digit for choice in choices.others] == ["", "", "", "3"]
     assert choose(item, named(item, "mansfield.").key) is None
 
 
 def test_digits_are_for_what_is_in_sight() -> None:
     choices = choices_of(content(Candidate(text="x"), *(f"answer {i}" for i in range(12))))
-    assert [one.digit for one in choices.others] == list("12345678")
-    assert [one.digit for one in choices.more] == [""] * 4
-    assert all(one.action == "edit" for one in choices)
+    assert [choice.digit for choice in choices.others] == list("12345678")
+    assert [choice.digit for choice in choices.more] == [""] * 4
+    assert all(choice.action == "edit" for choice in choices)
     likely = tuple(f"answer {i}" for i in range(12))
-    assert [one.digit for one in choices_of(content(Candidate(text="x"), likely=likely)).likely] == [
+    assert [choice.digit for choice in choices_of(content(Candidate(text="x"), likely=likely)).likely] == [
         *"123456789",
         *[""] * 3,
     ]
@@ -88,7 +88,7 @@ def test_digits_are_for_what_is_in_sight() -> None:
 @pytest.mark.parametrize("empty", ["", " \n"])
 def test_an_empty_answer_cannot_be_chosen(empty: str) -> None:
     item = content(Candidate(text="Woolf"), empty, "Forster")
-    assert [(one.action, one.digit) for one in choices_of(item)] == [(None, ""), ("edit", "1")]
+    assert [(choice.action, choice.digit) for choice in choices_of(item)] == [(None, ""), ("edit", "1")]
     assert choose(item, choices_of(item).others[0].key) is None
     assert choices_of(content(Candidate(text=""), "")).others[0].action is None
 
@@ -108,7 +108,7 @@ def test_an_empty_answer_cannot_be_chosen(empty: str) -> None:
 def test_only_what_is_allowed(allowed: Any, candidate: str | None, actions: list[str | None]) -> None:
     judged = None if candidate is None else Candidate(text=candidate)
     item = content(judged, "Woolf", "Forster", allowed=allowed)
-    assert [one.action for one in choices_of(item)] == actions
+    assert [choice.action for choice in choices_of(item)] == actions
     decision = choose(item, named(item, "Forster").key)
     assert (None if decision is None else decision.action) == actions[1]
     if actions[1] is not None:
@@ -137,17 +137,17 @@ def test_tool_calls_with_other_arguments() -> None:
 
 def test_who_waits_for_something_else_is_offered_nothing() -> None:
     # A plain graph's item about a whole message, calls and all: its edit is a text.
-    assert [one.action for one in choices_of(calling(TO_ANN, kind="answer"))] == ["approve", None, None, None]
+    assert [choice.action for choice in choices_of(calling(TO_ANN, kind="answer"))] == ["approve", None, None, None]
     # Two calls: one is not enough.
     assert choices_of(calling(TO_ANN, BALANCE)).others[1].action is None
     # A text is waited for: no calls.
     item = content(Candidate(text="Woolf"), canonical_calls([TO_BOB]), "Forster")
-    assert [one.action for one in choices_of(item)] == [None, "edit"]
+    assert [choice.action for choice in choices_of(item)] == [None, "edit"]
 
 
 def test_in_an_audit_nobody_waits() -> None:
     item = calling(TO_ANN, kind="audit", allowed=("approve", "edit", "reject"))
-    assert [one.action for one in choices_of(item)] == ["approve", "edit", "edit", "edit"]
+    assert [choice.action for choice in choices_of(item)] == ["approve", "edit", "edit", "edit"]
     decision = choose(item, named(item, "It is done.").key)
     assert decision is not None
     assert decision.candidate == Candidate(text="It is done.")
@@ -169,9 +169,11 @@ def test_what_is_shown_is_what_goes_out(
     if candidate is None:
         allowed = ["reject", "respond"]
     item = content(candidate, *answers, likely=tuple(likely), kind=kind, allowed=tuple(allowed))
-    rows = [one for one in choices_of(item) if one.action is not None]
-    assert [one.digit for one in rows if one.digit] == list("123456789")[: sum(bool(one.digit) for one in rows)]
-    assert len({one.key for one in rows}) == len(rows)
+    rows = [choice for choice in choices_of(item) if choice.action is not None]
+    assert [choice.digit for choice in rows if choice.digit] == list("123456789")[
+        : sum(bool(choice.digit) for choice in rows)
+    ]
+    assert len({choice.key for choice in rows}) == len(rows)
     for row in rows:
         decision = choose(item, row.key)
         assert decision is not None

@@ -36,11 +36,11 @@ def somebody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["review", *arguments]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
     assert not Path("reviews.db").exists(), "it made a database before it knew whether it can serve"
-    return said.err
+    return output.err
 
 
 @pytest.mark.parametrize("port", ["99999", "65536", "-1"])
@@ -51,8 +51,8 @@ def test_a_port_that_cannot_be(capsys: pytest.CaptureFixture[str], port: str) ->
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        told = refused(capsys, "--port", str(port))
-    assert f"cannot listen on 127.0.0.1 port {port}: another program uses it. Use another --port" in told
+        message = refused(capsys, "--port", str(port))
+    assert f"cannot listen on 127.0.0.1 port {port}: another program uses it. Use another --port" in message
 
 
 def test_an_address_of_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,17 +81,17 @@ def test_a_trusted_proxy_that_cannot_be(capsys: pytest.CaptureFixture[str], prox
 
 
 def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
 
     def delivers(*_: Any, destinations: tuple[Destination, ...]) -> Mock:
-        seen["formats"] = [one.format for one in destinations]
+        observed["formats"] = [destination.format for destination in destinations]
         return Mock()
 
     def server_of(_: Any, *, trusted_proxies: tuple[str, ...]) -> SimpleNamespace:
         def run(sockets: list[socket.socket]) -> None:
-            seen["threads"] = {one.name for one in threading.enumerate()}
+            observed["threads"] = {thread.name for thread in threading.enumerate()}
 
-        seen["proxies"] = trusted_proxies
+        observed["proxies"] = trusted_proxies
         return SimpleNamespace(run=run)
 
     monkeypatch.setattr("guardrail.review.web.server.server_of", server_of)
@@ -99,8 +99,8 @@ def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", "s" * 16)
     monkeypatch.setenv("GUARDRAIL_NOTIFY", "slack=http://127.0.0.1:9/a teams=http://127.0.0.1:9/b")
     assert main(["review", "--port", "0", "--trusted-proxy", "10.0.0.0/8", "--trusted-proxy", "::1"]) == 0
-    assert (seen["proxies"], seen["formats"]) == (("10.0.0.0/8", "::1"), ["slack", "teams"])
-    assert "guardrail-monitor" in seen["threads"], "it folds the scores of monitors"
+    assert (observed["proxies"], observed["formats"]) == (("10.0.0.0/8", "::1"), ["slack", "teams"])
+    assert "guardrail-monitor" in observed["threads"], "it folds the scores of monitors"
     assert "Review page: http://127.0.0.1:" in capsys.readouterr().out
 
 
@@ -113,9 +113,9 @@ def test_it_serves_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.fullmatch(r"Review page: http://127\.0\.0\.1:(\d+)  \(Ctrl-C stops it\)\n", line)
-        assert found is not None, line
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        match = re.fullmatch(r"Review page: http://127\.0\.0\.1:(\d+)  \(Ctrl-C stops it\)\n", line)
+        assert match is not None, line
+        connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=60)
         connection.request("GET", "/health")
         assert connection.getresponse().read() == b'{"status":"ok"}'
         connection.close()

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted while still open:R
 
 @pytest.fixture(autouse=True)
 def _collected() -> Iterator[None]:
-    """What a test leaves is deleted before the next one, which must not be blamed for it."""
+    """Collect the garbage of each test before the next test starts, which would be blamed for it."""
     yield
     gc.collect()
 
@@ -49,8 +49,8 @@ on_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 
 @pytest.fixture
 def impatient(store_url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url) as made:
-        yield made
+    with ReviewStore(store_url) as opened:
+        yield opened
 
 
 @on_postgres
@@ -317,11 +317,11 @@ def test_an_attempt_to_connect_that_nobody_waits_for_is_the_only_one_and_ends(mo
     monkeypatch.setattr(Database, "_prepare", lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         database = Database(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none", deadline=0.1)
-        known = set(threading.enumerate())
+        before = set(threading.enumerate())
         for _ in range(FAILURES):
             with pytest.raises(StoreUnavailableError, match="did not answer"), database.read():
                 pytest.fail("connected")
-        (trying,) = (one for one in set(threading.enumerate()) - known if one.name == "guardrail-connect")
+        (trying,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "guardrail-connect")
         trying.join(30)
         assert not trying.is_alive()
 

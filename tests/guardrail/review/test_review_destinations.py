@@ -25,8 +25,8 @@ ALARM = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="The error r
 
 @pytest.fixture
 def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url, clock=lambda: now[0]) as made:
-        yield made
+    with ReviewStore(store_url, clock=lambda: now[0]) as opened:
+        yield opened
 
 
 def content(question: str = "q", **changes: Any) -> Content:
@@ -79,16 +79,16 @@ def test_each_message_goes_out_once(store: ReviewStore, receiver: Receiver, now:
     deliverers[0].run_once()
     for step in (1, 30, 31, 100, KEPT + 1, 100):
         store.enqueue(content(), key=str(now[0]))
-        assert sum(one.run_once() for one in deliverers) == 1
+        assert sum(deliverer.run_once() for deliverer in deliverers) == 1
         now[0] += step
-    assert sum(one.run_once() for one in deliverers) == 0
-    assert len({got["id"] for got in receiver.accepted}) == 6
+    assert sum(deliverer.run_once() for deliverer in deliverers) == 0
+    assert len({message["id"] for message in receiver.accepted}) == 6
     with store.database.read() as connection:
         assert len(connection.execute(select(outbox)).all()) < 6, "what is old is deleted"
 
 
 def test_a_line_that_becomes_visible_late_is_not_left_out(store: ReviewStore, now: list[float]) -> None:
-    """Two transactions on PostgreSQL: the one that began later ends first."""
+    """Two transactions on PostgreSQL, of which the later ends first."""
     destination = Destination("https://example.org/hook")
     announce(store.database, destination)
 
@@ -195,9 +195,9 @@ def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: py
         assert "hunter2" not in str(caught.value)
     monkeypatch.setenv("GUARDRAIL_REVIEW_TOKENS", REVIEWERS)
     monkeypatch.delenv("GUARDRAIL_WEBHOOK_SECRET", raising=False)
-    for given in ("slack=https://hunter2", "https://hunter2", "irc=https://hunter2"):
-        monkeypatch.setenv("GUARDRAIL_NOTIFY", given)
+    for setting in ("slack=https://hunter2", "https://hunter2", "irc=https://hunter2"):
+        monkeypatch.setenv("GUARDRAIL_NOTIFY", setting)
         assert main(["review"]) == 1
-        said = capsys.readouterr().err
-        assert "GUARDRAIL_NOTIFY" in said
-        assert "hunter2" not in said
+        error = capsys.readouterr().err
+        assert "GUARDRAIL_NOTIFY" in error
+        assert "hunter2" not in error

@@ -33,7 +33,7 @@ CALLBACK = "https://example.org/decided"
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the page assumes: a model, its artifact, and the records that the fit kept out."""
+    """Names that the page assumes: a model, its artifact, and the records that the fit kept out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", SECRET)
     model = ScriptedChat(script={**fakes.script(), QUESTION: ANSWERS})
@@ -41,10 +41,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     artifact.save("artifact.json")
     questions = read_questions(fakes.write_questions(Path("questions.jsonl"), 80))
     collect_records(questions, model, artifact.plan, Path("artifact.test.jsonl"), name="questions.jsonl")
-    made: dict[str, Any] = {"model": model, "SECRET": SECRET}
-    yield made
-    if "store" in made:
-        made["store"].close()
+    namespace: dict[str, Any] = {"model": model, "SECRET": SECRET}
+    yield namespace
+    if "store" in namespace:
+        namespace["store"].close()
 
 
 def run(block: str, names: dict[str, Any]) -> None:
@@ -54,11 +54,11 @@ def run(block: str, names: dict[str, Any]) -> None:
 @contextmanager
 def reviewer(decision: Decision) -> Iterator[None]:
     """Somebody who decides the first item that comes."""
-    gone = threading.Event()
+    stopped = threading.Event()
 
     def work() -> None:
         with ReviewStore("reviews.db") as store:
-            while not gone.wait(0.01):
+            while not stopped.wait(0.01):
                 lease = store.claim("ann")
                 if lease is not None:
                     store.decide(lease, decision)
@@ -69,20 +69,20 @@ def reviewer(decision: Decision) -> Iterator[None]:
     try:
         yield
     finally:
-        gone.set()
+        stopped.set()
         thread.join()
 
 
 @contextmanager
 def receiver(receive: Callable[[], Any]) -> Iterator[tuple[str, list[tuple[Any, bytes, Any]]]]:
     """A server that hands what is posted to the page's `receive`; its URL, and (headers, body, answer) of each post."""
-    got: list[tuple[Any, bytes, Any]] = []
+    requests: list[tuple[Any, bytes, Any]] = []
 
     class Receive(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             answer = receive()(self.headers, body)
-            got.append((self.headers, body, answer))
+            requests.append((self.headers, body, answer))
             self.send_response(answer or 204)
             self.end_headers()
 
@@ -93,7 +93,7 @@ def receiver(receive: Callable[[], Any]) -> Iterator[tuple[str, list[tuple[Any, 
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/decided", got
+        yield f"http://127.0.0.1:{server.server_port}/decided", requests
     finally:
         server.shutdown()
         thread.join()
@@ -121,30 +121,30 @@ def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest
     store: ReviewStore = names["store"]
     assert [(item.state, item.content.question) for item in store.items()] == [("decided", QUESTION)]
 
-    with receiver(lambda: names["receive"]) as (url, got):
+    with receiver(lambda: names["receive"]) as (url, requests):
         run(ticket.replace(CALLBACK, url), names)
         reply = names["guard"].invoke(QUESTION)
         queued = reply.response_metadata["review"]["ticket"]
         assert queued in reply.content
-        seen: set[str] = set()
-        names["already_seen"] = lambda event: event in seen
+        decided: set[str] = set()
+        names["already_seen"] = lambda event: event in decided
         run(receiving, names)
         run(store_block, names)  # decides the ticket, which is what there is to deliver
         assert store.stats().decided == 2
         deliver(delivering, monkeypatch)
-    ((headers, body, answer),) = got
+    ((headers, body, answer),) = requests
     sent = json.loads(body)
     assert answer is None
     assert (sent["ticket"], sent["metadata"], sent["decision"]["text"]) == (queued, {"user": 7}, "Virginia Woolf")
     assert names["receive"](dict(headers), body + b" ") == 401
     old = {**headers, "Guardrail-Signature": sign(SECRET, body, 1e9)}
     assert names["receive"](old, body) == 401
-    seen.add(sent["id"])
+    decided.add(sent["id"])
     assert names["receive"](dict(headers), body) == 204
 
     (command,) = re.findall(r"^    calibrate (.*)$", PAGE, flags=re.MULTILINE)
-    told = CliRunner().invoke(app, shlex.split(command))
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, result.output
     by_command = CandidateRule.load("candidates.json")
     run(shown, names)
     with reviewer(Decision(action="approve")):

@@ -25,8 +25,8 @@ ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db") as made:
-        yield made
+    with ReviewStore(tmp_path / "reviews.db") as opened:
+        yield opened
 
 
 def guarded(on_abstain: Any) -> Guardrail:
@@ -38,22 +38,22 @@ def guarded(on_abstain: Any) -> Guardrail:
 @contextmanager
 def reviewer(store: ReviewStore, decide: Callable[[Item], Decision]) -> Iterator[list[Item]]:
     """Somebody who decides the first item that comes."""
-    seen: list[Item] = []
-    gone = threading.Event()
+    reviewed: list[Item] = []
+    stopped = threading.Event()
 
     def work() -> None:
-        while not gone.wait(0.01):
+        while not stopped.wait(0.01):
             lease = store.claim("ann")
             if lease is not None:
-                seen.append(store.decide(lease, decide(lease.item)))
+                reviewed.append(store.decide(lease, decide(lease.item)))
                 return
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield seen
+        yield reviewed
     finally:
-        gone.set()
+        stopped.set()
         thread.join()
 
 
@@ -69,10 +69,10 @@ DECISIONS = [
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_goes_out(store: ReviewStore, decision: Decision, answer: str, is_async: bool) -> None:
     guard = guarded(ask_reviewer(store, wait=60))
-    with reviewer(store, lambda _: decision) as seen:
+    with reviewer(store, lambda _: decision) as reviewed:
         reply = asyncio.run(guard.ainvoke(QUESTION)) if is_async else guard.invoke(QUESTION)
     assert reply.content == answer
-    (item,) = seen
+    (item,) = reviewed
     if decision.action != "reject":
         assert reply.response_metadata["review"] == {"ticket": item.id, "action": decision.action}
     assert reply.response_metadata["guardrail"]["accepted"] is False
@@ -80,9 +80,9 @@ def test_what_goes_out(store: ReviewStore, decision: Decision, answer: str, is_a
 
 def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: ReviewStore) -> None:
     guard = guarded(ask_reviewer(store, wait=60, metadata={"tenant": "a"})).model_copy(update={"turns": "mark"})
-    with reviewer(store, lambda _: Decision(action="approve")) as seen:
+    with reviewer(store, lambda _: Decision(action="approve")) as reviewed:
         reply = guard.invoke([HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
-    content = seen[0].content
+    content = reviewed[0].content
     assert content.question == QUESTION
     assert [message["role"] for message in content.messages] == ["human", "ai", "human"]
     verdict = content.parsed_verdict()
@@ -152,10 +152,10 @@ def test_a_ticket_at_once(store: ReviewStore, is_async: bool) -> None:
 
 def test_metadata_may_depend_on_the_call(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
-    made = ticket(
+    hook = ticket(
         store, metadata=lambda verdict, messages: {"asked": messages[-1].content, "why": verdict.reason.value}
     )
-    guarded(made).invoke(QUESTION)
+    guarded(hook).invoke(QUESTION)
     assert store.items()[0].content.metadata == {"asked": QUESTION, "why": "above_threshold"}
     guarded(ask_reviewer(store, wait=60, metadata=lambda *_: None)).invoke(QUESTION)
     assert store.items()[1].content.metadata == {}
@@ -170,9 +170,9 @@ def test_a_ticket_is_no_answer_where_a_text_would_be_parsed(store: ReviewStore) 
     for form in ("calls", "format"):
         hook = ticket(store)
         abstention = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form=form)
-        with pytest.raises(AbstainedError) as held:
+        with pytest.raises(AbstainedError) as raised:
             abstention.answer(hook.on_abstention(abstention))
-        error = pickle.loads(pickle.dumps(held.value))
+        error = pickle.loads(pickle.dumps(raised.value))
         assert error.ticket == store.items(newest=True)[0].id
         assert error.ticket in error.message
     assert len(store.items(["pending"])) == 2
@@ -184,9 +184,9 @@ def test_the_ticket_of_a_guard_that_took_over_is_kept() -> None:
     def unmeasured(_: object) -> None:
         raise UnmeasuredError(verdict, "Later.", "ticket-7")
 
-    with pytest.raises(AbstainedError) as held:
+    with pytest.raises(AbstainedError) as raised:
         fall_back(Abstention(verdict, [HumanMessage(QUESTION)], RunnableLambda(unmeasured), ""))
-    assert (type(held.value), held.value.ticket) == (AbstainedError, "ticket-7")
+    assert (type(raised.value), raised.value.ticket) == (AbstainedError, "ticket-7")
 
 
 def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(
@@ -209,9 +209,9 @@ def test_the_calibrated_list_is_stored_with_the_item(store: ReviewStore) -> None
     verdict = guarded("message").assess(QUESTION)
     values: dict[str, Any] = {"epsilon": 0.2, "quantile": 0.0, "n": 9, "n_without": 0, "attainable": 0.1}
     rule = CandidateRule(artifact=verdict.artifact, population="held_back", **values)
-    found = content_of(verdict, [HumanMessage(QUESTION)], candidates=rule).candidate_set
-    assert found is not None
-    assert [text for text, _ in found.answers] == ["Woolf"]
+    shown = content_of(verdict, [HumanMessage(QUESTION)], candidates=rule).candidate_set
+    assert shown is not None
+    assert [text for text, _ in shown.answers] == ["Woolf"]
     other = rule.model_copy(update={"artifact": "sha256:other"})
     assert content_of(verdict, [HumanMessage(QUESTION)], candidates=other).candidate_set is None
 

@@ -1,4 +1,4 @@
-"""What the store refuses at its door, the same on both databases, and what it stores in place of what none can hold."""
+"""Values that the store refuses, the same on both databases, and replacements for values that no database can hold."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TOO_LONG = (0.0, -1.0, math.inf, math.nan, 1e15, LONGEST * 1.001)
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url) as made:
-        yield made
+    with ReviewStore(store_url) as opened:
+        yield opened
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_names_that_no_database_holds(store: ReviewStore, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["\0", HALF, "x" * 5000])
 def test_what_cannot_be_there_is_not_there(store: ReviewStore, name: str) -> None:
-    for ask in (store.item, store.give_up, lambda one: store.claim("ann", item=one)):
+    for ask in (store.item, store.give_up, lambda key: store.claim("ann", item=key)):
         with pytest.raises(UnknownItemError):
             ask(name)
     assert store.trail(name) == []
@@ -221,7 +221,7 @@ def test_what_is_broken_beside_the_candidate_takes_nothing_away(store: ReviewSto
     assert stored.candidate == content.candidate
     assert stored.metadata == {"\ufffd": "\ufffd", "nan": None}
     # Nothing that the model did not say can be given out by a click.
-    assert [(one.text, one.action) for one in choices_of(stored)] == [
+    assert [(choice.text, choice.action) for choice in choices_of(stored)] == [
         ("b\ufffd", None),
         ("a", "approve"),
         ("b\ufffd", None),
@@ -243,7 +243,7 @@ LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text() | 
 
 
 @given(
-    st.recursive(LEAVES, lambda one: st.lists(one) | st.dictionaries(st.text(), one), max_leaves=8),
+    st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(st.text(), values), max_leaves=8),
     st.text(),
 )
 def test_what_json_holds_is_stored_as_it_is(argument: Any, text: str) -> None:

@@ -28,8 +28,8 @@ def store(tmp_path: Path) -> ReviewStore:
 @pytest.fixture
 def client(store: ReviewStore) -> Iterator[TestClient]:
     accounts = Accounts.from_text(f"ada:admin:{ADMIN},rob:reviewer:{REVIEWER}")
-    with TestClient(review_app(store, accounts, hosts=("testserver",))) as made:
-        yield made
+    with TestClient(review_app(store, accounts, hosts=("testserver",))) as opened:
+        yield opened
 
 
 def sign_in(client: TestClient, token: str) -> None:
@@ -38,9 +38,9 @@ def sign_in(client: TestClient, token: str) -> None:
 
 
 def form_token(page: str) -> str:
-    found = re.search(r'name="form_token" value="([^"]+)"', page)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="form_token" value="([^"]+)"', page)
+    assert match is not None
+    return match[1]
 
 
 def alarmed(store: ReviewStore, name: str) -> None:

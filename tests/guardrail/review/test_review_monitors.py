@@ -52,8 +52,8 @@ ARTIFACT = artifact_with(np.random.default_rng(0).normal(size=100).tolist())
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url) as made:
-        yield made
+    with ReviewStore(store_url) as opened:
+        yield opened
 
 
 def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, store_url: str) -> None:
@@ -97,18 +97,18 @@ def test_a_stored_risk_monitor_is_the_one_in_memory_and_counts_a_key_once(store:
 def test_an_alarm_reaches_the_trail_every_process_and_the_next_start(store: ReviewStore) -> None:
     monitors = Monitors(store)
     heard: list[Alarm] = []
-    told: list[Alarm] = []
-    one = monitors.risk("risk", 0.1, on_alarm=heard.append)
-    other = monitors.risk("risk", 0.1, on_alarm=told.append)
+    other_alarms: list[Alarm] = []
+    risk = monitors.risk("risk", 0.1, on_alarm=heard.append)
+    other = monitors.risk("risk", 0.1, on_alarm=other_alarms.append)
     updates = 0
     while not heard:
-        one.update(True)
+        risk.update(True)
         updates += 1
     # the top bet alone multiplies its eighth of the money by 1 + .8 * 9: after three errors it is 69 > 20
     assert updates <= 3
-    one.update(True)
+    risk.update(True)
     other.update(False)
-    assert (len(heard), len(told)) == (1, 1)
+    assert (len(heard), len(other_alarms)) == (1, 1)
     (event,) = [event for event in store.trail() if event.what == "alarm"]
     assert event.detail["name"] == "risk"
     assert event.detail["at"] == updates
@@ -130,14 +130,14 @@ def test_a_hook_that_raises_is_called_again(store: ReviewStore) -> None:
         if len(calls) == 1:
             raise ConnectionError("the pager is down")
 
-    one = Monitors(store).risk("risk", 0.1, on_alarm=hook)
-    one.update(True)
-    one.update(True)
+    risk = Monitors(store).risk("risk", 0.1, on_alarm=hook)
+    risk.update(True)
+    risk.update(True)
     with pytest.raises(ConnectionError):
-        one.update(True)  # the third error, as above
-    one.update(True)
-    one.update(True)
-    assert [alarm.at for alarm in calls] == [one.state.alarmed_at] * 2
+        risk.update(True)  # the third error, as above
+    risk.update(True)
+    risk.update(True)
+    assert [alarm.at for alarm in calls] == [risk.state.alarmed_at] * 2
 
 
 def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> SharedRisk:
@@ -245,12 +245,12 @@ def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: p
     alarmed(monitors)
     switch = monitors.switch(every=0.0)
     guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
-    found = switch._read
+    read = switch._read
 
     def busy_afterwards() -> Any:
-        seen = found()
+        state = read()
         monkeypatch.setattr(switch, "_read", lambda: pytest.fail("it looked twice for one verdict"))
-        return seen
+        return state
 
     monkeypatch.setattr(switch, "_read", busy_afterwards)
     assert "promised 10%" in guard.assess(SURE).detail
@@ -332,10 +332,10 @@ def test_a_risk_monitor_stored_without_an_artifact_is_taken_over_by_the_first(st
     del stored["artifact"]  # as earlier versions wrote it
     with store.database.write() as connection:
         connection.execute(update(table).values(state=json.dumps(stored)))
-    one, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
-    assert one is not None
+    first, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
+    assert first is not None
     assert other is not None
-    assert one.update(False).n == 2
+    assert first.update(False).n == 2
     with pytest.raises(UsageError, match="audits artifact sha256:a"):
         other.update(False)
     assert monitors.risk("risk", 0.1).state.n == 2
@@ -408,15 +408,15 @@ def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) 
     monitors.risk("risk", 0.5)
     while not monitors.risk("risk", 0.5).state.tallies and other.is_alive():
         threading.Event().wait(0.01)  # until the other process is at it
-    for one in workers[1:]:
-        one.start()
-    for one in workers:
-        one.join()
+    for worker in workers[1:]:
+        worker.start()
+    for worker in workers:
+        worker.join()
     assert other.exitcode == 0
     assert monitors.risk("risk", 0.5).state.tallies == ((1.0, 2 * each, 2 * 7),)  # 0, 4, ..., 24
-    wanted = sorted([worker + i / each for worker in range(2) for i in range(each)] + [5.0 + i for i in range(5)])
+    expected = sorted([worker + i / each for worker in range(2) for i in range(each)] + [5.0 + i for i in range(5)])
     stream = [step.value for step in monitors.history("drift")]
-    assert sorted(stream) == wanted
+    assert sorted(stream) == expected
     replayed = DriftMonitor(ARTIFACT)
     for score in stream:
         replayed.update(score)
@@ -511,11 +511,11 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
 
 
 def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore) -> None:
-    heard, told = list[Alarm](), threading.Event()
+    heard, alarmed = list[Alarm](), threading.Event()
 
     def hook(alarm: Alarm) -> None:
         heard.append(alarm)
-        told.set()
+        alarmed.set()
 
     drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=hook)
     verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(UNSURE)
@@ -524,7 +524,7 @@ def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore
     )
     for _ in range(40):
         drift.watch(far)
-    assert told.wait(60)
+    assert alarmed.wait(60)
     assert [alarm.monitor for alarm in heard] == ["drift"]
 
 
@@ -651,9 +651,9 @@ def test_the_command_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with ReviewStore(path) as store:
         Inbox(store.database, Monitors(store).drift("desk\x1b[2J", ARTIFACT).name).add(0.0, "key")
     assert main(["monitor", "--db", str(path), "--once"]) == 0
-    said = capsys.readouterr().out
-    assert "Folded 1 scores." in said
-    assert r"desk\x1b[2J (drift): 1 updates" in said, "a name cannot command a terminal"
+    output = capsys.readouterr().out
+    assert "Folded 1 scores." in output
+    assert r"desk\x1b[2J (drift): 1 updates" in output, "a name cannot command a terminal"
 
 
 def test_other_settings_under_the_same_name_are_refused(store: ReviewStore) -> None:
@@ -682,29 +682,29 @@ def test_audits_take_a_known_share_of_accepted_answers_and_repeat(store: ReviewS
     for _ in range(90):  # the same without the guard's work
         sample(verdict, [HumanMessage(SURE)])
     guard.invoke(UNSURE)
-    found = store.items(limit=200)
-    assert [item.key for item in found] == [
+    audits = store.items(limit=200)
+    assert [item.key for item in audits] == [
         f"audit:request {i}" for i in range(100) if chosen(f"audit:request {i}", 0.25)
     ]
-    assert 10 <= len(found) <= 41  # binomial(100, .25): outside with probability below .0003
-    assert {item.content.kind for item in found} == {"audit"}
-    assert {item.content.metadata[AUDIT_RATE] for item in found} == {0.25}
-    assert found[0].content.allowed == ("approve", "edit", "reject")
-    assert found[0].content.question == SURE
+    assert 10 <= len(audits) <= 41  # binomial(100, .25): outside with probability below .0003
+    assert {item.content.kind for item in audits} == {"audit"}
+    assert {item.content.metadata[AUDIT_RATE] for item in audits} == {0.25}
+    assert audits[0].content.allowed == ("approve", "edit", "reject")
+    assert audits[0].content.question == SURE
     names = iter(f"request {i}" for i in range(30))
     for _ in range(30):
         sample(verdict, [HumanMessage(SURE)])
-    assert len(store.items(limit=200)) == len(found)
+    assert len(store.items(limit=200)) == len(audits)
 
 
 def test_the_hash_is_uniform_and_independent_of_another_salt() -> None:
     keys = [f"key {i}" for i in range(4_000)]
-    one = np.array([chosen(key, 0.3) for key in keys])
+    first = np.array([chosen(key, 0.3) for key in keys])
     two = np.array([chosen(key, 0.3, salt="other") for key in keys])
-    bound = 4 * math.sqrt(0.3 * 0.7 / one.size)
-    assert abs(one.mean() - 0.3) < bound
-    assert abs((one & two).mean() - 0.09) < bound
-    assert all(chosen(key, 0.4) for key, hit in zip(keys, one, strict=True) if hit)
+    bound = 4 * math.sqrt(0.3 * 0.7 / first.size)
+    assert abs(first.mean() - 0.3) < bound
+    assert abs((first & two).mean() - 0.09) < bound
+    assert all(chosen(key, 0.4) for key, hit in zip(keys, first, strict=True) if hit)
     assert chosen("any", 1.0)
 
 

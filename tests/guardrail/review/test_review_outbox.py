@@ -1,4 +1,4 @@
-"""Callbacks: signed, retried, and delivered at least once, whatever the receiver or a kill does."""
+"""Callbacks: signed, retried, and delivered at least once, despite faulty receivers and kills."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
     ticket = decide(store, receiver.url)
     assert Deliverer(store, SECRET).run_once() == 1
     assert Deliverer(store, SECRET).run_once() == 0
-    (got,) = receiver.accepted
+    (event,) = receiver.accepted
     assert receiver.signed == [True]
-    assert (got["ticket"], got["key"], got["metadata"]) == (ticket, "k", {"thread": 7})
-    assert got["outcome"] == {"text": "b", "tool_calls": []}
+    assert (event["ticket"], event["key"], event["metadata"]) == (ticket, "k", {"thread": 7})
+    assert event["outcome"] == {"text": "b", "tool_calls": []}
     assert [event.what for event in store.trail(ticket)][-1] == "delivered"
     assert store.stats().undelivered == 0
 
@@ -124,9 +124,14 @@ def test_the_caller_is_told_that_nobody_decided(store: ReviewStore, receiver: Re
     now[0] += 1
     assert deliverer.run_once() == 1  # nobody had to look at the page
     assert deliverer.run_once() == 0
-    (got,) = receiver.accepted
-    assert (got["type"], got["ticket"], got["key"], got["metadata"]) == ("review.expired", item.id, "k", {"thread": 7})
-    assert (got["decision"], got["outcome"]) == (None, None)
+    (event,) = receiver.accepted
+    assert (event["type"], event["ticket"], event["key"], event["metadata"]) == (
+        "review.expired",
+        item.id,
+        "k",
+        {"thread": 7},
+    )
+    assert (event["decision"], event["outcome"]) == (None, None)
     assert store.item(item.id).state == "expired"
     # Asked for again it can still be decided, and the caller hears of that, too.
     store.enqueue(content, key="k", callback=receiver.url, expires_in=10, reopen=True)
@@ -154,7 +159,7 @@ def test_expiry_and_its_callback_are_one_transaction(
         for i, end in enumerate(ends):
             end()
             assert store.stats().undelivered == i + 1
-        assert [store.item(one.id).state for one in (first, second)] == ["expired", "expired"]
+        assert [store.item(item.id).state for item in (first, second)] == ["expired", "expired"]
 
 
 def test_that_nobody_decided_is_not_told_after_the_decision(
@@ -172,7 +177,7 @@ def test_that_nobody_decided_is_not_told_after_the_decision(
     assert deliverer.run_once() == 1
     now[0] += 3600
     assert deliverer.run_once() == 1
-    assert [(got["type"], got["ticket"]) for got in receiver.accepted] == [
+    assert [(event["type"], event["ticket"]) for event in receiver.accepted] == [
         ("review.decided", ticket),
         ("review.expired", other.id),
     ]
@@ -180,7 +185,7 @@ def test_that_nobody_decided_is_not_told_after_the_decision(
 
 
 def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
-    """One that was on its way when the decision was made may come after it; the receiver can tell."""
+    """A callback that was being posted when the decision was made may arrive after it; the receiver can tell."""
     content = Content(question="q", candidate=Candidate(text="a"))
     store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
     now[0] += 10
@@ -194,7 +199,7 @@ def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiv
     now[0] += 100
     assert deliverer.run_once() == 1
     deliverer._mark(on_its_way, deliverer._send(on_its_way))
-    assert [(got["type"], got["at"]) for got in receiver.accepted] == [
+    assert [(event["type"], event["at"]) for event in receiver.accepted] == [
         ("review.decided", 1015.0),
         ("review.expired", 1010.0),
     ]
@@ -259,9 +264,9 @@ class Hanging:
 
 @pytest.fixture
 def hanging() -> Iterator[Hanging]:
-    made = Hanging()
-    yield made
-    made.close()
+    server = Hanging()
+    yield server
+    server.close()
 
 
 def test_while_a_receiver_hangs_the_others_get_theirs(tmp_path: Path, hanging: Hanging, receiver: Receiver) -> None:
@@ -276,7 +281,7 @@ def test_while_a_receiver_hangs_the_others_get_theirs(tmp_path: Path, hanging: H
             time.sleep(0.01)
         hanging.close()  # ends the one post that hangs
         deliverer.stop()
-        assert [got["key"] for got in receiver.accepted] == ["another"]
+        assert [event["key"] for event in receiver.accepted] == ["another"]
         failed = [event for event in store.trail() if event.what == "delivery_failed"]
         assert len(failed) <= 1, "each of the five had its own time-out"
 
@@ -324,10 +329,10 @@ def test_a_receiver_that_is_gone_is_not_asked_again(store: ReviewStore, receiver
 
 def test_the_headers_of_standard_webhooks(store: ReviewStore, receiver: Receiver) -> None:
     # The example of the specification's test suite.
-    got = standard_headers(
+    example = standard_headers(
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330.9
     )
-    assert got == {
+    assert example == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
@@ -449,11 +454,11 @@ def failing(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
     """A function that fails so often before it does what it should."""
     left = [times]
 
-    def called(*given: Any) -> Any:
+    def called(*arguments: Any) -> Any:
         left[0] -= 1
         if left[0] >= 0:
             raise LOCKED
-        return then(*given)
+        return then(*arguments)
 
     return called
 
@@ -479,7 +484,7 @@ def test_a_database_that_fails_for_a_while_does_not_end_the_deliveries(
         while (store.stats().undelivered or store.item(late.id).state != "expired") and time.monotonic() < until:
             time.sleep(0.01)
         deliverer.stop()
-        assert {got["type"] for got in receiver.accepted} == {"review.decided", "review.expired"}
+        assert {event["type"] for event in receiver.accepted} == {"review.decided", "review.expired"}
         assert store.stats().undelivered == 0
     assert "database is locked" in caplog.text
     assert "Erna" not in caplog.text
@@ -559,7 +564,7 @@ def test_kills_and_a_flaky_receiver_lose_nothing(tmp_path: Path, receiver: Recei
                 worker.wait()
         assert kills == 6
         assert store.stats().undelivered == store.stats().dead == 0
-        assert {got["ticket"] for got in receiver.accepted} == tickets
-        events = {got["ticket"]: got["id"] for got in receiver.accepted}
-        assert all(events[got["ticket"]] == got["id"] for got in receiver.accepted), "a repeat keeps its event id"
+        assert {event["ticket"] for event in receiver.accepted} == tickets
+        events = {event["ticket"]: event["id"] for event in receiver.accepted}
+        assert all(events[event["ticket"]] == event["id"] for event in receiver.accepted), "a repeat keeps its event id"
         assert all(receiver.signed)

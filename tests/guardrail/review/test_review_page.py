@@ -67,9 +67,9 @@ class Client:
         return self.ask("GET", path)
 
     def form_token(self, path: str = "/") -> str:
-        found = re.search(r'name="form_token" value="([0-9a-f]+)"', self.get(path)[1])
-        assert found is not None
-        return found[1]
+        match = re.search(r'name="form_token" value="([0-9a-f]+)"', self.get(path)[1])
+        assert match is not None
+        return match[1]
 
     def post(self, path: str, **fields: str) -> tuple[int, str]:
         fields.setdefault("form_token", self.form_token())
@@ -90,9 +90,9 @@ def address(store: ReviewStore) -> Iterator[str]:
 
 
 def lease_of(text: str) -> str:
-    found = re.search(r'name="lease" value="([0-9a-f]+)"', text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="lease" value="([0-9a-f]+)"', text)
+    assert match is not None
+    return match[1]
 
 
 def test_a_review_without_javascript(store: ReviewStore, address: str) -> None:
@@ -136,7 +136,7 @@ def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
 def test_an_edit_that_changes_nothing_approves(store: ReviewStore, address: str, text: str) -> None:
     """As an edit it would teach that the candidate is wrong."""
     item = store.enqueue(held_back(answer=text))
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     sent = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\r\n")
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=sent, note="looked it up")
     decision = store.item(item.id).decision
@@ -156,7 +156,7 @@ def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another
 ) -> None:
     call = {"name": "transfer", "arguments": {"to": "Ann", "amount": 5.0}}
     item = store.enqueue(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     calls = json.dumps([{"arguments": {"amount": amount, "to": "Ann"}, "name": "transfer"}])
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=edited, tool_calls=calls)
     decision = store.item(item.id).decision
@@ -168,7 +168,7 @@ def test_an_edit_that_changes_nothing_is_refused_where_nothing_can_be_approved(
     store: ReviewStore, address: str
 ) -> None:
     item = store.enqueue(held_back(allowed=("edit", "reject")))
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     edit = {"lease": lease, "action": "edit", "edited": "Virginia Woolf"}
     status, text = ann.post(f"/items/{item.id}/decide", **edit)
     assert (status, "Nothing was edited" in text) == (422, True)
@@ -195,17 +195,17 @@ def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: 
 def choices(page: str) -> dict[str, str]:
     """Answers that have a button on the page, with what the button posts."""
     rows = [row for row in page.split("<li>") if 'name="choice"' in row]
-    found = {}
+    keys = {}
     for row in rows:
         text, value = re.search(r'answer-text".*?>(.*?)</div>', row, re.DOTALL), re.search(r'value="([^"]+)"', row)
         assert text is not None
         assert value is not None
-        found[unescape(text[1])] = value[1]
-    assert len(found) == page.count('name="choice"')
-    return found
+        keys[unescape(text[1])] = value[1]
+    assert len(keys) == page.count('name="choice"')
+    return keys
 
 
-def taken(address: str, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
+def claimed(address: str, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
     """A reviewer who took the item, what they can choose, and their lease."""
     client = Client(address).sign_in(name)
     client.post(f"/items/{item}/claim")
@@ -226,7 +226,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, add
         while not (waiting := store.items(["pending"])):
             wait([reply], timeout=0.01)
             assert not reply.done(), reply.result()
-        ann, offered, lease = taken(address, waiting[0].id)
+        ann, offered, lease = claimed(address, waiting[0].id)
         posted = ann.post(f"/items/{waiting[0].id}/decide", lease=lease, choice=offered[SAID], note="looked it up")
         assert posted[0] == 303
         message = reply.result(timeout=60)
@@ -235,7 +235,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, add
     decision = store.item(waiting[0].id).decision
     assert decision is not None
     assert (decision.reviewer, decision.note) == ("ann", "looked it up [chosen from the list]")
-    # Learning takes it for what it says: the candidate is wrong, whatever an answer of one's own is taken for.
+    # Learning counts it as a wrong candidate, also where it leaves out answers that reviewers wrote.
     (reviewed,) = reviews.read_reviews(store, [artifact], respond="leave-out").items
     assert reviewed.correct is False
     assert "Forster &amp; &#34;co&#34;" in ann.get(f"/items/{waiting[0].id}")[1]
@@ -243,7 +243,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, add
 
 def test_choosing_the_candidate_approves_it(store: ReviewStore, address: str) -> None:
     item = store.enqueue(held_back())
-    ann, offered, lease = taken(address, item.id)
+    ann, offered, lease = claimed(address, item.id)
     assert list(offered) == ["Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James"]
     assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Virginia Woolf"], note="n")[0] == 303
     decision = store.item(item.id).decision
@@ -254,8 +254,8 @@ def test_choosing_the_candidate_approves_it(store: ReviewStore, address: str) ->
 def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, address: str) -> None:
     item = store.enqueue(held_back(alternatives=(("", 0.5), ("Forster", 0.5)), candidate_set=None))
     other = store.enqueue(held_back(alternatives=(("Stein", 1.0),), candidate_set=None))
-    ann, offered, lease = taken(address, item.id)
-    _, elsewhere, _ = taken(address, other.id)
+    ann, offered, lease = claimed(address, item.id)
+    _, elsewhere, _ = claimed(address, other.id)
     assert list(offered) == ["Forster"]
     empty = hashlib.sha256(b"").hexdigest()[:32]
     for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], offered["Forster"].upper()):
@@ -270,12 +270,12 @@ def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, ad
 def test_what_is_not_allowed_cannot_be_chosen(store: ReviewStore, address: str) -> None:
     forster = choices_of(held_back()).others[2].key
     item = store.enqueue(held_back(allowed=("approve", "reject")))
-    ann, offered, lease = taken(address, item.id)
+    ann, offered, lease = claimed(address, item.id)
     assert list(offered) == ["Virginia Woolf"]
     assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=forster)[0] == 422
     assert store.item(item.id).decision is None
     item = store.enqueue(held_back(allowed=("approve", "reject", "respond")))
-    ann, offered, lease = taken(address, item.id)
+    ann, offered, lease = claimed(address, item.id)
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["E. M. Forster"])
     decision = store.item(item.id).decision
     assert decision is not None
@@ -287,7 +287,7 @@ def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, address
     path = f"/items/{item.id}/decide"
     bob = Client(address).sign_in("bob")
     assert choices(bob.get(f"/items/{item.id}")[1]) == {}
-    ann, offered, lease = taken(address, item.id)
+    ann, offered, lease = claimed(address, item.id)
     forster = offered["E. M. Forster"]
     assert choices(bob.get(f"/items/{item.id}")[1]) == {}
     for token in ("", "0" * 32):
@@ -308,7 +308,7 @@ def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, address
 def test_an_audit_says_which_answer_was_right(store: ReviewStore, address: str) -> None:
     audit = held_back(kind="audit", allowed=("approve", "edit", "reject"), verdict=verdict(0.2), candidate_set=None)
     item = store.enqueue(audit)
-    ann, offered, lease = taken(address, item.id)
+    ann, offered, lease = claimed(address, item.id)
     page = ann.get(f"/items/{item.id}")[1]
     assert "This is right" in page
     assert "Give this out" not in page
@@ -324,11 +324,11 @@ def test_another_call_of_the_same_tool(store: ReviewStore, address: str) -> None
         return ToolCall(name=name, arguments=arguments)
 
     five, four, balance = call("transfer", amount=5), call("transfer", amount=4), call("balance")
-    others = tuple((canonical_calls([one]), 0.25) for one in (five, four, balance))
+    others = tuple((canonical_calls([call]), 0.25) for call in (five, four, balance))
     candidate = {"tool_calls": [five.model_dump()]}
-    said = (*others, ("It is done.", 0.25))
-    item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=said, candidate_set=None))
-    ann, offered, lease = taken(address, item.id)
+    answers = (*others, ("It is done.", 0.25))
+    item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=answers, candidate_set=None))
+    ann, offered, lease = claimed(address, item.id)
     assert list(offered) == ['<b>transfer</b> <code>{"amount": 5}</code>', '<b>transfer</b> <code>{"amount": 4}</code>']
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
     decision = store.item(item.id).decision
@@ -495,17 +495,17 @@ def test_guessing_tokens_is_slowed_down_and_a_right_token_is_never_refused(addre
 
 def test_an_attempt_is_counted_before_its_token_is_checked(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise attempts made at the same time are all checked before one is counted."""
-    seen: list[str] = []
+    order: list[str] = []
     for place, name in ((RateLimit, "attempt"), (Accounts, "by_token")):
         unchanged = getattr(place, name)
 
-        def noted(*given: Any, name: str = name, unchanged: Callable[..., Any] = unchanged) -> Any:
-            seen.append(name)
-            return unchanged(*given)
+        def noted(*arguments: Any, name: str = name, unchanged: Callable[..., Any] = unchanged) -> Any:
+            order.append(name)
+            return unchanged(*arguments)
 
         monkeypatch.setattr(place, name, noted)
     assert guesses(Client(address), 1) == [403]
-    assert seen == ["attempt", "by_token"]
+    assert order == ["attempt", "by_token"]
 
 
 @pytest.mark.parametrize("trusted", [(), ("127.0.0.0/8", "10.0.0.1")])
@@ -534,9 +534,9 @@ def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
 
 def test_a_copied_cookie_is_worth_nothing_after_signing_out(store: ReviewStore) -> None:
     pages = [review_app(store, Accounts.from_text(REVIEWERS), secret=b"s" * 32) for _ in range(2)]
-    with served(pages[0]) as one, served(pages[1]) as other:
-        ann = Client(one).sign_in("ann")
-        copies = [Client(one), Client(other)]
+    with served(pages[0]) as first, served(pages[1]) as other:
+        ann = Client(first).sign_in("ann")
+        copies = [Client(first), Client(other)]
         for copy in copies:
             copy.cookie = ann.cookie
             assert copy.get("/history")[0] == 200
@@ -582,7 +582,9 @@ def test_silent_connections_keep_nobody_out(store: ReviewStore) -> None:
     with served(app, limits=Limits(connections=20)) as address, ExitStack() as open_ones:
         silent = [open_ones.enter_context(connected(address)) for _ in range(60)]
         assert Client(address).get("/health")[0] == 200
-        assert [one.recv(1) for one in silent[:40]] == [b""] * 40, "the oldest are closed, so descriptors stay free"
+        assert [connection.recv(1) for connection in silent[:40]] == [b""] * 40, (
+            "the oldest are closed, so descriptors stay free"
+        )
         silent[-1].sendall(b"GET /health HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200 OK" in silent[-1].recv(1000)
 
@@ -592,9 +594,9 @@ def test_bodies_that_do_not_come_keep_nobody_out(store: ReviewStore) -> None:
     with served(app, limits=Limits(connections=8)) as address, ExitStack() as open_ones:
         head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n"
         for _ in range(8):
-            one = open_ones.enter_context(connected(address))
-            one.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\n")
-            assert b" 100 " in one.recv(100), "the server waits for the body"
+            connection = open_ones.enter_context(connected(address))
+            connection.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\n")
+            assert b" 100 " in connection.recv(100), "the server waits for the body"
         assert Client(address).get("/health")[0] == 200
 
 
@@ -613,8 +615,8 @@ def test_wrong_tokens_whose_answer_is_delayed_keep_nobody_out(
     with served(app, limits=Limits(connections=4)) as address, ExitStack() as open_ones:
         assert Client(address).ask("GET", "/api/items/x", Authorization="Bearer wrong")[0] == 401
         for _ in range(4):
-            one = open_ones.enter_context(connected(address))
-            one.sendall(b"GET /api/items/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong\r\n\r\n")
+            connection = open_ones.enter_context(connected(address))
+            connection.sendall(b"GET /api/items/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong\r\n\r\n")
             assert delayed.acquire(timeout=30)
         assert Client(address).get("/health")[0] == 200
 
@@ -697,7 +699,7 @@ def test_a_database_that_fails_is_a_page_that_says_so(
     store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     item = store.enqueue(held_back())
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     form_token = ann.form_token()
 
     def fails(*_: object, **__: object) -> None:
@@ -737,7 +739,7 @@ def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, addr
 
 def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
     item = store.enqueue(held_back())
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     assert ann.post("/next", note="x" * 64_001)[0] == 413
     decide = {"lease": lease, "action": "respond"}
     status, text = ann.post(f"/items/{item.id}/decide", text="x" * 16_000_001, **decide)
@@ -785,14 +787,14 @@ def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore,
 def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, address: str) -> None:
     broken: dict[str, Any] = {"candidate_set": None, "alternatives": (), "candidate": {"text": "Caf\ud83d"}}
     item = store.enqueue(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
-    ann, _, lease = taken(address, item.id)
+    ann, _, lease = claimed(address, item.id)
     page = ann.get(f"/items/{item.id}")[1]
     assert "stands for a character that could not be read or stored" in page
     assert "cannot be approved" not in page
     assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303
-    held = store.enqueue(held_back(**broken))
-    ann.post(f"/items/{held.id}/claim")
-    page = ann.get(f"/items/{held.id}")[1]
+    audit = store.enqueue(held_back(**broken))
+    ann.post(f"/items/{audit.id}/claim")
+    page = ann.get(f"/items/{audit.id}")[1]
     assert "cannot be approved" in page
     assert 'value="approve"' not in page
 
@@ -906,9 +908,9 @@ def test_tokens_file(tmp_path: Path) -> None:
     assert token not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
     accounts = Accounts(path)
-    found = accounts.by_token(token)
-    assert found is not None
-    assert (found.name, found.role) == ("ann", "reviewer")
+    account = accounts.by_token(token)
+    assert account is not None
+    assert (account.name, account.role) == ("ann", "reviewer")
     assert accounts.by_token(token + "x") is None
     admin = add_token(path, "eve", "admin")
     eve = accounts.by_token(admin)
@@ -917,7 +919,7 @@ def test_tokens_file(tmp_path: Path) -> None:
     again = add_token(path, "ann", "reviewer")
     assert accounts.by_token(token) is None
     assert accounts.by_token(again) is not None
-    assert accounts.by_name("ann", found.sha256) is None
+    assert accounts.by_name("ann", account.sha256) is None
     path.unlink()
     assert accounts.all() == ()
 
@@ -980,9 +982,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "--add-token" in capsys.readouterr().err
     assert main(["review", "--add-token", "ann", "--role", "admin"]) == 0
     token = capsys.readouterr().out.splitlines()[-1]
-    found = Accounts(tmp_path / "review-tokens.json").by_token(token)
-    assert found is not None
-    assert (found.name, found.role) == ("ann", "admin")
+    account = Accounts(tmp_path / "review-tokens.json").by_token(token)
+    assert account is not None
+    assert (account.name, account.role) == ("ann", "admin")
     monkeypatch.setenv("GUARDRAIL_REVIEW_SECRET", "short")
     assert main(["review"]) == 1
     assert "32 characters" in capsys.readouterr().err

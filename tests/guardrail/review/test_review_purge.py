@@ -38,8 +38,8 @@ def now() -> list[float]:
 
 @pytest.fixture
 def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url, clock=lambda: now[0]) as made:
-        yield made
+    with ReviewStore(store_url, clock=lambda: now[0]) as opened:
+        yield opened
 
 
 def queued(store: ReviewStore, key: str | None = None, callback: str | None = None, days: float | None = None) -> Item:
@@ -65,13 +65,13 @@ def test_what_arrived_long_ago_goes_once_it_is_decided_or_expired(store: ReviewS
     store.give_up(given_up.id)
     late = queued(store, days=30)
     decided_today = queued(store, key="today")
-    long_open, held = queued(store), queued(store)
-    store.claim("bob", item=held.id, seconds=100 * DAY)
+    long_open, long_claimed = queued(store), queued(store)
+    store.claim("bob", item=long_claimed.id, seconds=100 * DAY)
     now[0] += 40 * DAY
     decided(store, key="today")
     young = {decided(store).id, queued(store).id, queued(store, days=1).id}
     store.expire()
-    stays = young | {long_open.id, held.id, decided_today.id}
+    stays = young | {long_open.id, long_claimed.id, decided_today.id}
     everything = stays | old | {given_up.id, late.id}
     before = store.trail(limit=10_000)
     counted = Purged(items=4, callbacks=0, kept=1, open=2, since=now[0] - 30 * DAY)
@@ -167,7 +167,7 @@ def test_nothing_of_it_is_left_in_an_sqlite_file(tmp_path: Path) -> None:
         assert found_in(tmp_path)
         now[0] += DAY
         store.purge(1.0)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["reviews.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["reviews.db"]
     assert SECRET_TEXT.encode() not in path.read_bytes()
 
 
@@ -192,7 +192,7 @@ def test_nothing_of_it_is_left_while_others_have_the_file_open(tmp_path: Path, m
 
 def found_in(folder: Path) -> list[str]:
     """Files that hold the text."""
-    return [one.name for one in folder.iterdir() if SECRET_TEXT.encode() in one.read_bytes()]
+    return [path.name for path in folder.iterdir() if SECRET_TEXT.encode() in path.read_bytes()]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,11 +213,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "--dry-run goes with --purge" in capsys.readouterr().err
     earliest = time.time() - 30 * DAY
     assert main(["review", "--purge", "30", "--dry-run"]) == 0
-    said, _, since = capsys.readouterr().out.rpartition(" ")
+    output, _, since = capsys.readouterr().out.rpartition(" ")
     assert (
         earliest <= datetime.fromisoformat(since.strip()).replace(tzinfo=UTC).timestamp() <= time.time() - 30 * DAY + 1
     )
-    assert said == (
+    assert output == (
         "Would delete 1 decided or expired items that arrived more than 30 days ago, and 0 of their callbacks.\n"
         "1 older items stay: their callers may not have received the decision yet.\n"
         "1 older items stay: they are not decided yet.\n"

@@ -42,7 +42,7 @@ from guardrail.review import (
 from guardrail.review.queue import schema, writers
 from guardrail.review.queue.database import Database, migrate
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import ExpiringKeys
+from guardrail.review.queue.expiring_keys import ExpiringKeys
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -60,8 +60,8 @@ def now() -> list[float]:
 
 @pytest.fixture
 def store(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
-    with ReviewStore(store_url, clock=lambda: now[0]) as made:
-        yield made
+    with ReviewStore(store_url, clock=lambda: now[0]) as opened:
+        yield opened
 
 
 def words(store: ReviewStore, item: str) -> list[str]:
@@ -99,8 +99,8 @@ def test_oldest_first_and_by_kind(store: ReviewStore) -> None:
     audit = store.claim("ann", kinds=["audit"])
     assert audit is not None
     assert audit.item.content.kind == "audit"
-    taken = [store.claim("ann") for _ in range(3)]
-    assert [lease and lease.item.number for lease in taken] == [1, 3, None]
+    leases = [store.claim("ann") for _ in range(3)]
+    assert [lease and lease.item.number for lease in leases] == [1, 3, None]
 
 
 def test_a_stale_lease_goes_to_the_next_and_the_first_is_refused(store: ReviewStore, now: list[float]) -> None:
@@ -176,9 +176,9 @@ def test_what_was_taken_back_comes_in_its_turn_for_everybody(store: ReviewStore)
         return lease.item.id
 
     assert [next_of(reviewer) for reviewer in ("ann", "ann", "eve", "eve")] == 4 * [first.id]
-    given = store.claim("eve")
-    assert given is not None
-    store.release(given)
+    lease = store.claim("eve")
+    assert lease is not None
+    store.release(lease)
     assert [next_of(reviewer) for reviewer in ("eve", "ann")] == [second.id, first.id]
 
 
@@ -212,9 +212,9 @@ def test_giving_up_loses_to_a_decision_that_came_first(store: ReviewStore) -> No
     lease = store.claim("ann")
     assert lease is not None
     store.decide(lease, APPROVE)
-    found = store.give_up(first.id)
-    assert found is not None
-    assert found.action == "approve"
+    decision = store.give_up(first.id)
+    assert decision is not None
+    assert decision.action == "approve"
     assert store.give_up(second.id) is None
     assert store.item(second.id).state == "expired"
 
@@ -272,10 +272,10 @@ def test_counters(store: ReviewStore, now: list[float]) -> None:
     store.claim("bob", seconds=500)
     now[0] += 50
     store.expire()
-    found = store.stats()
-    assert (found.pending, found.claimed, found.decided, found.expired) == (2, 1, 2, 1)
-    assert found.actions == {"approve": 1, "reject": 1}
-    assert found.oldest == 50.0
+    counts = store.stats()
+    assert (counts.pending, counts.claimed, counts.decided, counts.expired) == (2, 1, 2, 1)
+    assert counts.actions == {"approve": 1, "reject": 1}
+    assert counts.oldest == 50.0
 
 
 def test_lists(store: ReviewStore) -> None:
@@ -304,10 +304,10 @@ def test_waiting_ends_with_the_decision(store_url: str) -> None:
 
         reviewer = threading.Thread(target=review)
         reviewer.start()
-        found = store.wait(item.id, 60)
+        decision = store.wait(item.id, 60)
         reviewer.join()
-        assert found is not None
-        assert found.reviewer == "ann"
+        assert decision is not None
+        assert decision.reviewer == "ann"
         assert store.wait(store.enqueue(content()).id, 0) is None
 
 
@@ -315,11 +315,11 @@ def test_threads_never_share_an_item(store_url: str) -> None:
     with ReviewStore(store_url) as store:
         for _ in range(40):
             store.enqueue(content())
-        taken: list[str] = []
+        claimed: list[str] = []
 
         def work(name: str) -> None:
             while (lease := store.claim(name)) is not None:
-                taken.append(lease.item.id)
+                claimed.append(lease.item.id)
 
         threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(6)]
         for thread in threads:
@@ -328,9 +328,9 @@ def test_threads_never_share_an_item(store_url: str) -> None:
             thread.join()
         left = store.claim("sweeper")  # PostgreSQL passes over what another is just taking
         while left is not None:
-            taken.append(left.item.id)
+            claimed.append(left.item.id)
             left = store.claim("sweeper")
-        assert len(taken) == len(set(taken)) == 40
+        assert len(claimed) == len(set(claimed)) == 40
 
 
 def test_a_fork_gets_connections_of_its_own(tmp_path: Path) -> None:
@@ -434,13 +434,13 @@ def test_kills_lose_nothing(store_url: str, tmp_path: Path, seed: int) -> None:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
-    said = [(name, line) for name, path in outputs for line in path.read_text().splitlines()]
-    assert [(name, line) for name, line in said if "Error" in line] == []
+    reports = [(name, line) for name, path in outputs for line in path.read_text().splitlines()]
+    assert [(name, line) for name, line in reports if "Error" in line] == []
     with ReviewStore(store_url) as store:
         there = {item.key: item for item in store.items(limit=1000)}
         assert set(there) == {f"p{p}-{i}" for p in range(2) for i in range(n)}
         assert kills >= 6
-        for name, line in said:
+        for name, line in reports:
             if line in there and name.startswith("w"):
                 decision = there[line].decision
                 assert decision is not None
@@ -487,14 +487,14 @@ def first_layout(url: str) -> Database:
     """The golden database of the first layout, as versions before Alembic made it."""
     rows = [line for line in (GOLDEN / "version1" / "reviews.sql").read_text().splitlines() if "INSERT INTO" in line]
     with patch.object(Database, "_prepare", lambda _: None):
-        made = Database(url)
-    with made.write() as connection:
+        database = Database(url)
+    with database.write() as connection:
         migrate(connection, "1")
         connection.exec_driver_sql("DROP TABLE review_version")
         connection.exec_driver_sql("DELETE FROM review_meta")
         for row in rows:
             connection.execute(text(row.replace(":", "\\:")))
-    return made
+    return database
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite cannot show it; the golden file holds it
@@ -502,9 +502,9 @@ def test_a_database_of_the_first_layout_is_migrated_and_keeps_its_items(empty_ur
     first_layout(empty_url).close()
     with ReviewStore(empty_url, clock=lambda: 1_700_000_030.0) as store:
         with store.database.read() as connection:
-            found = MigrationContext.configure(connection, opts={"version_table": "review_version"})
-            assert compare_metadata(found, schema.metadata) == []  # indexes and columns are those of the code
-            assert found.get_current_revision() == schema.LAYOUT
+            revision = MigrationContext.configure(connection, opts={"version_table": "review_version"})
+            assert compare_metadata(revision, schema.metadata) == []  # indexes and columns are those of the code
+            assert revision.get_current_revision() == schema.LAYOUT
         assert [item.key for item in store.items(["decided"])] == ["decided", "audit:request 1"]
         assert [view.name for view in Monitors(store).all()] == ["risk 2", "drift", "risk"]
         with pytest.raises(DatabaseError, match="append-only"), store.database.write() as connection:
@@ -519,7 +519,7 @@ def test_a_migration_that_fails_leaves_the_first_layout(empty_url: str) -> None:
         ReviewStore(empty_url)
     with old.read() as connection:
         assert not inspect(connection).has_table("review_version")
-        assert "review_items_state" in {one["name"] for one in inspect(connection).get_indexes("review_items")}
+        assert "review_items_state" in {index["name"] for index in inspect(connection).get_indexes("review_items")}
     old.close()
 
 
@@ -545,7 +545,7 @@ def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str 
 
 
 class Plans:
-    """What SQLite does for each statement that reads the items."""
+    """Query plans of SQLite for each statement that reads the items."""
 
     def __init__(self, store: ReviewStore) -> None:
         self.found: list[str] = []
@@ -553,8 +553,8 @@ class Plans:
 
     def explain(self, connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         if "FROM review_items" in statement:
-            asked = connection.connection.dbapi_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            self.found += [row[3] for row in asked]
+            rows = connection.connection.dbapi_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            self.found += [row[3] for row in rows]
 
     def through_all_rows(self) -> bool:
         """Whether a step goes through the rows of all items, with their contents."""
@@ -589,13 +589,13 @@ def test_counts_and_lists_read_indexes_and_no_rows_of_other_items(tmp_path: Path
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db") as made:
-        yield made
+def sqlite_store(tmp_path: Path) -> Iterator[ReviewStore]:
+    with ReviewStore(tmp_path / "reviews.db") as opened:
+        yield opened
 
 
 def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseException | None]:
-    """What threads raise that ask for the database in this order, while somebody else is writing."""
+    """Run the acts in threads that ask for the database in this order while another writes; return their errors."""
     raised: list[BaseException | None] = [None] * len(acts)
 
     def run(place: int) -> None:
@@ -617,53 +617,57 @@ def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseExc
     return raised
 
 
-def test_threads_write_in_the_order_in_which_they_ask_and_in_one_commit(one: ReviewStore) -> None:
+def test_threads_write_in_the_order_in_which_they_ask_and_in_one_commit(sqlite_store: ReviewStore) -> None:
     commits: list[object] = []
-    event.listen(one.database.engine, "commit", commits.append)
-    acts = [partial(one.enqueue, content(str(i))) for i in range(6)]
-    assert queued(one, [*acts]) == [None] * 6
+    event.listen(sqlite_store.database.engine, "commit", commits.append)
+    acts = [partial(sqlite_store.enqueue, content(str(i))) for i in range(6)]
+    assert queued(sqlite_store, [*acts]) == [None] * 6
     assert len(commits) == 1
-    assert [item.content.question for item in one.items()] == [str(i) for i in range(6)]
+    assert [item.content.question for item in sqlite_store.items()] == [str(i) for i in range(6)]
 
 
-def test_what_fails_is_undone_alone(one: ReviewStore) -> None:
+def test_what_fails_is_undone_alone(sqlite_store: ReviewStore) -> None:
     def wrong() -> None:
-        with one.database.write() as connection:
+        with sqlite_store.database.write() as connection:
             connection.exec_driver_sql("UPDATE review_items SET holder = 'wrong'")
             raise ValueError
 
-    _, failed, _ = queued(one, [partial(one.enqueue, content("1")), wrong, partial(one.enqueue, content("2"))])
+    _, failed, _ = queued(
+        sqlite_store, [partial(sqlite_store.enqueue, content("1")), wrong, partial(sqlite_store.enqueue, content("2"))]
+    )
     assert isinstance(failed, ValueError)
-    assert [(item.content.question, item.holder) for item in one.items()] == [("1", None), ("2", None)]
+    assert [(item.content.question, item.holder) for item in sqlite_store.items()] == [("1", None), ("2", None)]
 
 
-def test_a_commit_that_fails_fails_for_all_that_is_in_it(one: ReviewStore) -> None:
+def test_a_commit_that_fails_fails_for_all_that_is_in_it(sqlite_store: ReviewStore) -> None:
     def full() -> None:
         """As when the disk is full: SQLite undoes the transaction by itself."""
-        with one.database.write() as connection:
+        with sqlite_store.database.write() as connection:
             connection.connection.dbapi_connection.execute("ROLLBACK")  # type: ignore[union-attr]
 
-    before, last, after = queued(one, [partial(one.enqueue, content("1")), full, partial(one.enqueue, content("2"))])
+    before, last, after = queued(
+        sqlite_store, [partial(sqlite_store.enqueue, content("1")), full, partial(sqlite_store.enqueue, content("2"))]
+    )
     assert [type(error) for error in (before, last, after)] == [StoreUnavailableError] * 3
-    one.database.circuit = Circuit()
-    assert one.items() == []
-    one.enqueue(content("3"))
-    assert len(one.items()) == 1
+    sqlite_store.database.circuit = Circuit()
+    assert sqlite_store.items() == []
+    sqlite_store.enqueue(content("3"))
+    assert len(sqlite_store.items()) == 1
 
 
-def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(one: ReviewStore) -> None:
+def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(sqlite_store: ReviewStore) -> None:
     def impatient() -> None:
-        with one.database._writers.write(0.0):
+        with sqlite_store.database._writers.write(0.0):
             raise AssertionError
 
-    assert [type(error) for error in queued(one, [impatient, partial(one.enqueue, content()), impatient])] == [
-        *(TimeoutError, type(None), TimeoutError)
-    ]
-    assert len(one.items()) == 1
+    assert [
+        type(error) for error in queued(sqlite_store, [impatient, partial(sqlite_store.enqueue, content()), impatient])
+    ] == [*(TimeoutError, type(None), TimeoutError)]
+    assert len(sqlite_store.items()) == 1
 
 
 def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
-    one: ReviewStore, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, ended, commit = [0.0], threading.Event(), writers._Transaction.commit
 
@@ -673,35 +677,35 @@ def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
 
     def late() -> None:
         try:
-            with one.database._writers.write(60.0):
+            with sqlite_store.database._writers.write(60.0):
                 now[0] = 61.0
         finally:
             ended.set()
 
     monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(writers._Transaction, "commit", blocked)
-    failed, committed = queued(one, [late, partial(one.enqueue, content("1"))])
+    failed, committed = queued(sqlite_store, [late, partial(sqlite_store.enqueue, content("1"))])
     assert isinstance(failed, TimeoutError)
     assert committed is None
-    assert len(one.items()) == 1
+    assert len(sqlite_store.items()) == 1
 
 
-def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(one: ReviewStore, tmp_path: Path) -> None:
+def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(sqlite_store: ReviewStore, tmp_path: Path) -> None:
     connected: list[object] = []
-    event.listen(one.database.engine, "connect", lambda *_: connected.append(1))
-    one.enqueue(content())
-    lease = one.claim("ann")
+    event.listen(sqlite_store.database.engine, "connect", lambda *_: connected.append(1))
+    sqlite_store.enqueue(content())
+    lease = sqlite_store.claim("ann")
     assert lease is not None
-    one.decide(lease, APPROVE)
+    sqlite_store.decide(lease, APPROVE)
     assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
     (tmp_path / "reviews.db").rename(tmp_path / "away.db")
-    for act in (one.items, one.stats, one.check, partial(one.enqueue, content())):
-        one.database.circuit = Circuit()
+    for act in (sqlite_store.items, sqlite_store.stats, sqlite_store.check, partial(sqlite_store.enqueue, content())):
+        sqlite_store.database.circuit = Circuit()
         with pytest.raises(StoreUnavailableError, match="was moved, deleted or replaced"):
             act()
     assert not (tmp_path / "reviews.db").exists()
     (tmp_path / "away.db").rename(tmp_path / "reviews.db")
-    assert len(one.items()) == 1
+    assert len(sqlite_store.items()) == 1
 
 
 # -- carrying out --------------------------------------------------------------------------------------------------
@@ -723,7 +727,7 @@ def test_a_decision_is_carried_out_by_one_at_a_time(store: ReviewStore, now: lis
     assert store.lease([item]) == []
     now[0] = 1060.0  # whoever had it is taken for dead
     (second,) = store.lease([item], seconds=60)
-    assert second.item.lease_until == 1060.0  # it was taken up before
+    assert second.item.lease_until == 1060.0  # it was leased before
     store.settle(first, again=True)
     assert store.lease([item]) == []  # too late: it is another's now
     store.settle(second, what="carried_out", again=False)
@@ -741,18 +745,18 @@ def test_what_was_put_down_unfinished_is_free_at_once_and_says_so(store: ReviewS
     assert second.item.decision is not None
 
 
-def test_items_are_taken_up_all_or_none(store: ReviewStore) -> None:
-    one, other = decided(store), decided(store)
+def test_items_are_leased_all_or_none(store: ReviewStore) -> None:
+    first, other = decided(store), decided(store)
     still_open = store.enqueue(content()).id
-    for wanted in ([one, still_open], [one, "no such item"]):
-        assert store.lease(wanted) == []
+    for ids in ([first, still_open], [first, "no such item"]):
+        assert store.lease(ids) == []
     (work_lease,) = store.lease([other])
-    assert store.lease([one, other]) == []
+    assert store.lease([first, other]) == []
     store.settle(work_lease, again=False)
-    assert [work_lease.item.id for work_lease in store.lease([one, other])] == [one, other]
+    assert [work_lease.item.id for work_lease in store.lease([first, other])] == [first, other]
 
 
-def test_an_expired_item_is_taken_up_too_and_a_decision_told_twice_stays_one(store: ReviewStore) -> None:
+def test_an_expired_item_is_leased_too_and_a_decision_told_twice_stays_one(store: ReviewStore) -> None:
     item = store.enqueue(content())
     store.cancel(item.id, why="x")
     assert len(store.lease([item.id])) == 1
@@ -764,26 +768,26 @@ def test_an_expired_item_is_taken_up_too_and_a_decision_told_twice_stays_one(sto
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e12])
-def test_a_charge_has_a_length(store: ReviewStore, seconds: float) -> None:
+def test_a_work_lease_has_a_length(store: ReviewStore, seconds: float) -> None:
     with pytest.raises(UsageError, match="ten years"):
         store.lease([decided(store)], seconds=seconds)
 
 
-def test_threads_that_take_up_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
-    wanted = [decided(store) for _ in range(2)]
-    found: list[list[WorkLease]] = []
+def test_threads_that_lease_the_same_items_at_once_do_not_share_them(store: ReviewStore) -> None:
+    ids = [decided(store) for _ in range(2)]
+    results: list[list[WorkLease]] = []
     start = threading.Barrier(6)
 
     def work(order: list[str]) -> None:
         start.wait()
-        found.append(store.lease(order))
+        results.append(store.lease(order))
 
-    workers = [threading.Thread(target=work, args=(wanted[:: 1 if i % 2 else -1],)) for i in range(6)]
+    workers = [threading.Thread(target=work, args=(ids[:: 1 if i % 2 else -1],)) for i in range(6)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert sorted(len(work_leases) for work_leases in found) == [0, 0, 0, 0, 0, 2]
+    assert sorted(len(work_leases) for work_leases in results) == [0, 0, 0, 0, 0, 2]
 
 
 def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store: ReviewStore) -> None:
@@ -802,22 +806,22 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
     lease = store.claim("ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
     assert lease is not None
     store.decide(lease, edit)
-    made = store.item(lease.item.id).decision
-    assert made is not None
-    assert made.candidate == edit.candidate
+    decision = store.item(lease.item.id).decision
+    assert decision is not None
+    assert decision.candidate == edit.candidate
 
 
-def test_a_mark_is_made_once_and_changed_by_its_owner(store_url: str) -> None:
+def test_an_expiring_key_is_added_once_and_changed_by_its_owner(store_url: str) -> None:
     times = [0.0]
     with ReviewStore(store_url, clock=lambda: times[0]) as store:
-        marks = ExpiringKeys(store.database)
-        assert (marks.add("m", "mine", 10), marks.add("m", "another", 10), marks.get("m")) == (None, "mine", "mine")
-        assert not marks.replace("m", "another", "x", 10)
-        assert marks.replace("m", "mine", "done", 20)
+        keys = ExpiringKeys(store.database)
+        assert (keys.add("m", "mine", 10), keys.add("m", "another", 10), keys.get("m")) == (None, "mine", "mine")
+        assert not keys.replace("m", "another", "x", 10)
+        assert keys.replace("m", "mine", "done", 20)
         times[0] = 15.0
-        assert marks.add("m", "another", 10) == "done"
+        assert keys.add("m", "another", 10) == "done"
         times[0] = 20.0
-        assert (marks.get("m"), marks.add("m", "another", 10)) == (None, None)
+        assert (keys.get("m"), keys.add("m", "another", 10)) == (None, None)
         times[0] = 30.0
         store.purge(older_than=86_400, who="ann")
         with store.database.read() as connection:

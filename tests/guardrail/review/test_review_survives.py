@@ -28,38 +28,38 @@ from tests.review_pages import REVIEWERS, held_back, verdict
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ReviewStore]:
-    with ReviewStore(tmp_path / "reviews.db") as made:
-        yield made
+    with ReviewStore(tmp_path / "reviews.db") as opened:
+        yield opened
 
 
 @pytest.fixture
 def either(store_url: str) -> Iterator[ReviewStore]:
     """A store on each of both databases, where that makes a difference."""
-    with ReviewStore(store_url) as made:
-        yield made
+    with ReviewStore(store_url) as opened:
+        yield opened
 
 
 @pytest.fixture
 def eve(store: ReviewStore) -> Iterator[TestClient]:
-    with signed_in(store) as made:
-        yield made
+    with signed_in(store) as signed_in_client:
+        yield signed_in_client
 
 
 @contextmanager
 def signed_in(store: ReviewStore) -> Iterator[TestClient]:
-    with TestClient(review_app(store, Accounts.from_text(REVIEWERS), hosts=("testserver",))) as made:
-        token = field(made.get("/sign-in").text, "form_token")
-        made.post("/sign-in", data={"form_token": token, "token": "eve-token-0123456789ab"})
-        yield made
+    with TestClient(review_app(store, Accounts.from_text(REVIEWERS), hosts=("testserver",))) as client:
+        token = field(client.get("/sign-in").text, "form_token")
+        client.post("/sign-in", data={"form_token": token, "token": "eve-token-0123456789ab"})
+        yield client
 
 
 def field(page: str, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]+)"', page)
-    assert found is not None
-    return found[1]
+    match = re.search(rf'name="{name}" value="([^"]+)"', page)
+    assert match is not None
+    return match[1]
 
 
-def taken(eve: TestClient, item: Item) -> dict[str, str]:
+def claimed(eve: TestClient, item: Item) -> dict[str, str]:
     """Claims an item; the hidden fields of its form."""
     token = field(eve.get("/").text, "form_token")
     eve.post(f"/items/{item.id}/claim", data={"form_token": token})
@@ -81,7 +81,7 @@ def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> No
     with signed_in(either) as eve:
         for name in ("deadline", "lease_until", "created"):
             item = either.enqueue(held_back(), expires_in=1000)
-            taken(eve, item)
+            claimed(eve, item)
             set_times(either, item, **{name: seconds})
             either.note_event("claimed", {"until": seconds}, item=item.id)
             either.note_event("claimed", {"until": "tomorrow"}, item=item.id)
@@ -91,7 +91,7 @@ def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> No
 
 
 @pytest.mark.parametrize(
-    "said",
+    "verdict",
     [
         {},
         {"uncertainty": "boo", "threshold": "x"},
@@ -100,9 +100,9 @@ def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> No
         {"detail": None, "guarantee": 5, "accepted": "maybe"},
     ],
 )
-def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, said: dict[str, Any]) -> None:
-    item = store.enqueue(held_back(verdict=said, messages=({}, {"role": 1, "content": [{}]})))
-    taken(eve, item)
+def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, verdict: dict[str, Any]) -> None:
+    item = store.enqueue(held_back(verdict=verdict, messages=({}, {"role": 1, "content": [{}]})))
+    claimed(eve, item)
     for path in ("/", f"/items/{item.id}"):
         assert eve.get(path).status_code == 200, path
 
@@ -148,7 +148,7 @@ def calls(argument: str) -> str:
 )
 def test_an_edit_that_cannot_be_stored(store: ReviewStore, eve: TestClient, edited: str, why: str) -> None:
     item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [{"name": "f", "arguments": {"b": 1}}]}))
-    fields = {**taken(eve, item), "action": "edit"}
+    fields = {**claimed(eve, item), "action": "edit"}
     answer = eve.post(f"/items/{item.id}/decide", data={**fields, "tool_calls": edited})
     assert (answer.status_code, why in answer.text) == (422, True), answer.text
     assert store.item(item.id).state == "claimed"
@@ -161,7 +161,7 @@ def test_a_candidate_that_could_not_be_stored_is_shown_and_cannot_be_approved(
     store: ReviewStore, eve: TestClient
 ) -> None:
     item = store.enqueue(held_back("q", "a\ud83d"))
-    fields = taken(eve, item)
+    fields = claimed(eve, item)
     page = eve.get(f"/items/{item.id}").text
     assert "characters that cannot be stored" in page
     assert "a\ufffd" in page
@@ -183,7 +183,7 @@ def test_an_ordinary_item_says_nothing_of_it(store: ReviewStore, eve: TestClient
     item = store.enqueue(held_back("q", "a\ufffd"))
     page = eve.get(f"/items/{item.id}").text
     assert "characters that cannot be stored" not in page
-    fields = taken(eve, item)
+    fields = claimed(eve, item)
     eve.post(f"/items/{item.id}/decide", data={**fields, "action": "approve"})
     assert store.item(item.id).state == "decided"
 

@@ -41,21 +41,23 @@ N = 4
 KEY = f"sk-{secrets.token_hex(24)}"  # of the proxy; newer ones do not start without
 
 
-def artifact(**given: Any) -> CalibrationArtifact:
-    return make_artifact(LiteLLMChat(name_of_model="small"), n=N, **given)
+def artifact(**settings: Any) -> CalibrationArtifact:
+    return make_artifact(LiteLLMChat(name_of_model="small"), n=N, **settings)
 
 
-def guardrail(upstream: Upstream, *, bindings: Bindings | None = None, **given: Any) -> CalibratedGuardrail:
-    options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
-    given = {"event_hook": "pre_call", "default_on": True, "artifact": artifact(bindings=bindings), **given}
-    return CalibratedGuardrail(guardrail_name="calibrated", complete=upstream.complete, guard_options=options, **given)
+def guardrail(upstream: Upstream, *, bindings: Bindings | None = None, **settings: Any) -> CalibratedGuardrail:
+    options = {"probe": "off", "early_stopping": "off", **settings.pop("guard_options", {})}
+    settings = {"event_hook": "pre_call", "default_on": True, "artifact": artifact(bindings=bindings), **settings}
+    return CalibratedGuardrail(
+        guardrail_name="calibrated", complete=upstream.complete, guard_options=options, **settings
+    )
 
 
-async def ask(one: CalibratedGuardrail, question: str, call_type: str = "acompletion", **body: Any) -> dict[str, Any]:
+async def ask(hook: CalibratedGuardrail, question: str, call_type: str = "acompletion", **body: Any) -> dict[str, Any]:
     data = {"model": "small", "messages": [{"role": "user", "content": question}], **body}
     data["proxy_server_request"] = {"body": dict(data)}
-    found: dict[str, Any] = await one.async_pre_call_hook(None, None, data, call_type)
-    return found
+    judged: dict[str, Any] = await hook.async_pre_call_hook(None, None, data, call_type)
+    return judged
 
 
 def test_a_client_of_a_proxy_may_send_what_it_could_before_there_was_a_table() -> None:
@@ -123,45 +125,30 @@ async def test_wishes_about_drawing_are_refused(name: str) -> None:
 
 
 async def test_wishes_can_be_replaced_but_not_n() -> None:
-    one = guardrail(Upstream(), client_settings="replace")
-    assert "mock_response" in await ask(one, SURE, temperature=0.3)
+    replacing = guardrail(Upstream(), client_settings="replace")
+    assert "mock_response" in await ask(replacing, SURE, temperature=0.3)
     with pytest.raises(Exception, match="n=2"):
-        await ask(one, SURE, n=2)
+        await ask(replacing, SURE, n=2)
     assert "mock_response" in await ask(guardrail(Upstream()), SURE, n=1)
 
 
-async def test_the_older_names_of_parameters_still_work() -> None:
-    upstream = Upstream()
-    older: dict[str, Any] = {"settings": "replace", "options": {"probe": "off", "abstain_message": "Not sure."}}
-    one = CalibratedGuardrail(
-        guardrail_name="calibrated",
-        complete=upstream.complete,
-        event_hook="pre_call",
-        default_on=True,
-        artifact=artifact(),
-        **older,
-    )
-    data = await ask(one, UNSURE, temperature=0.3)
-    assert data["mock_response"].choices[0].message.content == "Not sure."
-
-
 async def test_what_cannot_be_judged_is_refused_and_what_makes_no_text_passes() -> None:
-    one = guardrail(Upstream())
+    refusing = guardrail(Upstream())
     for kind in ("anthropic_messages", "aresponses", "atext_completion"):
         with pytest.raises(Exception, match="cannot be judged"):
-            await ask(one, SURE, kind)
-    assert "mock_response" not in await ask(one, SURE, "aembedding")
+            await ask(refusing, SURE, kind)
+    assert "mock_response" not in await ask(refusing, SURE, "aembedding")
     with pytest.raises(Exception, match="no artifact"):
-        await ask(one, SURE, model="other")
+        await ask(refusing, SURE, model="other")
     assert "mock_response" not in await ask(guardrail(Upstream(), other_models="pass"), SURE, model="other")
 
 
 async def test_a_client_cannot_write_the_verdicts_headers() -> None:
-    one = guardrail(Upstream(), other_models="pass")
+    passing = guardrail(Upstream(), other_models="pass")
     forged = {"guardrail_headers": {"x-guardrail-accepted": "true"}}
     for model in ("other", "small"):
-        data = await ask(one, UNSURE, model=model, metadata=dict(forged))
-        headers = await one.async_post_call_response_headers_hook(data, None, None)
+        data = await ask(passing, UNSURE, model=model, metadata=dict(forged))
+        headers = await passing.async_post_call_response_headers_hook(data, None, None)
         assert (headers or {}).get("x-guardrail-accepted") == {"other": None, "small": "false"}[model]
 
 
@@ -220,12 +207,12 @@ class Routed:
         proxy = types.SimpleNamespace(llm_router=self.router, general_settings={})
         monkeypatch.setitem(sys.modules, "litellm.proxy.proxy_server", proxy)
         options = {"probe": "off", "early_stopping": "off"}
-        made = {"small": artifact(), "wild/one": make_artifact(LiteLLMChat(name_of_model="wild/one"), n=N)}
+        artifacts = {"small": artifact(), "wild/one": make_artifact(LiteLLMChat(name_of_model="wild/one"), n=N)}
         self.guard = CalibratedGuardrail(
             guardrail_name="calibrated",
             event_hook="pre_call",
             default_on=True,
-            artifact=made,
+            artifact=artifacts,
             other_models="pass",
             guard_options=options,
         )
@@ -252,9 +239,9 @@ class Routed:
 
 @pytest.fixture
 def routed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Routed]:
-    made = Routed(monkeypatch)
-    yield made
-    made.close()
+    routed_proxy = Routed(monkeypatch)
+    yield routed_proxy
+    routed_proxy.close()
 
 
 @pytest.mark.parametrize("alias", ["small", "tiny", "hidden"])
@@ -301,8 +288,8 @@ async def test_a_sample_does_not_come_from_a_fallback(routed: Routed) -> None:
 
 
 async def test_replaced_wishes_do_not_reach_the_router() -> None:
-    one = guardrail(Upstream(), client_settings="replace")
-    data = await ask(one, SURE, temperature=0.3, fallbacks=["other"], mock_testing_fallbacks=True)
+    replacing = guardrail(Upstream(), client_settings="replace")
+    data = await ask(replacing, SURE, temperature=0.3, fallbacks=["other"], mock_testing_fallbacks=True)
     assert not {"temperature", "fallbacks", "mock_testing_fallbacks"} & set(data)
 
 
@@ -417,9 +404,9 @@ def test_a_proxy_gives_the_judged_candidate(proxy: tuple[str, Upstream]) -> None
         before = len(upstream.calls)
         status, headers, text = post(url, SURE)
         assert status == 200, text
-        found = json.loads(text)
-        assert found["choices"][0]["message"]["content"] == "Paris is it"
-        assert found["usage"]["completion_tokens"] == 2 * (N + 1)
+        reply = json.loads(text)
+        assert reply["choices"][0]["message"]["content"] == "Paris is it"
+        assert reply["usage"]["completion_tokens"] == 2 * (N + 1)
         assert headers["x-guardrail-accepted"] == "true"
         assert len(upstream.calls) - before == N + 1
 

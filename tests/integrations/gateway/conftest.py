@@ -54,14 +54,18 @@ class Served:
 
     def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
         http = openai.DefaultHttpxClient(verify=PLAIN)
-        made = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings})
-        return self._stack.enter_context(made)
+        client = openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings}
+        )
+        return self._stack.enter_context(client)
 
     def ask(
         self, question: str = SURE, headers: Mapping[str, str | bytes] | None = None, **fields: Any
     ) -> httpx.Response:
         body = {"model": "support", "messages": [{"role": "user", "content": question}], **fields}
-        sent = [(name.encode(), one.encode() if isinstance(one, str) else one) for name, one in (headers or {}).items()]
+        sent = [
+            (name.encode(), text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()
+        ]
         return self.http.post("/v1/chat/completions", json=body, headers=sent)
 
     def leave(self, question: str, when: Callable[[], None]) -> None:
@@ -128,10 +132,10 @@ class Held(Endpoint):
 
 @pytest.fixture
 def endpoint() -> Iterator[Held]:
-    held = Held(answers=ANSWERS)
-    with serving(held):
-        yield held
-        held.released.set()
+    upstream = Held(answers=ANSWERS)
+    with serving(upstream):
+        yield upstream
+        upstream.released.set()
 
 
 Serve = Callable[..., Served]
@@ -148,15 +152,15 @@ def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
         def start(
             alias: dict[str, Any] | None = None, artifact: Any = None, more: Any = None, **settings: Any
         ) -> Served:
-            given = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
-            path = given.save(tmp_path / "artifact.json")
+            to_serve = make_artifact(MODEL, threshold=0.1, n=4) if artifact is None else artifact
+            path = to_serve.save(tmp_path / "artifact.json")
             upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
-            one = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
+            fields = {"upstream": upstream, "artifact": path, "probe": "off", **(alias or {})}
             more = {
                 name: {**other, "artifact": path if other.get("artifact") is True else other.get("artifact") or None}
                 for name, other in (more or {}).items()
             }
-            models = {"support": one, **more}
+            models = {"support": fields, **more}
             gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
             return Served(gateway, stack.enter_context(running(gateway)), stack)
 

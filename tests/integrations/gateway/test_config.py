@@ -51,9 +51,9 @@ def test_a_file_with_variables(file: Path) -> None:
         parsed_config(file.read_text(), "x.yaml", {})
     secret = file.with_name("secret")
     secret.write_text("sk-2\n", encoding="utf-8")
-    found = parsed_config(file.read_text().replace("UPSTREAM_KEY", f"file:{secret}"), "x.yaml", {})
-    assert found.models["support"].upstream[0].key is not None
-    assert found.models["support"].upstream[0].key.get_secret_value() == "sk-2"
+    from_file = parsed_config(file.read_text().replace("UPSTREAM_KEY", f"file:{secret}"), "x.yaml", {})
+    assert from_file.models["support"].upstream[0].key is not None
+    assert from_file.models["support"].upstream[0].key.get_secret_value() == "sk-2"
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_the_command_for_one_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = make_artifact(MODEL, threshold=0.1).save(tmp_path / "artifact.json")
-    made: list[Gateway] = []
-    monkeypatch.setattr(gateway, "_serve", lambda uvicorn, one: made.append(one))
+    gateways: list[Gateway] = []
+    monkeypatch.setattr(gateway, "_serve", lambda uvicorn, served: gateways.append(served))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0
-    assert (list(made[0].aliases), made[0].config.port) == (["m"], 0)
+    assert (list(gateways[0].aliases), gateways[0].config.port) == (["m"], 0)
     assert main([*single, "--mode", "observe"]) == 0
-    assert list(made[1].observing) == ["m"]
+    assert list(gateways[1].observing) == ["m"]
     capsys.readouterr()
     assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
@@ -166,11 +166,11 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
     former = signal.getsignal(signal.SIGHUP)
-    seen: list[str] = []
+    states: list[str] = []
 
     async def stop_at_once(self: object, sockets: object = None) -> None:
         signal.raise_signal(signal.SIGHUP)
-        seen.append("served")
+        states.append("served")
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("uvicorn.Server.main_loop", stop_at_once)
@@ -179,6 +179,6 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
             main(["serve", "--config", str(file), "--port", "0"])
     finally:
         signal.signal(signal.SIGHUP, former)
-    assert seen == ["served"]
+    assert states == ["served"]
     assert "Serving support at http://127.0.0.1:" in capsys.readouterr().out
     assert load_config(file).models["support"].mode == "guard"

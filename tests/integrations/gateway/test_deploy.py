@@ -25,7 +25,7 @@ import yaml
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.queue.deadline import Circuit
-from guardrail.review.queue.marks import ExpiringKeys
+from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway import memory
@@ -56,11 +56,11 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store_url: str) -> None:
     first, second = serve(reviews=store_url), serve(reviews=store_url)
     for question in (SURE, UNSURE):
-        asked = first.ask(question).json()
+        first_reply = first.ask(question).json()
         repeated = second.ask(question, AGAIN).json()
-        assert repeated["choices"] == asked["choices"]
-        assert repeated["usage"] == asked["usage"]
-        assert {**repeated["guardrail"], "request": ""} == {**asked["guardrail"], "request": ""}
+        assert repeated["choices"] == first_reply["choices"]
+        assert repeated["usage"] == first_reply["usage"]
+        assert {**repeated["guardrail"], "request": ""} == {**first_reply["guardrail"], "request": ""}
     assert endpoint.requests == 10
     second.ask()  # nobody says that this is a repetition: it is another question
     assert endpoint.requests == 15
@@ -77,8 +77,8 @@ def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store
 def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     reviews = str(tmp_path / "reviews.db")
     first, second = (serve({"on_abstain": "error"}, reviews=reviews) for _ in range(2))
-    asked, repeated = first.ask(UNSURE), second.ask(UNSURE, AGAIN)
-    assert (asked.status_code, repeated.status_code, repeated.content) == (400, 400, asked.content)
+    reply, repeated = first.ask(UNSURE), second.ask(UNSURE, AGAIN)
+    assert (reply.status_code, repeated.status_code, repeated.content) == (400, 400, reply.content)
     assert repeated.headers["x-guardrail-reason"] == "above_threshold"
     assert endpoint.requests == 5
 
@@ -87,13 +87,13 @@ def test_a_repetition_waits_for_the_gateway_that_is_answering(serve: Serve, endp
     endpoint.holding = True
     first, second = serve(reviews=store_url), serve(reviews=store_url)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(first.ask)
+        pending = pool.submit(first.ask)
         endpoint.wait_for(5)
         repeated = pool.submit(second.ask, SURE, AGAIN)
         other = pool.submit(second.ask, UNSURE, AGAIN)
         endpoint.wait_for(5)  # those of the other question
         endpoint.released.set()
-        assert repeated.result(20).json()["choices"] == asked.result(20).json()["choices"]
+        assert repeated.result(20).json()["choices"] == pending.result(20).json()["choices"]
         other.result(20)
     assert endpoint.requests == 10
 
@@ -105,17 +105,17 @@ def test_a_client_that_gives_up_joins_through_another_gateway(
     add, get = ExpiringKeys.add, ExpiringKeys.get
 
     def added(marks: ExpiringKeys, name: str, value: str, seconds: float) -> str | None:
-        found = add(marks, name, value, seconds)
+        stored = add(marks, name, value, seconds)
         if name.startswith("gateway-left:"):
             left.set()
-        return found
+        return stored
 
-    def got(marks: ExpiringKeys, name: str) -> str | None:
+    def looked_up(marks: ExpiringKeys, name: str) -> str | None:
         looked.set()
         return get(marks, name)
 
     monkeypatch.setattr(ExpiringKeys, "add", added)
-    monkeypatch.setattr(ExpiringKeys, "get", got)
+    monkeypatch.setattr(ExpiringKeys, "get", looked_up)
     endpoint.holding = True
     first, second = (serve(reviews=str(tmp_path / "reviews.db")) for _ in range(2))
     first.leave(SURE, lambda: endpoint.wait_for(5))
@@ -170,20 +170,22 @@ def test_a_store_that_hangs_holds_no_question_longer_than_its_deadline(
         database.deadline = 0.15
         with postgres.stopped(store_url):
             replies = list(pool.map(served.ask, [SURE] * 40))  # more than there are threads to wait for the store
-            assert {(one.status_code, one.json()["error"]["code"]) for one in replies} == {(503, "store_unavailable")}
+            assert {(reply.status_code, reply.json()["error"]["code"]) for reply in replies} == {
+                (503, "store_unavailable")
+            }
             assert served.http.get("/healthz").status_code == 200
             looked = served.http.get(f"/guardrail/v1/tickets/{'0' * 32}")
             assert (looked.status_code, looked.json()["error"]["code"]) == (503, "store_unavailable")
         assert endpoint.requests == 5  # nothing was drawn
         database.circuit, database.deadline, endpoint.holding = Circuit(), 5.0, True
-        asked = pool.submit(served.ask)
+        pending = pool.submit(served.ask)
         for _ in range(2):
             endpoint.wait_for(5)
         database.deadline = 0.15
         with postgres.stopped(store_url):
             endpoint.released.set()
-            assert asked.result(20).json()["guardrail"]["accepted"]
-            assert served.ask(headers=AGAIN).json()["choices"] == asked.result().json()["choices"]
+            assert pending.result(20).json()["guardrail"]["accepted"]
+            assert served.ask(headers=AGAIN).json()["choices"] == pending.result().json()["choices"]
     assert endpoint.requests == 10
 
 
@@ -195,7 +197,7 @@ def test_gateways_share_a_drift_monitor(serve: Serve, tmp_path: Path) -> None:
     name = f"support-{artifact.digest[:12]}"
     with ReviewStore(reviews) as store:
         Monitors(store).fold()
-        assert [(one.name, one.n) for one in Monitors(store).all()] == [(name, 2)]
+        assert [(view.name, view.n) for view in Monitors(store).all()] == [(name, 2)]
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ def test_the_image_runs_without_root_and_gets_its_signals() -> None:
     assert not any("ENV" in first and "KEY" in rest for first, rest in steps())
     sent = (DEPLOY / "Containerfile.dockerignore").read_text(encoding="utf-8").split()
     assert sent[0] == "*"
-    assert all((ROOT / one[1:]).exists() for one in sent if one.startswith("!"))
+    assert all((ROOT / pattern[1:]).exists() for pattern in sent if pattern.startswith("!"))
 
 
 def test_compose_and_configuration_fit_each_other(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_compose_and_configuration_fit_each_other(tmp_path: Path) -> None:
     assert "healthcheck" in database
     assert {*gateway["secrets"], *database["secrets"]} == set(compose["secrets"])
     assert all(port.startswith("127.0.0.1:") for port in gateway["ports"])
-    mounted = {one.split(":")[1] for one in gateway["volumes"]}
+    mounted = {volume.split(":")[1] for volume in gateway["volumes"]}
     assert yaml.safe_load(last("CMD"))[-1] in mounted
     text = (DEPLOY / "guardrail.yaml").read_text(encoding="utf-8")
     secrets = set(re.findall(r"\$\{file:/run/secrets/(\w+)\}", text))
@@ -304,7 +306,7 @@ def test_compose_and_configuration_fit_each_other(tmp_path: Path) -> None:
     assert "s3cret" not in config.model_dump_json()  # what `--check` prints
     assert str(config.models["support"].artifact) in mounted
     assert int(gateway["stop_grace_period"].removesuffix("s")) > config.drain
-    user, name = (database["environment"][one] for one in ("POSTGRES_USER", "POSTGRES_DB"))
+    user, name = (database["environment"][variable] for variable in ("POSTGRES_USER", "POSTGRES_DB"))
     assert f"//{user}:" in text
     assert f"/{name}\n" in text
 

@@ -50,7 +50,7 @@ ADD: Any = {
 }
 
 
-def asked(question: str) -> Any:
+def request_fields(question: str) -> Any:
     return {"model": "support", "messages": [{"role": "user", "content": question}]}
 
 
@@ -65,34 +65,36 @@ def key_named(name: str, **more: Any) -> tuple[str, dict[str, Any]]:
 def test_openai_gets_answer_and_abstention(serve: Serve, endpoint: Held) -> None:
     served = serve()
     client = served.openai()
-    answer = client.chat.completions.with_raw_response.create(**asked(SURE), **NULLS, user="ann", seed=None)
-    found: Any = answer.parse()
-    assert (found.choices[0].message.content, found.choices[0].finish_reason) == ("Paris", "stop")
-    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (35, 40)  # of all five calls
-    assert found.guardrail["accepted"]
-    assert found.guardrail["request"] == answer.headers["x-request-id"]
+    answer = client.chat.completions.with_raw_response.create(**request_fields(SURE), **NULLS, user="ann", seed=None)
+    parsed: Any = answer.parse()
+    assert (parsed.choices[0].message.content, parsed.choices[0].finish_reason) == ("Paris", "stop")
+    assert (parsed.usage.prompt_tokens, parsed.usage.total_tokens) == (35, 40)  # of all five calls
+    assert parsed.guardrail["accepted"]
+    assert parsed.guardrail["request"] == answer.headers["x-request-id"]
     assert answer.headers["x-guardrail-uncertainty"] == "0"
-    held = client.chat.completions.with_raw_response.create(**asked(UNSURE))
-    found = held.parse()
-    assert (found.choices[0].message.content, found.choices[0].finish_reason) == (ABSTENTION, "content_filter")
-    assert (found.guardrail["reason"], found.guardrail["abstained"]) == ("above_threshold", True)
-    assert held.headers["x-guardrail-accepted"] == "false"
-    assert "Rome" not in held.text
-    assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-upstream"}
+    abstained = client.chat.completions.with_raw_response.create(**request_fields(UNSURE))
+    parsed = abstained.parse()
+    assert (parsed.choices[0].message.content, parsed.choices[0].finish_reason) == (ABSTENTION, "content_filter")
+    assert (parsed.guardrail["reason"], parsed.guardrail["abstained"]) == ("above_threshold", True)
+    assert abstained.headers["x-guardrail-accepted"] == "false"
+    assert "Rome" not in abstained.text
+    assert {headers["authorization"] for headers in endpoint.headers} == {"Bearer sk-upstream"}
 
 
 def test_openai_gets_streams(serve: Serve, endpoint: Held) -> None:
     client = serve().openai()
     for question, text, finish in ((SURE, "Paris", "stop"), (UNSURE, ABSTENTION, "content_filter")):
         events: Any = list(
-            client.chat.completions.create(**asked(question), stream=True, stream_options={"include_usage": True})
+            client.chat.completions.create(
+                **request_fields(question), stream=True, stream_options={"include_usage": True}
+            )
         )
         assert events[0].choices[0].delta.role == "assistant"
-        assert "".join(one.choices[0].delta.content or "" for one in events if one.choices) == text
-        assert [one.choices[0].finish_reason for one in events if one.choices][-1] == finish
-        assert [one.usage is None for one in events] == [True] * (len(events) - 1) + [False]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in events if chunk.choices) == text
+        assert [chunk.choices[0].finish_reason for chunk in events if chunk.choices][-1] == finish
+        assert [chunk.usage is None for chunk in events] == [True] * (len(events) - 1) + [False]
         assert events[-2].guardrail["accepted"] == (question == SURE)
-        assert len({(one.id, one.created, one.model) for one in events}) == 1
+        assert len({(chunk.id, chunk.created, chunk.model) for chunk in events}) == 1
     assert len(endpoint.bodies) == 10
     assert not any(body.get("stream") for body in endpoint.bodies)
 
@@ -102,12 +104,12 @@ def test_langchain_gets_answer_abstention_and_stream(serve: Serve, endpoint: Hel
     chat = ChatOpenAI(
         base_url=url, api_key="any", model="support", max_retries=0, include_response_headers=True, stream_usage=True
     )
-    answer, held = chat.invoke(SURE), chat.invoke(UNSURE)
+    answer, abstention = chat.invoke(SURE), chat.invoke(UNSURE)
     assert (answer.content, answer.response_metadata["finish_reason"]) == ("Paris", "stop")
-    assert (held.content, held.response_metadata["finish_reason"]) == (ABSTENTION, "content_filter")
-    assert held.response_metadata["headers"]["x-guardrail-reason"] == "above_threshold"
+    assert (abstention.content, abstention.response_metadata["finish_reason"]) == (ABSTENTION, "content_filter")
+    assert abstention.response_metadata["headers"]["x-guardrail-reason"] == "above_threshold"
     chunks = list(chat.stream(UNSURE))
-    assert "".join(str(one.content) for one in chunks) == ABSTENTION
+    assert "".join(str(chunk.content) for chunk in chunks) == ABSTENTION
     endpoint.mode = "500"
     with pytest.raises(openai.InternalServerError):
         chat.invoke("another?")
@@ -117,7 +119,9 @@ def test_what_is_sent_is_what_openai_describes(serve: Serve) -> None:
     served = serve()
     for question in (SURE, UNSURE):
         ChatCompletion.model_validate(served.ask(question).json(), strict=True)
-        lines = [one.removeprefix("data: ") for one in served.ask(question, stream=True).text.split("\n\n") if one]
+        lines = [
+            event.removeprefix("data: ") for event in served.ask(question, stream=True).text.split("\n\n") if event
+        ]
         assert lines.pop() == "[DONE]"
         for line in lines:
             ChatCompletionChunk.model_validate(json.loads(line), strict=True)
@@ -132,7 +136,7 @@ def test_a_conversation_is_judged_as_it_is(serve: Serve, endpoint: Held) -> None
     ]
     served = serve(artifact=artifact)
     assert served.ask(messages=turns).json()["choices"][0]["message"]["content"] == "Paris"
-    assert [one["content"] for one in endpoint.bodies[0]["messages"]] == ["hello", "Hi", SURE]
+    assert [message["content"] for message in endpoint.bodies[0]["messages"]] == ["hello", "Hi", SURE]
     refused = served.ask()
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "not_as_calibrated")
 
@@ -148,7 +152,7 @@ def test_tools_and_formats_are_exactly_the_calibrated_ones(serve: Serve, endpoin
     (call,) = reply["choices"][0]["message"]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1, "b": 2})
     assert reply["choices"][0]["finish_reason"] == "tool_calls"
-    with served.openai().chat.completions.stream(**asked(SURE), tools=[ADD]) as stream:
+    with served.openai().chat.completions.stream(**request_fields(SURE), tools=[ADD]) as stream:
         message = stream.get_final_completion().choices[0].message
     assert message.tool_calls is not None
     assert json.loads(message.tool_calls[0].function.arguments) == {"a": 1, "b": 2}
@@ -165,10 +169,12 @@ def test_tools_and_formats_are_exactly_the_calibrated_ones(serve: Serve, endpoin
 
 def test_an_abstention_is_a_refusal_to_whom_parses(serve: Serve, endpoint: Held) -> None:
     served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for((), response_format=Sum)))
-    found = (
-        served.openai().chat.completions.parse(**asked(UNSURE), response_format=cast(Any, json_format(Sum))).choices[0]
+    message = (
+        served.openai()
+        .chat.completions.parse(**request_fields(UNSURE), response_format=cast(Any, json_format(Sum)))
+        .choices[0]
     )
-    assert (found.message.content, found.message.refusal, found.finish_reason) == (None, ABSTENTION, "stop")
+    assert (message.message.content, message.message.refusal, message.finish_reason) == (None, ABSTENTION, "stop")
     events = served.ask(UNSURE, response_format=json_format(Sum), stream=True).text
     assert f'"refusal": "{ABSTENTION}"' in events
     assert served.ask(UNSURE).json()["error"]["param"] == "response_format"
@@ -231,13 +237,13 @@ MALFORMED = [
     (b'{"model": "support", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400), (b'{"model": "\xff"}', 400),
     (b'{"model": "support", "messages": [{"role": "robot", "content": "x"}]}', 400),
     (b'{"model": "support", "messages": []}', 400), (b'{"model": "other"}', 404), (b"x" * 30_000, 413),
-    *((json.dumps({**asked(SURE), **more}).encode(), 400) for more in (
+    *((json.dumps({**request_fields(SURE), **more}).encode(), 400) for more in (
         {"messages": [{"role": "user", "content": 0}]},
         {"messages": [{"role": "user", "content": [{"type": ["text"], "text": "x"}]}]},
         {"tools": [{"type": 5}]}, {"tools": [{"toolSpec": {"name": "a"}}]}, {"tool_choice": {"function": 5}},
         {"response_format": {"type": "json_schema", "json_schema": 5}},
     )),
-    (b'{"model": "other", ' + json.dumps(asked(SURE)).encode()[1:], 400),  # which of the two is it?
+    (b'{"model": "other", ' + json.dumps(request_fields(SURE)).encode()[1:], 400),  # which of the two is it?
 ]  # fmt: skip
 
 
@@ -262,7 +268,7 @@ def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
     ):
         reply = served.http.request(method, path)
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_endpoint")
-    assert [one.id for one in served.openai().models.list()] == ["support"]
+    assert [listed.id for listed in served.openai().models.list()] == ["support"]
     assert served.openai().models.retrieve("support").object == "model"
     assert served.http.get("/v1/models/none").status_code == 404
     assert (served.http.get("/healthz").status_code, served.http.get("/readyz").json()["ready"]) == (200, True)
@@ -284,7 +290,7 @@ def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
 def test_a_measured_abstention_as_an_error_is_never_retried(serve: Serve, endpoint: Held) -> None:
     client = serve({"on_abstain": "error"}).openai(max_retries=2)
     with pytest.raises(openai.BadRequestError) as error:
-        client.chat.completions.create(**asked(UNSURE))
+        client.chat.completions.create(**request_fields(UNSURE))
     assert (error.value.type, error.value.code) == ("guardrail_abstained", "above_threshold")
     assert error.value.response.headers["x-guardrail-reason"] == "above_threshold"
     assert error.value.request_id
@@ -309,7 +315,7 @@ def test_an_outage_is_an_error_that_is_retried_and_then_drawn_again(serve: Serve
 def test_where_nothing_is_feasible_no_client_retries(serve: Serve, endpoint: Held) -> None:
     served = serve({"on_abstain": "error"}, artifact=make_artifact(MODEL, threshold=None, n=4))
     with pytest.raises(openai.InternalServerError) as error:
-        served.openai(max_retries=2).chat.completions.create(**asked(SURE))
+        served.openai(max_retries=2).chat.completions.create(**request_fields(SURE))
     assert error.value.code == "infeasible"
     assert endpoint.requests == 1
 
@@ -350,15 +356,15 @@ def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint
 
     async def ask(repeats: InFlight[Verdict], key: str, *, repeated: bool = False) -> str:
         work = repeats.get(key, partial(measured, key), repeated=repeated)
-        said = (await work.task).said
+        text = (await work.task).said
         repeats.leave(work, cancel=False)
-        return said
+        return text
 
     async def load(most: int) -> None:
         def read(text: str | bytes) -> Verdict:
             return Verdict(bytes(text).decode() if isinstance(text, bytes) else text)
 
-        repeats = InFlight[Verdict](600, most, lambda one: one.said.encode(), read, clock=lambda: now[0])
+        repeats = InFlight[Verdict](600, most, lambda verdict: verdict.said.encode(), read, clock=lambda: now[0])
         await ask(repeats, "first")
         for number in range(12_000):
             await ask(repeats, str(number))
@@ -406,18 +412,18 @@ def test_a_client_that_leaves_may_stop_the_calls(serve: Serve, endpoint: Held) -
 def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held) -> None:
     endpoint.holding = True
     served = serve(stream_hold=0, keep_alive=0.05)
-    body = {**asked(UNSURE), "stream": True}
+    body = {**request_fields(UNSURE), "stream": True}
     with served.http.stream("POST", "/v1/chat/completions", json=body) as reply:
         lines = reply.iter_lines()
         assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
         endpoint.released.set()
-        rest = [one for one in lines if one and not one.startswith(":")]
+        rest = [line for line in lines if line and not line.startswith(":")]
     assert rest[-1] == "data: [DONE]"
     finish = json.loads(rest[-2].removeprefix("data: "))
     assert (finish["guardrail"]["accepted"], finish["choices"][0]["finish_reason"]) == (False, "content_filter")
     endpoint.mode = "500"
     with pytest.raises(openai.APIError, match="could not be measured"):
-        list(served.openai().chat.completions.create(**asked("other?"), stream=True))
+        list(served.openai().chat.completions.create(**request_fields("other?"), stream=True))
     chat = ChatOpenAI(base_url=f"{served.url}/v1", api_key="any", model="support", max_retries=0)
     with pytest.raises(openai.APIError, match="could not be measured"):
         list(chat.stream("third?"))
@@ -426,7 +432,7 @@ def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held) -> None
 def test_a_stream_whose_verdict_comes_in_time_has_its_status(serve: Serve, endpoint: Held) -> None:
     endpoint.mode = "500"
     with pytest.raises(openai.InternalServerError):
-        serve().openai().chat.completions.create(**asked(SURE), stream=True)
+        serve().openai().chat.completions.create(**request_fields(SURE), stream=True)
 
 
 # -- keys and limits ---------------------------------------------------------------------------------------------------
@@ -436,8 +442,8 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     ann, row = key_named("ann", models=["support"], requests_per_minute=3)
     bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
     cat, third = key_named("cat", upstream_key="sk-of-cat")
-    seen = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
-    served = serve(keys=[row, other, third], more=seen)
+    observed = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
+    served = serve(keys=[row, other, third], more=observed)
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
         page = served.http.get("/metrics", headers={"api-key": key}).text
@@ -448,9 +454,9 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
             assert served.http.get(path, headers=headers).status_code == 401
     assert served.http.get("/healthz").status_code == 200
     with pytest.raises(openai.PermissionDeniedError):
-        served.openai(bob).chat.completions.create(**asked(SURE))
+        served.openai(bob).chat.completions.create(**request_fields(SURE))
     assert not list(served.openai(bob).models.list())
-    served.openai(cat).chat.completions.create(**asked(SURE))
+    served.openai(cat).chat.completions.create(**request_fields(SURE))
     assert endpoint.headers[-1]["authorization"] == "Bearer sk-of-cat"
     for header in ({"api-key": ann}, {"x-guardrail-key": ann}, {"authorization": f"Bearer {ann}"}):
         assert served.ask(headers=header).status_code == 200
@@ -467,7 +473,7 @@ def test_a_forwarded_key_goes_upstream_and_the_gateways_own_never_does(serve: Se
     assert endpoint.requests == 0
     both = {"x-guardrail-key": ann, "authorization": "Bearer sk-client"}
     assert served.ask(headers={**both, "idempotency-key": "k"}).status_code == 200
-    assert {one["authorization"] for one in endpoint.headers} == {"Bearer sk-client"}
+    assert {headers["authorization"] for headers in endpoint.headers} == {"Bearer sk-client"}
     served.ask(headers={**both, "authorization": "Bearer sk-other", "idempotency-key": "k"})
     assert endpoint.requests == 10  # what is remembered belongs to a credential
     assert served.ask(headers={"x-guardrail-key": "", "authorization": f"Bearer {ann}"}).status_code == 401
@@ -484,7 +490,7 @@ def test_a_redirect_is_not_followed(serve: Serve, endpoint: Held) -> None:
 
 @pytest.mark.parametrize("mode", ["ok", "bomb"])
 def test_a_reply_that_is_too_long_is_not_read_to_its_end(serve: Serve, endpoint: Held, mode: str) -> None:
-    """Not even one that is short before it is unpacked. Nothing asks for it again, since the question may be why."""
+    """Nor is a reply that is short before it is unpacked. It is not asked for again: the question may be the cause."""
     endpoint.mode = mode
     upstream = {"url": endpoint.url, "model": "m", "key": "k", "timeout": 10, "max_retries": 2}
     most = {"ok": 100, "bomb": 2**20}[mode]
@@ -524,7 +530,7 @@ def test_more_questions_than_the_limits_are_refused(serve: Serve, endpoint: Held
         full = served.ask(UNSURE, {"api-key": bob})
         assert (full.status_code, full.json()["error"]["code"]) == (503, "overloaded")
         endpoint.released.set()
-        assert [one.result(20).status_code for one in waiting] == [200, 200]
+        assert [pending.result(20).status_code for pending in waiting] == [200, 200]
 
 
 # -- what follows an abstention, artifacts, metrics --------------------------------------------------------------------
@@ -546,18 +552,18 @@ def test_a_cascade_asks_the_next_upstream_only_for_what_the_first_holds_back(ser
         rest: dict[str, Any] = {"key": "sk-upstream", "timeout": 10, "max_retries": 0}
         upstream = [{"url": endpoint.url, "model": "m", **rest}, {"url": second.url, "model": "large", **rest}]
         served = serve({"upstream": upstream}, artifact=cascade())
-        assert said(served.ask(SURE)) == ("Paris", True, "stop")
+        assert summary(served.ask(SURE)) == ("Paris", True, "stop")
         assert second.requests == 0
-        assert said(served.ask(UNSURE)) == ("Bern", True, "stop")
+        assert summary(served.ask(UNSURE)) == ("Bern", True, "stop")
         assert second.requests == 5
-        assert {one["model"] for one in second.bodies} == {"large"}
-        assert said(served.ask(lost)) == (ABSTENTION, False, "content_filter")
+        assert {chunk["model"] for chunk in second.bodies} == {"large"}
+        assert summary(served.ask(lost)) == (ABSTENTION, False, "content_filter")
         assert (endpoint.requests, second.requests) == (15, 10)
-        streamed: Any = list(served.openai().chat.completions.create(**asked(UNSURE), stream=True))
-        assert "".join(one.choices[0].delta.content or "" for one in streamed if one.choices) == "Bern"
+        streamed: Any = list(served.openai().chat.completions.create(**request_fields(UNSURE), stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices) == "Bern"
 
 
-def said(reply: Any) -> tuple[str, bool, str]:
+def summary(reply: Any) -> tuple[str, bool, str]:
     """Text, verdict and finish reason of a reply."""
     choice = reply.json()["choices"][0]
     return choice["message"]["content"], reply.json()["guardrail"]["accepted"], choice["finish_reason"]
@@ -565,11 +571,11 @@ def said(reply: Any) -> tuple[str, bool, str]:
 
 def test_a_ticket_instead_of_an_answer(serve: Serve, tmp_path: Path) -> None:
     served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
-    found = served.ask(UNSURE).json()
+    reply = served.ask(UNSURE).json()
     with ReviewStore(str(tmp_path / "reviews.db")) as store:
-        assert store.item(found["guardrail"]["ticket"]).content.question == UNSURE
-    assert found["choices"][0]["finish_reason"] == "content_filter"
-    assert found["guardrail"]["ticket"] in found["choices"][0]["message"]["content"]
+        assert store.item(reply["guardrail"]["ticket"]).content.question == UNSURE
+    assert reply["choices"][0]["finish_reason"] == "content_filter"
+    assert reply["guardrail"]["ticket"] in reply["choices"][0]["message"]["content"]
 
 
 def test_a_ticket_for_a_caller_that_parses_the_answer(serve: Serve, tmp_path: Path) -> None:
@@ -622,12 +628,12 @@ def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
             lease = store.claim("Eve", item=number)
             assert lease is not None
             assert about(number).json() == {**expected, "state": "open"}
-            made = store.decide(lease, decision).decision
-            assert made is not None
+            recorded = store.decide(lease, decision).decision
+            assert recorded is not None
             if outcome is ...:
                 assert item.content.candidate is not None
                 outcome = {"text": item.content.candidate.text, "tool_calls": []}
-            expected |= {"state": "decided", "action": decision.action, "decided": int(made.at), "outcome": outcome}
+            expected |= {"state": "decided", "action": decision.action, "decided": int(recorded.at), "outcome": outcome}
             reply = about(number)
             assert reply.json() == expected
             assert (reply.headers["cache-control"], len(reply.headers["x-request-id"])) == ("no-store", 32)
@@ -691,8 +697,8 @@ def test_a_ticket_of_a_fallback_is_of_the_model_that_was_asked(serve: Serve, end
     served = serve({"fallback": "large"}, more=more, reviews=str(tmp_path / "reviews.db"), keys=[first, second])
     for model, key, other in (("support", ann, bob), ("large", bob, ann)):
         number = served.ask(UNSURE, {"api-key": key}, model=model).json()["guardrail"]["ticket"]
-        found = served.http.get(f"{TICKETS}{number}", headers={"api-key": key})
-        assert (found.json()["model"], found.json()["state"]) == (model, "open")
+        response = served.http.get(f"{TICKETS}{number}", headers={"api-key": key})
+        assert (response.json()["model"], response.json()["state"]) == (model, "open")
         assert served.http.get(f"{TICKETS}{number}", headers={"api-key": other}).status_code == 404
 
 
@@ -716,7 +722,7 @@ def test_questions_do_not_wait_for_tickets(serve: Serve, tmp_path: Path, monkeyp
             assert arrived.total() == 3
         finally:
             released.set()
-        assert {one.result(20).status_code for one in replies} == {404}
+        assert {reply.result(20).status_code for reply in replies} == {404}
 
 
 def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
@@ -770,6 +776,6 @@ def test_a_decision_belongs_to_the_trace_that_a_request_names(serve: Serve, monk
     first, second = exporter.get_finished_spans()
     assert (first.context.trace_id, first.parent and first.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
     assert second.parent is None
-    outcomes = [(one.attributes or {})["guardrail.outcome"] for one in (first, second)]
+    outcomes = [(span.attributes or {})["guardrail.outcome"] for span in (first, second)]
     assert outcomes == ["accepted", "abstained"]
     assert "marker" not in first.to_json() + second.to_json()

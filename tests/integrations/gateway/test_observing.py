@@ -47,14 +47,14 @@ def test_bytes_pass_unchanged_and_the_verdict_is_on_the_answer_that_was_served(s
     body = json.dumps({"messages": [{"role": "user", "content": UNSURE}], **GREEDY, "user": "ann"}, indent=3)
     head = {"content-type": "application/json", "authorization": "Bearer any", "x-secret": "s"}
     through = served.http.post("/v1/chat/completions", content=body, headers=head)
-    seen = endpoint.headers[0]
+    headers = endpoint.headers[0]
     direct = httpx.post(f"{endpoint.url}/chat/completions", content=body, headers=head)
     assert (through.content, through.status_code) == (direct.content, direct.status_code)
     assert through.headers["content-type"] == direct.headers["content-type"]
     assert endpoint.bodies[0] == json.loads(body)
-    assert (seen["authorization"], "x-secret" in seen) == ("Bearer sk-upstream", False)
+    assert (headers["authorization"], "x-secret" in headers) == ("Bearer sk-upstream", False)
     assert counts(served) == Observed(served=1, chosen=1, abstained=1)
-    samples = [one for one in endpoint.bodies if one.get("temperature")]
+    samples = [body for body in endpoint.bodies if body.get("temperature")]
     assert len(samples) == 4  # the served answer was not drawn again
     shown = served.http.get("/guardrail/v1/observed").json()["m"]
     assert (shown["abstained"], shown["acceptance"]) == (1, 0.0)
@@ -66,24 +66,28 @@ def test_bytes_pass_unchanged_and_the_verdict_is_on_the_answer_that_was_served(s
 def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: Held) -> None:
     served = observing(serve, endpoint)
     client = served.openai()
-    asked: Any = {"messages": [{"role": "user", "content": SURE}], **GREEDY}
-    events: Any = list(client.chat.completions.create(**asked, stream=True))
-    assert "".join(one.choices[0].delta.content or "" for one in events if one.choices) == "Paris"
+    request: Any = {"messages": [{"role": "user", "content": SURE}], **GREEDY}
+    events: Any = list(client.chat.completions.create(**request, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in events if chunk.choices) == "Paris"
     endpoint.mode = "tool"
-    assert client.chat.completions.create(**asked).choices[0].message.tool_calls
+    assert client.chat.completions.create(**request).choices[0].message.tool_calls
     endpoint.mode = "429"
     with pytest.raises(openai.RateLimitError, match="slow down"):
-        client.chat.completions.create(**asked)
+        client.chat.completions.create(**request)
     endpoint.mode = "html"
-    assert served.http.post("/v1/chat/completions", json=asked).text == "<html>It works!</html>"
+    assert served.http.post("/v1/chat/completions", json=request).text == "<html>It works!</html>"
     endpoint.mode = "ok"
     several: tuple[dict[str, Any], ...] = ({"temperature": 1}, {"n": 2}, {"top_k": 5}, {"max_tokens": 0}, {"tools": []})
     for fields in several:
-        client.post("/chat/completions", body={**asked, **fields}, cast_to=object)
-    found = counts(served)
-    assert (found.served, found.chosen, found.accepted) == (9, 9, 3)  # also no tools, and a limit that was not reached
-    assert found.not_comparable == 4  # with them the tool call, whose length the upstream does not say
-    assert found.dropped == {"upstream_error": 1, "unreadable": 1}
+        client.post("/chat/completions", body={**request, **fields}, cast_to=object)
+    observed = counts(served)
+    assert (observed.served, observed.chosen, observed.accepted) == (
+        9,
+        9,
+        3,
+    )  # also no tools, and a limit that was not reached
+    assert observed.not_comparable == 4  # with them the tool call, whose length the upstream does not say
+    assert observed.dropped == {"upstream_error": 1, "unreadable": 1}
 
 
 def test_an_upstream_without_a_key_and_headers_beyond_ascii(
@@ -116,9 +120,9 @@ def test_a_reply_that_breaks_off_does_so_for_the_client_and_takes_one_line_of_lo
     with pytest.raises(httpx.RemoteProtocolError):
         served.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": SURE}], **GREEDY})
     assert counts(served).dropped == {"incomplete": 1}
-    ours = [one for one in caplog.records if one.name == "guardrail"]
-    assert [one.getMessage() for one in ours] == ["guardrail serve: a reply of m broke off (RemoteProtocolError)"]
-    assert not any(one.exc_info for one in caplog.records)
+    ours = [record for record in caplog.records if record.name == "guardrail"]
+    assert [record.getMessage() for record in ours] == ["guardrail serve: a reply of m broke off (RemoteProtocolError)"]
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_without_an_artifact_it_collects_records_that_calibrate_reads(
@@ -140,13 +144,13 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
     assert counts(served) == Observed(served=13, chosen=13, collected=12, not_comparable=1)
     file = read_records(path)
     assert chosen("request-9", 0.5, salt="label")
-    assert {one.id for one in file.records} == chosen_by_hash
+    assert {record.id for record in file.records} == chosen_by_hash
     for record in file.records:
         assert (record.question, record.turns) == (UNSURE, "human")
         assert record.drawn is not None
         assert len(record.drawn.samples) == 4
     scored = score_records(file, [make_estimator("discrete_semantic_entropy")])
-    assert all(one.scores for one in scored.records)
+    assert all(record.scores for record in scored.records)
     assert path.stat().st_mode & 0o077 == 0
     with path.open("a") as stream:
         stream.write('{"id": "torn')
@@ -162,35 +166,35 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
 
 
 def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
-    """One that ignores n or answers from a cache would make every question look certain."""
+    """An endpoint that ignores n or answers from a cache would make every question look certain."""
     settings = {"plan": COLLECT, "records": {"path": tmp_path / "honest.jsonl"}}
     question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": UNSURE}]}
     honest = observing(serve, endpoint, artifact=False, probe="auto", **settings)
     for _ in range(3):
         honest.http.post("/v1/chat/completions", json=question)
     assert counts(honest) == Observed(served=3, chosen=3, collected=3)
-    samples = [one for one in endpoint.bodies if one["messages"] == question["messages"] and one.get("n", 1) > 1]
-    assert [one["n"] for one in samples] == [4, 4, 4]  # one call for all samples, as the probe allows
+    samples = [body for body in endpoint.bodies if body["messages"] == question["messages"] and body.get("n", 1) > 1]
+    assert [body["n"] for body in samples] == [4, 4, 4]  # one call for all samples, as the probe allows
     settings["records"] = {"path": tmp_path / "cached.jsonl"}
     cached = observing(serve, endpoint, artifact=False, probe="auto", **settings)
     endpoint.mode, before = "cached_but_seed", len(endpoint.bodies)
     cached.http.post("/v1/chat/completions", json=question)
     assert counts(cached) == Observed(served=1, chosen=1, unmeasured=1)
-    assert sum(one["messages"] == question["messages"] for one in endpoint.bodies[before:]) == 1  # nothing was drawn
-    (kept,) = read_records(tmp_path / "cached.jsonl").records
-    assert kept.drawn is not None
-    assert (kept.drawn.problem, kept.drawn.samples) == (Unmeasured.DEGENERATE_SAMPLES, ())
-    assert kept.answer in ANSWERS[UNSURE]
+    assert sum(body["messages"] == question["messages"] for body in endpoint.bodies[before:]) == 1  # nothing was drawn
+    (record,) = read_records(tmp_path / "cached.jsonl").records
+    assert record.drawn is not None
+    assert (record.drawn.problem, record.drawn.samples) == (Unmeasured.DEGENERATE_SAMPLES, ())
+    assert record.answer in ANSWERS[UNSURE]
 
 
 def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
-    """What observing says would be accepted, and how much of it is wrong, is what the guard then does.
+    """Observing predicts exactly which answers the guard then accepts, and how many of them are wrong.
 
     90 questions of TriviaQA, answered with what a large model said.
     """
     with RECORDED.open(encoding="utf-8") as lines:
         rows = {row["question"]: row for row in map(json.loads, itertools.islice(lines, 90))}
-    endpoint.answers = {one: row["samples"] for one, row in rows.items()}
+    endpoint.answers = {question: row["samples"] for question, row in rows.items()}
     questions, path = list(rows), tmp_path / "observed.jsonl"
 
     def wrong(question: str, answer: str | None) -> bool:
@@ -198,28 +202,31 @@ def test_the_estimate_agrees_with_later_enforcement(serve: Serve, endpoint: Held
 
     records = {"path": path}
     half = observing(serve, endpoint, probe="auto", records=records, rate=0.5)
-    for one in questions:
-        half.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": one}], **GREEDY})
+    for question in questions:
+        half.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": question}], **GREEDY})
     watched = counts(half)
     file = read_records(path)
     judged = score_records(file, [make_estimator("discrete_semantic_entropy")])
-    taken = judged.records
-    scores = [next(iter(one.scores.values())).value for one in taken]  # None, not measured, is not accepted
-    passed = [one for one, score in zip(taken, scores, strict=True) if score is not None and score <= 0.1]
-    estimate = (len(passed) / len(taken), sum(wrong(one.question, one.answer) for one in passed) / len(passed))
+    scored = judged.records
+    scores = [next(iter(record.scores.values())).value for record in scored]  # None, not measured, is not accepted
+    passed = [record for record, score in zip(scored, scores, strict=True) if score is not None and score <= 0.1]
+    estimate = (
+        len(passed) / len(scored),
+        sum(wrong(record.question, record.answer) for record in passed) / len(passed),
+    )
     assert watched.acceptance == estimate[0]
     assert watched.chosen == len(file.records) < 90
 
-    enforced = {one: half.ask(one).json() for one in questions}
+    enforced = {question: half.ask(question).json() for question in questions}
     accepted = {
-        one: reply["choices"][0]["message"]["content"]
-        for one, reply in enforced.items()
+        question: reply["choices"][0]["message"]["content"]
+        for question, reply in enforced.items()
         if reply["guardrail"]["accepted"]
     }
     # The same requests, the same verdicts: exactly. And the sample, chosen by hash, speaks for all of them.
-    assert {one.question for one in passed} == accepted.keys() & {one.question for one in taken}
-    rates = (len(accepted) / 90, sum(wrong(*one) for one in accepted.items()) / len(accepted))
-    for guess, truth, size in zip(estimate, rates, (len(taken), len(passed)), strict=True):
+    assert {record.question for record in passed} == accepted.keys() & {record.question for record in scored}
+    rates = (len(accepted) / 90, sum(wrong(*pair) for pair in accepted.items()) / len(accepted))
+    for guess, truth, size in zip(estimate, rates, (len(scored), len(passed)), strict=True):
         assert abs(guess - truth) <= 4.5 * (truth * (1 - truth) / size) ** 0.5  # fails once in 100,000 runs
     write_records(path, file.header, file.records)  # what it wrote is what `calibrate` writes
     assert read_records(path).records == file.records
@@ -232,11 +239,11 @@ def test_a_cascades_artifact_cannot_observe(serve: Serve) -> None:
 
 
 def test_a_configuration_that_cannot_observe_is_refused(tmp_path: Path) -> None:
-    one = {"url": "http://127.0.0.1:1/v1", "model": "m"}
+    upstream = {"url": "http://127.0.0.1:1/v1", "model": "m"}
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"upstream": [one, one]}, "cascade"),
-        ({"upstream": one, "observe": {"records": {"path": tmp_path / "x"}}}, "observe.plan"),
-        ({"upstream": one, "observe": {"rate": 0}}, "greater than 0"),
+        ({"upstream": [upstream, upstream]}, "cascade"),
+        ({"upstream": upstream, "observe": {"records": {"path": tmp_path / "x"}}}, "observe.plan"),
+        ({"upstream": upstream, "observe": {"rate": 0}}, "greater than 0"),
     ]
     for alias, why in wrong:
         with pytest.raises(UsageError, match=why):

@@ -229,9 +229,9 @@ def test_tool_calls_are_read_from_the_text(monkeypatch: pytest.MonkeyPatch, answ
     assert message.response_metadata["finish_reason"] == "tool_calls"
     streamed = list(chat.bind_tools([add]).stream(QUESTION))
     assert [call["name"] for chunk in streamed for call in chunk.tool_calls] == ["add"]
-    found = chat.draw_samples([QUESTION], SamplingPlan(n=0, max_tokens=16), seeds=[0], tools=[add])[0]
-    assert found.primary is not None
-    assert found.primary.tool_calls == (ToolCall(name="add", arguments={"a": 1, "b": 2}),)
+    drawn = chat.draw_samples([QUESTION], SamplingPlan(n=0, max_tokens=16), seeds=[0], tools=[add])[0]
+    assert drawn.primary is not None
+    assert drawn.primary.tool_calls == (ToolCall(name="add", arguments={"a": 1, "b": 2}),)
     assert chat.invoke(QUESTION).tool_calls == [], "without bound tools JSON is an answer like any other"
     assert chat.invoke(QUESTION).content == answer
 

@@ -142,13 +142,13 @@ def test_concurrent_draws_share_prefills_and_equal_sequential_ones(monkeypatch: 
             with turns._state:
                 while len(turns._waiting) < 16:
                     turns._state.wait(0.001)
-        found = [texts(future.result(60)[0]) for future in futures]
+        drawn = [texts(future.result(60)[0]) for future in futures]
     assert batches == [16]
-    assert found == expected
+    assert drawn == expected
 
 
 def test_the_token_budget_splits_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 rows of at most 21 + 6 tokens are 108: a budget of 220 takes two requests, whatever is waiting."""
+    """4 rows of at most 21 + 6 tokens are 108: a budget of 220 takes two requests, however many are waiting."""
     chat = tiny_chat(max_batch_tokens=220)
     batches: list[int] = []
 
@@ -163,7 +163,7 @@ def test_the_token_budget_splits_batches(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_neighbours_in_length_share_a_batch() -> None:
-    """Little padding: the oldest request takes those of its own length along, not those that come next."""
+    """To save padding, the oldest request shares its batch with requests of its length, not with the next in line."""
     engine = tiny_chat(max_batch_tokens=500)._engine
     rows = (Row(5),)
     waiting = [DecodingRequest(tuple(range(length)), rows) for length in (100, 10, 99, 11, 101, 100)]

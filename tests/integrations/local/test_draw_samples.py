@@ -42,7 +42,7 @@ def test_is_a_native_sampler() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_primary_is_greedy_and_logprobs_are_teacher_forced(family: str) -> None:
     chat, model = tiny_chat(family), tiny_model(family)
-    for messages, found in zip(PROMPTS, chat.draw_samples(PROMPTS, PLAN, seeds=[1, 2, 3]), strict=True):
+    for messages, drawn in zip(PROMPTS, chat.draw_samples(PROMPTS, PLAN, seeds=[1, 2, 3]), strict=True):
         ids = prompt_ids(messages)
         expected = generated(model, ids, 12)
         special = set(byte_tokenizer().all_special_ids)
@@ -50,10 +50,10 @@ def test_primary_is_greedy_and_logprobs_are_teacher_forced(family: str) -> None:
         expected = expected[: expected.index(end)] if end in expected else expected
         values = forced_logprobs(model, ids, expected)
         shown = [(token, value) for token, value in zip(expected, values, strict=True) if token not in special]
-        assert found.primary is not None
-        assert found.primary.text == byte_tokenizer().decode([token for token, _ in shown]).strip()
-        assert found.primary.logprobs == pytest.approx([value for _, value in shown], abs=2e-4)
-        assert len(found.samples) == 4
+        assert drawn.primary is not None
+        assert drawn.primary.text == byte_tokenizer().decode([token for token, _ in shown]).strip()
+        assert drawn.primary.logprobs == pytest.approx([value for _, value in shown], abs=2e-4)
+        assert len(drawn.samples) == 4
 
 
 def test_a_request_depends_on_its_own_seed_not_on_its_neighbours() -> None:
@@ -80,8 +80,8 @@ def test_a_primary_answer_may_be_sampled_like_the_others() -> None:
     for mine, usual in zip(sampled, greedy, strict=True):
         assert texts(mine)[1:] == texts(usual)[1:], "the samples are those of a plan with a greedy answer"
         assert texts(mine)[0] not in texts(mine)[1:], "its own draw"
-    assert [texts(one)[0] for one in again] == [texts(one)[0] for one in sampled]
-    assert [texts(one)[0] for one in other] != [texts(one)[0] for one in sampled]
+    assert [texts(sample_set)[0] for sample_set in again] == [texts(sample_set)[0] for sample_set in sampled]
+    assert [texts(sample_set)[0] for sample_set in other] != [texts(sample_set)[0] for sample_set in sampled]
 
 
 def test_without_a_seed_every_draw_is_fresh() -> None:
@@ -93,30 +93,30 @@ def test_without_a_seed_every_draw_is_fresh() -> None:
 @pytest.mark.parametrize("n", [0, 2, 7])
 def test_n_and_cost(n: int) -> None:
     plan = PLAN.model_copy(update={"n": n})
-    found = tiny_chat().draw_samples([PROMPTS[0]], plan, seeds=[0])[0]
-    assert found.primary is not None
-    assert len(found.samples) == n
-    assert len(set(texts(found)[1:])) == n, "samples of one request must differ from each other"
-    assert found.cost.calls == 1
-    assert found.cost.input_tokens == len(prompt_ids(PROMPTS[0]))
-    assert found.cost.output_tokens <= 12 * (n + 1)
-    assert found.cost.output_tokens >= sum(len(s.tokens or ()) for s in (found.primary, *found.samples))
-    assert found.cost.seconds > 0
-    assert found.problem is None
-    assert found.question == PROMPTS[0][0].text
+    drawn = tiny_chat().draw_samples([PROMPTS[0]], plan, seeds=[0])[0]
+    assert drawn.primary is not None
+    assert len(drawn.samples) == n
+    assert len(set(texts(drawn)[1:])) == n, "samples of one request must differ from each other"
+    assert drawn.cost.calls == 1
+    assert drawn.cost.input_tokens == len(prompt_ids(PROMPTS[0]))
+    assert drawn.cost.output_tokens <= 12 * (n + 1)
+    assert drawn.cost.output_tokens >= sum(len(s.tokens or ()) for s in (drawn.primary, *drawn.samples))
+    assert drawn.cost.seconds > 0
+    assert drawn.problem is None
+    assert drawn.question == PROMPTS[0][0].text
 
 
 def test_logprobs_only_when_asked_for() -> None:
-    found = tiny_chat().draw_samples([PROMPTS[0]], PLAN.model_copy(update={"logprobs": False}), seeds=[0])[0]
+    drawn = tiny_chat().draw_samples([PROMPTS[0]], PLAN.model_copy(update={"logprobs": False}), seeds=[0])[0]
     with_logprobs = tiny_chat().draw_samples([PROMPTS[0]], PLAN, seeds=[0])[0]
-    assert found.primary is not None
-    assert found.primary.tokens is None
-    assert found.primary.logprobs is None
-    assert texts(found) == texts(with_logprobs)
+    assert drawn.primary is not None
+    assert drawn.primary.tokens is None
+    assert drawn.primary.logprobs is None
+    assert texts(drawn) == texts(with_logprobs)
 
 
 def one_token_model(monkeypatch: pytest.MonkeyPatch, script: str) -> Any:
-    """A chat model whose every answer is ``script``, whatever it is asked: the decoding loop sees one-hot logits."""
+    """A chat model that answers every question with ``script``: the decoding loop sees one-hot logits."""
     ids = byte_tokenizer().encode(script, add_special_tokens=False)
     chat = tiny_chat()
     engine = chat._engine
@@ -148,9 +148,9 @@ def test_special_and_end_tokens_are_not_part_of_an_answer(monkeypatch: pytest.Mo
 
 def test_an_empty_answer_has_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     chat = one_token_model(monkeypatch, "<|end|>")
-    found = chat.draw_samples([PROMPTS[0]], PLAN, seeds=[0])[0]
-    assert found.primary == Sample(text="", tokens=(), logprobs=(), finish_reason="stop")
-    assert found.cost.output_tokens == 5
+    drawn = chat.draw_samples([PROMPTS[0]], PLAN, seeds=[0])[0]
+    assert drawn.primary == Sample(text="", tokens=(), logprobs=(), finish_reason="stop")
+    assert drawn.cost.output_tokens == 5
 
 
 def test_stop_strings_are_cut_off_text_and_tokens() -> None:
@@ -181,8 +181,8 @@ def test_stop_strings_are_cut_off_text_and_tokens() -> None:
 
 def test_finish_reason_length() -> None:
     plan = PLAN.model_copy(update={"max_tokens": 1})
-    found = tiny_chat().draw_samples([PROMPTS[0]], plan, seeds=[0])[0]
-    assert [sample.finish_reason for sample in found.samples] == ["length"] * 4
+    drawn = tiny_chat().draw_samples([PROMPTS[0]], plan, seeds=[0])[0]
+    assert [sample.finish_reason for sample in drawn.samples] == ["length"] * 4
 
 
 def test_a_prompt_that_is_too_long_names_the_numbers() -> None:
@@ -228,11 +228,11 @@ def test_logits_that_are_not_finite_are_a_problem_not_an_answer(monkeypatch: pyt
     chat = tiny_chat()
     head = chat._local.model.lm_head
     monkeypatch.setattr(head, "forward", lambda hidden: hidden.new_full((*hidden.shape[:2], 271), float("nan")))
-    found = chat.draw_samples([PROMPTS[0]], PLAN.model_copy(update={"options": ("A", "B")}), seeds=[0])[0]
-    assert found.problem is Unmeasured.NOT_FINITE
-    assert "not finite" in found.problem_detail
-    assert found.primary is None
-    assert found.samples == ()
+    drawn = chat.draw_samples([PROMPTS[0]], PLAN.model_copy(update={"options": ("A", "B")}), seeds=[0])[0]
+    assert drawn.problem is Unmeasured.NOT_FINITE
+    assert "not finite" in drawn.problem_detail
+    assert drawn.primary is None
+    assert drawn.samples == ()
 
 
 async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:
@@ -248,7 +248,7 @@ async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:
             await asyncio.sleep(0)
 
     ticker = asyncio.create_task(tick())
-    found = await chat.adraw_samples(PROMPTS, plan, seeds=[1, 2, 3])
+    drawn = await chat.adraw_samples(PROMPTS, plan, seeds=[1, 2, 3])
     during = ticks
     await chat.ainvoke("hello", max_tokens=100)
     after_invoke = ticks
@@ -258,7 +258,7 @@ async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:
     assert after_invoke - during > 20
     assert ticks - after_invoke > 20
     assert len(chunks) > 3
-    assert list(map(texts, found)) == list(map(texts, chat.draw_samples(PROMPTS, plan, seeds=[1, 2, 3])))
+    assert list(map(texts, drawn)) == list(map(texts, chat.draw_samples(PROMPTS, plan, seeds=[1, 2, 3])))
 
 
 def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What ends a request early and what must not end another: no memory, the window's edge, an error, a cancelled call."""
+"""Faults that end a request early and must not end another: no memory, a full window, an error, a cancelled call."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_the_batch_is_halved_and_work_goes_on(monkeypatch: pytest.MonkeyPatch, e
     expected = tiny_chat().draw_samples(PROMPTS, PLAN, seeds=SEEDS)
     chat = tiny_chat()
     tried = limit_rows(monkeypatch, 8, error)
-    found = chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
+    drawn = chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
     assert tried == [32, 16, 8, 8, 16, 8, 8]
-    assert [texts(sample_set) for sample_set in found] == [texts(sample_set) for sample_set in expected]
+    assert [texts(sample_set) for sample_set in drawn] == [texts(sample_set) for sample_set in expected]
     tried.clear()
     chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
     assert max(tried) < 32, "the smaller batch must be remembered"
@@ -66,21 +66,21 @@ def test_the_batch_is_halved_and_work_goes_on(monkeypatch: pytest.MonkeyPatch, e
 def test_a_single_request_is_split_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = tiny_chat().draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
     tried = limit_rows(monkeypatch, 2, MemoryError())
-    found = tiny_chat().draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
+    drawn = tiny_chat().draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
     assert tried == [8, 4, 2, 2, 4, 2, 2]
-    assert texts(found) == texts(expected)
-    assert found.options is not None
+    assert texts(drawn) == texts(expected)
+    assert drawn.options is not None
     assert expected.options is not None
-    assert found.options.loglikelihoods == pytest.approx(expected.options.loglikelihoods, abs=1e-4)
+    assert drawn.options.loglikelihoods == pytest.approx(expected.options.loglikelihoods, abs=1e-4)
 
 
 def test_when_nothing_is_left_to_halve_the_request_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     chat = tiny_chat()
     limit_rows(monkeypatch, 0, MemoryError())
-    found = chat.draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
-    assert found.problem is Unmeasured.MODEL_FAILED
-    assert "lower max_tokens" in found.problem_detail
-    assert found.primary is None
+    drawn = chat.draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
+    assert drawn.problem is Unmeasured.MODEL_FAILED
+    assert "lower max_tokens" in drawn.problem_detail
+    assert drawn.primary is None
     with pytest.raises(GuardrailError, match=r"out of memory .* lower max_tokens"):
         chat.invoke("hello")
 
@@ -134,9 +134,11 @@ def test_finished_rows_stay_in_the_window(monkeypatch: pytest.MonkeyPatch, sync_
     for request, response in zip(requests, together, strict=True):
         alone = engine.submit([request])[0]
         assert response.failure is None
-        assert [one.ids for one in response.continuations] == [one.ids for one in alone.continuations]
+        assert [continuation.ids for continuation in response.continuations] == [
+            continuation.ids for continuation in alone.continuations
+        ]
         assert [*response.options] == [pytest.approx(values, abs=1e-4) for values in alone.options]
-    assert {len(one.ids) for response in together for one in response.continuations} >= {2, 28}
+    assert {len(continuation.ids) for response in together for continuation in response.continuations} >= {2, 28}
 
 
 # -- one request's error ----------------------------------------------------------------------------------------------
@@ -151,10 +153,10 @@ def test_an_error_of_one_request_is_its_own(monkeypatch: pytest.MonkeyPatch) -> 
         TransformersChat, "_ids", lambda self, text: ids(text.replace("Z", "")) + [9999] * ("Z" in text)
     )
     prompts: list[list[BaseMessage]] = [*PROMPTS, [HumanMessage("Z")]]
-    found = chat.draw_samples(prompts, PLAN, seeds=[*SEEDS, 0])
-    assert [texts(one) for one in found[:4]] == [texts(one) for one in expected]
-    assert (found[4].problem, found[4].primary) == (Unmeasured.UNREADABLE, None), "the question may be the cause"
-    assert found[4].problem_detail.startswith("IndexError")
+    drawn = chat.draw_samples(prompts, PLAN, seeds=[*SEEDS, 0])
+    assert [texts(sample_set) for sample_set in drawn[:4]] == [texts(sample_set) for sample_set in expected]
+    assert (drawn[4].problem, drawn[4].primary) == (Unmeasured.UNREADABLE, None), "the question may be the cause"
+    assert drawn[4].problem_detail.startswith("IndexError")
     with pytest.raises(GuardrailError, match=r"tiny-llama.*IndexError") as raised:
         chat.invoke("Z")
     assert isinstance(raised.value.__cause__, IndexError)
@@ -174,9 +176,9 @@ def test_logits_that_are_not_finite_concern_one_request_and_are_never_an_answer(
     chat = nan_chat()
     expected = chat.draw_samples(PROMPTS, PLAN, seeds=SEEDS)
     odd: list[BaseMessage] = [HumanMessage("Z")]
-    found = chat.draw_samples([*PROMPTS, odd], PLAN, seeds=[*SEEDS, 0])
-    assert [texts(one) for one in found[:4]] == [texts(one) for one in expected]
-    assert found[4].problem is Unmeasured.NOT_FINITE
+    drawn = chat.draw_samples([*PROMPTS, odd], PLAN, seeds=[*SEEDS, 0])
+    assert [texts(sample_set) for sample_set in drawn[:4]] == [texts(sample_set) for sample_set in expected]
+    assert drawn[4].problem is Unmeasured.NOT_FINITE
     calls: list[Callable[[], object]] = [
         lambda: chat.invoke("Z"),
         lambda: chat.invoke("Z", temperature=1.0, top_p=0.9),

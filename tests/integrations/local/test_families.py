@@ -40,9 +40,9 @@ def request_of(length: int, options: Sequence[tuple[int, ...]] = (), new: int = 
     return DecodingRequest(tuple(prompt_of(length)), (Row(new), *sampled), tuple(options))
 
 
-def answers(model: Any, wanted: Sequence[DecodingRequest], support: Support | None = None) -> list[Response]:
+def answers(model: Any, requests: Sequence[DecodingRequest], support: Support | None = None) -> list[Response]:
     engine = Engine(model, None, frozenset(), support=support)  # type: ignore[arg-type]
-    return engine.submit(wanted)
+    return engine.submit(requests)
 
 
 def tokens(responses: Sequence[Response]) -> list[list[list[int]]]:
@@ -52,16 +52,16 @@ def tokens(responses: Sequence[Response]) -> list[list[list[int]]]:
 def check_exact(model: Any, support: Support, lengths: Sequence[int]) -> None:
     """Together and after options: greedy answers are those of ``generate``, numbers those of whole forward passes."""
     options = [(20, 21, 22), (30,), (25, 40)] if support.options else [(20,), (30,)]
-    wanted = [request_of(length, options) for length in lengths]
-    found = answers(model, wanted, support)
-    for request, response in zip(wanted, found, strict=True):
+    requests = [request_of(length, options) for length in lengths]
+    responses = answers(model, requests, support)
+    for request, response in zip(requests, responses, strict=True):
         prompt = list(request.prompt)
         assert response.continuations[0].ids == generated(model, prompt, NEW)
         for row in response.continuations:
             assert row.logprobs == pytest.approx(forced_logprobs(model, prompt, row.ids), abs=2e-4)
         for ids, scores in zip(request.options, response.options, strict=True):
             assert scores == pytest.approx(forced_logprobs(model, prompt, list(ids)), abs=2e-4)
-    assert tokens(found) == [tokens(answers(model, [request]))[0] for request in wanted]
+    assert tokens(responses) == [tokens(answers(model, [request]))[0] for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -136,25 +136,25 @@ def forgets(forward: Callable[..., Any], input_ids: Any, **_: Any) -> Any:
     return forward(input_ids=input_ids)
 
 
-def ignores_padding(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-    return forward(input_ids=input_ids, **{**given, "attention_mask": None, "position_ids": None})
+def ignores_padding(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+    return forward(input_ids=input_ids, **{**arguments, "attention_mask": None, "position_ids": None})
 
 
-def reads_one_token_at_a_time(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-    output = forward(input_ids=input_ids, **given)
-    if given.get("position_ids") is not None and given["position_ids"][0, 0] > 0 and input_ids.shape[1] > 1:
+def reads_one_token_at_a_time(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+    output = forward(input_ids=input_ids, **arguments)
+    if arguments.get("position_ids") is not None and arguments["position_ids"][0, 0] > 0 and input_ids.shape[1] > 1:
         output.logits = output.logits.roll(1, dims=-1)
     return output
 
 
-def looks_ahead(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-    output = forward(input_ids=input_ids, **given)
+def looks_ahead(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+    output = forward(input_ids=input_ids, **arguments)
     output.logits = output.logits + 1e-3 * input_ids[:, -1:, None] * output.logits.roll(1, dims=-1)
     return output
 
 
-def is_broken(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-    output = forward(input_ids=input_ids, **given)
+def is_broken(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+    output = forward(input_ids=input_ids, **arguments)
     output.logits = output.logits * float("nan")
     return output
 
@@ -165,10 +165,10 @@ def faulty(fault: Callable[..., Any]) -> Any:
     kind = type(model)
 
     def forward(
-        self: Any, input_ids: Any = None, position_ids: Any = None, past_key_values: Any = None, **given: Any
+        self: Any, input_ids: Any = None, position_ids: Any = None, past_key_values: Any = None, **arguments: Any
     ) -> Any:
         call = functools.partial(kind.forward, self)
-        return fault(call, input_ids, position_ids=position_ids, past_key_values=past_key_values, **given)
+        return fault(call, input_ids, position_ids=position_ids, past_key_values=past_key_values, **arguments)
 
     model.__class__ = type("Faulty", (kind,), {"forward": forward})
     return model
@@ -186,22 +186,22 @@ def test_a_fault_is_refused(fault: Callable[..., Any], reason: str) -> None:
     ("fault", "batches", "options"), [(ignores_padding, False, True), (reads_one_token_at_a_time, True, False)]
 )
 def test_a_fault_limits_what_is_served(fault: Callable[..., Any], batches: bool, options: bool) -> None:
-    found = self_check(faulty(fault), IDS)
-    assert (found.batches, found.options) == (batches, options)
-    assert "differ" in found.reason
+    support = self_check(faulty(fault), IDS)
+    assert (support.batches, support.options) == (batches, options)
+    assert "differ" in support.reason
     assert self_check(tiny_model(), IDS) == Support()
 
 
 @pytest.mark.parametrize("hidden", [-1e4, torch.finfo(torch.float32).min])
 @pytest.mark.parametrize("fault", [forgets, looks_ahead])
 def test_a_fault_is_found_in_a_model_that_hides_tokens(fault: Callable[..., Any], hidden: float) -> None:
-    def hides(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-        output = forward(input_ids=input_ids, **given)
+    def hides(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+        output = forward(input_ids=input_ids, **arguments)
         output.logits[..., 200:240] = hidden
         return output
 
-    def both(forward: Callable[..., Any], input_ids: Any, **given: Any) -> Any:
-        return hides(functools.partial(fault, forward), input_ids, **given)
+    def both(forward: Callable[..., Any], input_ids: Any, **arguments: Any) -> Any:
+        return hides(functools.partial(fault, forward), input_ids, **arguments)
 
     assert self_check(faulty(hides), IDS) == Support()
     with pytest.raises(UsageError, match="cannot be served here"):
@@ -224,23 +224,23 @@ def test_the_limits_of_a_model_are_logged_once_and_kept(caplog: pytest.LogCaptur
     assert not chat.support.batches
     assert str(chat.support).startswith("one request at a time: ")
     alone = [chat.draw_samples([prompt], plan, seeds=[seed])[0] for prompt, seed in zip(prompts, (1, 2), strict=True)]
-    assert [texts(one) for one in together] == [texts(one) for one in alone]
+    assert [texts(sample_set) for sample_set in together] == [texts(sample_set) for sample_set in alone]
 
 
 @pytest.mark.parametrize(("model_type", "status"), [("bart", "warn"), ("llama", "ok")])
 def test_doctor_says_what_a_model_supports(tmp_path: Path, model_type: str, status: str) -> None:
     chat = TransformersChat.from_model(tiny_family(model_type), byte_tokenizer())
     path = make_artifact(chat).save(tmp_path / "artifact.json")
-    found = next(finding for finding in examine(str(path), chat) if finding.check == "local model")
-    assert (found.status, found.detail) == (status, str(chat.support))
+    shown = next(finding for finding in examine(str(path), chat) if finding.check == "local model")
+    assert (shown.status, shown.detail) == (status, str(chat.support))
 
 
 def test_options_of_several_tokens_are_refused_where_they_would_be_inexact() -> None:
     chat = TransformersChat.from_model(faulty(reads_one_token_at_a_time), byte_tokenizer())
     plan = SamplingPlan(n=0, max_tokens=4, options=("A", "hello"))
-    found = chat.draw_samples([[HumanMessage("A or hello?")]], plan, seeds=[None])[0]
-    assert found.problem is Unmeasured.NO_OPTIONS
-    assert "options of several tokens" in found.problem_detail
+    drawn = chat.draw_samples([[HumanMessage("A or hello?")]], plan, seeds=[None])[0]
+    assert drawn.problem is Unmeasured.NO_OPTIONS
+    assert "options of several tokens" in drawn.problem_detail
     single = plan.model_copy(update={"options": ("A", "B")})
     assert chat.draw_samples([[HumanMessage("A or B?")]], single, seeds=[None])[0].options is not None
 
@@ -260,10 +260,10 @@ def long_rope(model_type: str) -> Any:
 @pytest.mark.parametrize("model_type", ["llama", "phi3", "phimoe"])
 def test_requests_on_both_sides_of_a_rope_window_never_share_a_batch(model_type: str) -> None:
     model = long_rope(model_type)
-    wanted = [request_of(length) for length in (20, 60, 10, 22)]
-    assert tokens(answers(model, wanted)) == [tokens(answers(model, [request]))[0] for request in wanted]
-    mixed = prefill(model, [request.prompt for request in wanted]).logits
-    alone = prefill(model, [wanted[0].prompt]).logits
+    requests = [request_of(length) for length in (20, 60, 10, 22)]
+    assert tokens(answers(model, requests)) == [tokens(answers(model, [request]))[0] for request in requests]
+    mixed = prefill(model, [request.prompt for request in requests]).logits
+    alone = prefill(model, [requests[0].prompt]).logits
     assert (mixed[0] - alone[0]).abs().max() > 1e-2, "control: a mixed batch gives the short prompt other numbers"
 
 
@@ -272,17 +272,17 @@ def test_an_answer_that_crosses_the_rope_window_is_that_of_generate(model_type: 
     model = long_rope(model_type)
     for length in (28, 32, 33):
         request = request_of(length, new=12)
-        found = answers(model, [request])[0].continuations
-        assert found[0].ids == generated(model, list(request.prompt), 12)
+        continuations = answers(model, [request])[0].continuations
+        assert continuations[0].ids == generated(model, list(request.prompt), 12)
 
 
 def test_options_that_cross_the_rope_window_are_refused() -> None:
     chat = TransformersChat.from_model(long_rope("phi3"), byte_tokenizer())
     plan = SamplingPlan(n=0, max_tokens=4, options=("A", "hello"))
     crossing = "x" * (30 - len(chat._encode([HumanMessage("")], ())[1]))
-    found = chat.draw_samples([[HumanMessage(crossing)], [HumanMessage("x")]], plan, seeds=[None] * 2)
-    assert "rope window of 32 tokens" in found[0].problem_detail
-    assert found[1].problem is None
+    drawn = chat.draw_samples([[HumanMessage(crossing)], [HumanMessage("x")]], plan, seeds=[None] * 2)
+    assert "rope window of 32 tokens" in drawn[0].problem_detail
+    assert drawn[1].problem is None
 
 
 def test_dynamic_rope_ends_at_its_window() -> None:
@@ -307,30 +307,30 @@ class Adapter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def __call__(self, *args: Any, **given: Any) -> Any:
-        return self.forward(*args, **given)
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.forward(*args, **options)
 
     def get_base_model(self) -> Any:
         return self.inner
 
     def forward(
-        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **options: Any
     ) -> Any:
-        return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given)
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **options)
 
 
 class PromptTuned(Adapter):
     """Puts virtual tokens in front of every call, as prompt tuning does."""
 
     def forward(
-        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **given: Any
+        self, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **options: Any
     ) -> Any:
-        given.pop("position_ids", None)
+        options.pop("position_ids", None)
         embedded = self.inner.get_input_embeddings()(input_ids)
         virtual = torch.ones(len(input_ids), 3, embedded.shape[-1])
         if attention_mask is not None:
             attention_mask = torch.cat([attention_mask.new_ones(len(input_ids), 3), attention_mask], dim=1)
-        return self.inner(inputs_embeds=torch.cat([virtual, embedded], dim=1), attention_mask=attention_mask, **given)
+        return self.inner(inputs_embeds=torch.cat([virtual, embedded], dim=1), attention_mask=attention_mask, **options)
 
 
 def test_an_adapter_on_absolute_positions_is_exact_under_padding() -> None:

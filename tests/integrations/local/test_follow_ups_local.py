@@ -39,46 +39,50 @@ def sets(model: TransformersChat) -> list[SampleSet]:
 
 
 def test_every_question_is_asked_about_and_the_cost_is_counted(sets: list[SampleSet]) -> None:
-    assert [one.problem for one in sets] == [None] * COUNT
-    assert [{name: len(replies) for name, replies in one.follow_ups.items()} for one in sets] == [
+    assert [sample_set.problem for sample_set in sets] == [None] * COUNT
+    assert [{name: len(replies) for name, replies in sample_set.follow_ups.items()} for sample_set in sets] == [
         {"p_true": 1, "verbalised": 1}
     ] * COUNT
-    assert [one.cost.calls for one in sets] == [3] * COUNT
+    assert [sample_set.cost.calls for sample_set in sets] == [3] * COUNT
 
 
 def test_p_true_is_measured_exactly(model: TransformersChat, sets: list[SampleSet]) -> None:
-    values = [measure(one, make("p_true"), PLAN).value for one in sets]
+    values = [measure(sample_set, make("p_true"), PLAN).value for sample_set in sets]
     assert all(value is not None and 0 < value < 1 for value in values)
     assert len(set(values)) == COUNT, "exact probabilities, not answers"
-    for one, value in zip(sets, values, strict=True):
-        (reply,) = one.follow_ups["p_true"]
+    for sample_set, value in zip(sets, values, strict=True):
+        (reply,) = sample_set.follow_ups["p_true"]
         assert reply.options is not None
         assert value == 1 - reply.options.probabilities[0]
 
 
 def test_a_stated_confidence_is_a_number_or_unmeasured(sets: list[SampleSet]) -> None:
-    for one in sets:
-        (reply,) = one.follow_ups["verbalised"]
+    for sample_set in sets:
+        (reply,) = sample_set.follow_ups["verbalised"]
         assert reply.primary is not None
         stated = stated_confidence(reply.primary.text)
-        found = measure(one, make("verbalised"), PLAN)
+        measured = measure(sample_set, make("verbalised"), PLAN)
         if stated is None:
-            assert found.reason is Unmeasured.JUDGE_FAILED
+            assert measured.reason is Unmeasured.JUDGE_FAILED
         else:
-            assert found.value == 1 - stated
+            assert measured.value == 1 - stated
 
 
 def test_words_and_tokens_of_real_answers_are_measured(sets: list[SampleSet]) -> None:
     for name in ("word_sequence_entropy", "sar"):
-        assert all(measure(one, make(name), PLAN).measured for one in sets)
+        assert all(measure(sample_set, make(name), PLAN).measured for sample_set in sets)
 
 
 def test_follow_ups_leave_the_answers_as_they_are(model: TransformersChat, sets: list[SampleSet]) -> None:
     without = draw(model, prompts(), PLAN.model_copy(update={"follow_ups": ()}))
-    assert [(one.primary, one.samples) for one in without] == [(one.primary, one.samples) for one in sets]
+    assert [(sample_set.primary, sample_set.samples) for sample_set in without] == [
+        (sample_set.primary, sample_set.samples) for sample_set in sets
+    ]
 
 
 def test_async_gives_the_same_scores(model: TransformersChat, sets: list[SampleSet]) -> None:
     again = asyncio.run(adraw(model, prompts(), PLAN))
     estimator = make("p_true")
-    assert [measure(one, estimator, PLAN) for one in again] == [measure(one, estimator, PLAN) for one in sets]
+    assert [measure(sample_set, estimator, PLAN) for sample_set in again] == [
+        measure(sample_set, estimator, PLAN) for sample_set in sets
+    ]

@@ -34,8 +34,8 @@ def copied(saved: Path, to: Path) -> Path:
 def test_a_folder_answers_like_the_model_that_was_saved(saved: Path) -> None:
     plan = SamplingPlan(n=2, temperature=1.0, max_tokens=6)
     loaded = TransformersChat(model=str(saved))
-    found, expected = (chat.draw_samples([[HumanMessage("hi")]], plan, seeds=[7])[0] for chat in (loaded, tiny_chat()))
-    assert [sample.text for sample in found.samples] == [sample.text for sample in expected.samples]
+    drawn, expected = (chat.draw_samples([[HumanMessage("hi")]], plan, seeds=[7])[0] for chat in (loaded, tiny_chat()))
+    assert [sample.text for sample in drawn.samples] == [sample.text for sample in expected.samples]
 
 
 def test_half_precision_is_loaded_as_float32_on_a_cpu_unless_asked_otherwise(saved: Path, tmp_path: Path) -> None:

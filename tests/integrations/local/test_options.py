@@ -29,8 +29,8 @@ def test_loglikelihoods_equal_brute_force(family: str, n: int) -> None:
     """One, two and five tokens, two prompts of different lengths in one batch; divided by the number of tokens."""
     labels = ("A", "the A", "hello", "yes")
     plan = SamplingPlan(n=n, temperature=1.0, max_tokens=5, options=labels, logprobs=True)
-    found = tiny_chat(family).draw_samples(PROMPTS, plan, seeds=[1, 2])
-    for messages, sample_set in zip(PROMPTS, found, strict=True):
+    drawn = tiny_chat(family).draw_samples(PROMPTS, plan, seeds=[1, 2])
+    for messages, sample_set in zip(PROMPTS, drawn, strict=True):
         assert sample_set.options is not None
         assert sample_set.options.labels == labels
         values = [brute_force(family, messages, label) for label in labels]
@@ -45,14 +45,14 @@ def test_reading_options_leaves_the_samples_as_they_were() -> None:
     plan = SamplingPlan(n=3, temperature=1.0, max_tokens=8)
     plain = tiny_chat().draw_samples(PROMPTS, plan, seeds=[1, 2])
     read = tiny_chat().draw_samples(PROMPTS, plan.model_copy(update={"options": ("hello there", "yes")}), seeds=[1, 2])
-    assert [[s.text for s in found.samples] for found in plain] == [[s.text for s in found.samples] for found in read]
+    assert [[s.text for s in drawn.samples] for drawn in plain] == [[s.text for s in drawn.samples] for drawn in read]
 
 
 @pytest.mark.parametrize("logprobs", [True, False])
 def test_without_samples_the_likeliest_option_is_the_answer(logprobs: bool) -> None:
     plan = SamplingPlan(n=0, max_tokens=5, options=("hello", "yes", "B"), logprobs=logprobs)
-    found = tiny_chat().draw_samples(PROMPTS, plan, seeds=[None, None])
-    for messages, sample_set in zip(PROMPTS, found, strict=True):
+    drawn = tiny_chat().draw_samples(PROMPTS, plan, seeds=[None, None])
+    for messages, sample_set in zip(PROMPTS, drawn, strict=True):
         assert sample_set.primary is not None
         assert sample_set.options is not None
         assert sample_set.primary.text == sample_set.options.best
@@ -143,11 +143,11 @@ def test_unreadable_options_are_a_problem_of_that_request_only(monkeypatch: pyte
     chat = tiny_chat()
     plan = SamplingPlan(n=2, temperature=1.0, max_tokens=3, options=("A", "B"))
     monkeypatch.setattr(type(chat), "_unknown", property(lambda self: byte_tokenizer().convert_tokens_to_ids("B")))
-    found = chat.draw_samples(PROMPTS[:1], plan, seeds=[0])[0]
-    assert found.problem is Unmeasured.NO_OPTIONS
-    assert "'B'" in found.problem_detail
-    assert found.primary is None
-    assert found.cost.calls == 0
+    drawn = chat.draw_samples(PROMPTS[:1], plan, seeds=[0])[0]
+    assert drawn.problem is Unmeasured.NO_OPTIONS
+    assert "'B'" in drawn.problem_detail
+    assert drawn.primary is None
+    assert drawn.cost.calls == 0
 
 
 def test_options_need_room_in_the_context_window_only_for_themselves() -> None:

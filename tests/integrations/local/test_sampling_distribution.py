@@ -30,14 +30,14 @@ def reference(logits: list[float], temperature: float, top_p: float) -> list[flo
     weights = [math.exp(value / temperature) for value in logits]
     total = sum(weights)
     probabilities = [weight / total for weight in weights]
-    kept: set[int] = set()
+    nucleus: set[int] = set()
     mass = 0.0
     for token in sorted(range(len(logits)), key=lambda token: -probabilities[token]):
-        kept.add(token)
+        nucleus.add(token)
         mass += probabilities[token]
         if mass >= top_p:
             break
-    return [value / mass if token in kept else 0.0 for token, value in enumerate(probabilities)]
+    return [value / mass if token in nucleus else 0.0 for token, value in enumerate(probabilities)]
 
 
 def on_grid(logits: list[float], temperature: float, top_p: float, points: int) -> list[float]:
@@ -110,12 +110,12 @@ def test_many_tokens_and_many_ties(digits: int, spread: float) -> None:
     logits = torch.randn((rows, size), generator=generator).mul(spread).round(decimals=digits)
     logits[:, ::7] = -math.inf
     top_p = torch.rand(rows, dtype=torch.float64, generator=generator)
-    kept = decoding._nucleus(torch.softmax(logits, dim=-1), top_p)
+    truncated = decoding._nucleus(torch.softmax(logits, dim=-1), top_p)
     for row in range(rows):
         expected = torch.tensor(reference(logits[row].tolist(), 1.0, top_p[row].item()))
-        differing = (kept[row] > 0) != (expected > 0)
+        differing = (truncated[row] > 0) != (expected > 0)
         assert differing.sum() <= 1, "at most the one at the edge, by rounding"
-        assert kept[row][kept[row] > 0].double().sum() >= top_p[row] - 1e-6
+        assert truncated[row][truncated[row] > 0].double().sum() >= top_p[row] - 1e-6
 
 
 NOISE = torch.randn(600, generator=torch.Generator().manual_seed(3))
@@ -137,21 +137,21 @@ EDGES = [5e-324, 1e-30, 0.25, 0.5, 0.9, 1 - 1e-7, math.nextafter(1, 0)]
 def test_the_nucleus_is_the_one_of_exact_arithmetic(shape: str) -> None:
     """The likeliest tokens, of equal ones the first, while the exact mass before a token is below top_p."""
     weights = torch.softmax(SHAPES[shape].float(), dim=-1)
-    order = sorted(range(len(weights)), key=lambda one: (-weights[one].item(), one))
+    order = sorted(range(len(weights)), key=lambda token: (-weights[token].item(), token))
     # Where no sum of them rounds: what so many tokens reach exactly.
     reached = (
         [weights[order[:n]].double().sum().item() for n in (97, 331)] if weights.max() < 2**20 * weights.min() else []
     )
-    for top_p in (*EDGES, *(one for one in reached if one < 1)):
+    for top_p in (*EDGES, *(mass for mass in reached if mass < 1)):
         expected, mass = torch.zeros_like(weights), Fraction(0)
         for place in order:
             if mass < Fraction(top_p):
                 expected[place] = weights[place]
             mass += Fraction(weights[place].item())
         rows = torch.stack([weights, weights.flip(0), weights])
-        kept = decoding._nucleus(rows, torch.tensor([top_p, 0.3, top_p], dtype=torch.float64))
-        assert torch.equal(kept[0], expected), top_p
-        assert torch.equal(kept[2], expected), top_p
+        truncated = decoding._nucleus(rows, torch.tensor([top_p, 0.3, top_p], dtype=torch.float64))
+        assert torch.equal(truncated[0], expected), top_p
+        assert torch.equal(truncated[2], expected), top_p
 
 
 def test_only_a_large_vocabulary_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,22 +171,22 @@ def test_all_is_kept_where_rounding_leaves_less_than_top_p() -> None:
 @both_ways
 def test_the_callers_logits_are_only_read() -> None:
     logits = torch.randn((8, 40), generator=torch.Generator().manual_seed(1))
-    for given in (logits, logits[::2, ::2], logits.T, logits[:1].expand(3, -1)):
-        before, rows = given.clone(), len(given)
+    for view in (logits, logits[::2, ::2], logits.T, logits[:1].expand(3, -1)):
+        before, rows = view.clone(), len(view)
         half = torch.full((rows,), 0.5, dtype=torch.float64)
-        tokens = choose_tokens(given, torch.ones(rows), half, half)
-        assert torch.equal(given, before)
+        tokens = choose_tokens(view, torch.ones(rows), half, half)
+        assert torch.equal(view, before)
         assert torch.equal(tokens, choose_tokens(before, torch.ones(rows), half, half))
 
 
 @both_ways
 def test_nan_stays_in_its_row() -> None:
-    found = []
+    chosen = []
     for middle in (0.0, math.nan):
         logits = torch.zeros((3, 50)).index_fill(0, torch.tensor([1]), middle)
         draws = torch.full((3,), 0.5, dtype=torch.float64)
-        found.append(choose_tokens(logits, torch.ones(3), torch.full((3,), 0.9, dtype=torch.float64), draws).tolist())
-    assert (found[0][0], found[0][2]) == (found[1][0], found[1][2])
+        chosen.append(choose_tokens(logits, torch.ones(3), torch.full((3,), 0.9, dtype=torch.float64), draws).tolist())
+    assert (chosen[0][0], chosen[0][2]) == (chosen[1][0], chosen[1][2])
 
 
 class Constant:
@@ -255,7 +255,7 @@ def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p:
 
 
 def test_logprobs_are_untempered() -> None:
-    """Whatever T and top_p, the log-probability is log softmax of the raw logits."""
+    """For all T and top_p the log-probability is log softmax of the raw logits."""
     norm = math.log(sum(map(math.exp, LOGITS)))
     prefix = CachedPrefix(Constant(), None, torch.tensor([LOGITS]).repeat(3, 1), None, torch.zeros(3, dtype=torch.long))
     rows = [Row(50), *(Row(50, 0.3, 0.8, draw) for draw in uniforms(0, 2, 50))]

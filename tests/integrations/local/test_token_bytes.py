@@ -33,24 +33,26 @@ def answer(tokenizer: Any, text: str, *, stops: tuple[str, ...] = (), keep: int 
     return detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=stops, pieces=True)
 
 
-def sample(found: DecodedText) -> Sample:
-    return Sample(text=found.text.strip(), tokens=found.tokens, logprobs=found.logprobs, token_bytes=found.token_bytes)
+def sample(decoded: DecodedText) -> Sample:
+    return Sample(
+        text=decoded.text.strip(), tokens=decoded.tokens, logprobs=decoded.logprobs, token_bytes=decoded.token_bytes
+    )
 
 
 @both
 @given(text=TEXTS)
 @settings(max_examples=60)
 def test_any_text_aligns_and_keeps_every_nat(tokenizer: Any, text: str) -> None:
-    given = sample(answer(tokenizer, text))
-    by_word, by_token = words(given), spans(given)
-    if not given.text:
+    drawn = sample(answer(tokenizer, text))
+    by_word, by_token = words(drawn), spans(drawn)
+    if not drawn.text:
         assert isinstance(by_word, Missing)
         return
     assert not isinstance(by_word, Missing)
     assert not isinstance(by_token, Missing)
-    assert [given.text[span.start : span.end] for span in by_word] == given.text.split()
-    assert "".join(given.text[span.start : span.end] for span in by_token) == given.text
-    total = -math.fsum(given.logprobs or ())
+    assert [drawn.text[span.start : span.end] for span in by_word] == drawn.text.split()
+    assert "".join(drawn.text[span.start : span.end] for span in by_token) == drawn.text
+    total = -math.fsum(drawn.logprobs or ())
     assert math.fsum(span.nll for span in by_word) == total
     assert math.fsum(span.nll for span in by_token) == total
 
@@ -59,44 +61,44 @@ def test_any_text_aligns_and_keeps_every_nat(tokenizer: Any, text: str) -> None:
 @given(text=TEXTS)
 @settings(max_examples=60)
 def test_token_bytes_spell_the_text_and_are_there_only_where_needed(tokenizer: Any, text: str) -> None:
-    found = answer(tokenizer, text)
-    assert found.tokens is not None
-    if found.token_bytes is None:
-        assert "".join(found.tokens) == found.text
-        assert all(found.tokens) or not found.text
+    decoded = answer(tokenizer, text)
+    assert decoded.tokens is not None
+    if decoded.token_bytes is None:
+        assert "".join(decoded.tokens) == decoded.text
+        assert all(decoded.tokens) or not decoded.text
     else:
-        assert not all(found.tokens), "every token is whole characters, so their bytes say nothing new"
-        assert len(found.token_bytes) == len(found.tokens)
-        assert bytes.fromhex("".join(found.token_bytes)).decode() == found.text
+        assert not all(decoded.tokens), "every token is whole characters, so their bytes say nothing new"
+        assert len(decoded.token_bytes) == len(decoded.tokens)
+        assert bytes.fromhex("".join(decoded.token_bytes)).decode() == decoded.text
 
 
 @both
 def test_an_emoji_between_words_belongs_to_its_own_word(tokenizer: Any) -> None:
-    given = sample(answer(tokenizer, "yes 😀 no"))
-    found = words(given)
-    assert not isinstance(found, Missing)
-    assert given.token_bytes is not None
-    assert [given.text[span.start : span.end] for span in found] == ["yes", "😀", "no"]
-    parts = pieces(given, "token")
+    drawn = sample(answer(tokenizer, "yes 😀 no"))
+    aligned = words(drawn)
+    assert not isinstance(aligned, Missing)
+    assert drawn.token_bytes is not None
+    assert [drawn.text[span.start : span.end] for span in aligned] == ["yes", "😀", "no"]
+    parts = pieces(drawn, "token")
     assert not isinstance(parts, Missing)
     assert "yes  no" in [piece.without.replace("yes no", "yes  no") for piece in parts], "all bytes go at once"
 
 
 def test_words_and_bytes_by_hand() -> None:
     # a | space | f0 | 9f | 98 | 80 | space | the: the emoji costs 2 (its space) + 3 + 4 + 5 + 6 nats
-    found = answer(byte_tokenizer(), "a 😀 the")
-    assert found.tokens == ("a", " ", "", "", "", "😀", " ", "the")
-    assert found.token_bytes == ("61", "20", "f0", "9f", "98", "80", "20", "746865")
-    by_word = words(sample(found))
+    decoded = answer(byte_tokenizer(), "a 😀 the")
+    assert decoded.tokens == ("a", " ", "", "", "", "😀", " ", "the")
+    assert decoded.token_bytes == ("61", "20", "f0", "9f", "98", "80", "20", "746865")
+    by_word = words(sample(decoded))
     assert not isinstance(by_word, Missing)
     assert [span.nll for span in by_word] == [1.0, 20.0, 7.0 + 8.0]
 
 
 def test_an_answer_cut_off_inside_a_character_is_measured() -> None:
-    found = answer(byte_tokenizer(), "a 😀", keep=4)
-    assert found.text == "a \ufffd"
-    assert found.token_bytes == ("61", "20", "f0", "9f")
-    by_word = words(sample(found))
+    decoded = answer(byte_tokenizer(), "a 😀", keep=4)
+    assert decoded.text == "a \ufffd"
+    assert decoded.token_bytes == ("61", "20", "f0", "9f")
+    by_word = words(sample(decoded))
     assert not isinstance(by_word, Missing)
     assert [span.nll for span in by_word] == [1.0, 2.0 + 3.0 + 4.0]
 
@@ -105,26 +107,26 @@ def test_broken_bytes_before_a_stop_string_align_by_their_pieces() -> None:
     tokenizer = byte_tokenizer()
     ids = tokenizer.encode("😀", add_special_tokens=False)[:2] + tokenizer.encode("the.no", add_special_tokens=False)
     detokenizer = Detokenizer(tokenizer, frozenset(tokenizer.all_special_ids))
-    found = detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=(".",), pieces=True)
-    assert found.text == "\ufffdthe"
-    assert found.token_bytes is None, "three bytes of a replacement character stand for two of the tokens"
-    by_word = words(sample(found))
+    decoded = detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=(".",), pieces=True)
+    assert decoded.text == "\ufffdthe"
+    assert decoded.token_bytes is None, "three bytes of a replacement character stand for two of the tokens"
+    by_word = words(sample(decoded))
     assert not isinstance(by_word, Missing)
     assert [span.nll for span in by_word] == [1.0 + 2.0 + 3.0]
 
 
 @both
 def test_a_stop_string_cuts_bytes_and_tokens_alike(tokenizer: Any) -> None:
-    for text, stop, kept in (
+    for text, stop, shortened in (
         ("no 😀 yes.the", ".", "no 😀 yes"),
         ("é yes 😀 no", "😀", "é yes "),
         ("漢字.", ".", "漢字"),
     ):
-        found = answer(tokenizer, text, stops=(stop,))
-        assert found.text == kept
-        assert found.token_bytes is not None
-        assert bytes.fromhex("".join(found.token_bytes)).decode() == kept
-        assert not isinstance(words(sample(found)), Missing)
+        decoded = answer(tokenizer, text, stops=(stop,))
+        assert decoded.text == shortened
+        assert decoded.token_bytes is not None
+        assert bytes.fromhex("".join(decoded.token_bytes)).decode() == shortened
+        assert not isinstance(words(sample(decoded)), Missing)
 
 
 def test_a_vocabulary_of_another_kind_has_no_bytes_and_still_aligns() -> None:
@@ -137,9 +139,11 @@ def test_a_vocabulary_of_another_kind_has_no_bytes_and_still_aligns() -> None:
         def convert_ids_to_tokens(self, token: int) -> str:
             return f"⟨{token}⟩"
 
-    found = Detokenizer(Strange(), frozenset()).answer([0, 1, 2], [-1.0, -2.0, -4.0], ended=True, stops=(), pieces=True)
-    assert (found.tokens, found.token_bytes) == (("", "", "漢字"), None)
-    by_word = words(sample(found))
+    decoded = Detokenizer(Strange(), frozenset()).answer(
+        [0, 1, 2], [-1.0, -2.0, -4.0], ended=True, stops=(), pieces=True
+    )
+    assert (decoded.tokens, decoded.token_bytes) == (("", "", "漢字"), None)
+    by_word = words(sample(decoded))
     assert not isinstance(by_word, Missing)
     assert [span.nll for span in by_word] == [7.0], "tokens without a character count for what follows"
 
@@ -148,7 +152,7 @@ def test_a_vocabulary_of_another_kind_has_no_bytes_and_still_aligns() -> None:
 @given(text=TEXTS.filter(str.strip))
 @settings(max_examples=30)
 def test_bytes_survive_the_way_through_an_openai_reply(tokenizer: Any, text: str) -> None:
-    found = answer(tokenizer, text)
-    read = read_reply(AIMessage(content=found.text, response_metadata={"logprobs": openai_logprobs(found)}))
-    assert words(read) == words(sample(found))
-    assert spans(read) == spans(sample(found))
+    decoded = answer(tokenizer, text)
+    read = read_reply(AIMessage(content=decoded.text, response_metadata={"logprobs": openai_logprobs(decoded)}))
+    assert words(read) == words(sample(decoded))
+    assert spans(read) == spans(sample(decoded))

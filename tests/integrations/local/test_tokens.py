@@ -83,10 +83,10 @@ def test_a_beginning_of_a_stop_string_is_held_back_and_then_shown() -> None:
 def test_the_watch_sees_a_stop_string_when_it_is_complete(text: str, stops: tuple[str, ...]) -> None:
     watch, ids = StopDetector(detokenizer(), stops), ids_of(text)
     for count, token in enumerate(ids, start=1):
-        seen = watch.push(token)
+        detected = watch.push(token)
         complete = any(stop in detokenizer().decode(ids[:count]) for stop in stops)
-        assert seen == complete
-        if seen:
+        assert detected == complete
+        if detected:
             break
 
 
@@ -149,13 +149,13 @@ TOKENIZERS: dict[str, Any] = {"bytes": byte_tokenizer(), "embedded": EMBEDDED, "
 def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[DecodedText, str]:
     """The answer of a model that writes these tokens, and what a reader of its stream has seen in the end."""
     text = Detokenizer(tokenizer, special_ids(tokenizer))
-    detector, stream, taken, shown = StopDetector(text, stops), TextStream(text, stops), list[int](), ""
+    detector, stream, tokens, shown = StopDetector(text, stops), TextStream(text, stops), list[int](), ""
     for token in ids:
-        taken.append(token)
+        tokens.append(token)
         shown += stream.push(token)
         if detector.push(token):
             break
-    answer = text.answer(taken, [-1.0] * len(taken), ended=True, stops=stops, pieces=True)
+    answer = text.answer(tokens, [-1.0] * len(tokens), ended=True, stops=stops, pieces=True)
     return answer, shown + stream.close()
 
 

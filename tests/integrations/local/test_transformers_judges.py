@@ -76,11 +76,13 @@ def test_the_verdict_is_entailment_both_ways_with_the_question_on_both_sides(fam
 
     def expected(a: str, b: str) -> bool:
         ways = [(f"{QUESTION} {x}", f"{QUESTION} {y}") for x, y in ((a, b), (b, a))]
-        return all(max(found, key=lambda label: found[label]) == "entailment" for found in map_directed(folder, ways))
+        return all(
+            max(shares, key=lambda label: shares[label]) == "entailment" for shares in map_directed(folder, ways)
+        )
 
-    found = NliJudge(model=str(folder)).equivalent(QUESTION, PAIRS)
-    assert found == [expected(a, b) for a, b in PAIRS]
-    assert set(found) == {True, False}, "this model cannot tell a right judge from a constant one"
+    verdicts = NliJudge(model=str(folder)).equivalent(QUESTION, PAIRS)
+    assert verdicts == [expected(a, b) for a, b in PAIRS]
+    assert set(verdicts) == {True, False}, "this model cannot tell a right judge from a constant one"
 
 
 def map_directed(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, float]]:
@@ -91,7 +93,10 @@ def test_one_way_entailment_is_not_equivalence(folder: Path) -> None:
     model = NliEntailment(model=str(folder))
     both = [(QUESTION, a, b) for a, b in PAIRS], [(QUESTION, b, a) for a, b in PAIRS]
     there, back = (
-        [found is not None and found.entailment > max(found.neutral or 0, found.contradiction or 0) for found in way]
+        [
+            directed is not None and directed.entailment > max(directed.neutral or 0, directed.contradiction or 0)
+            for directed in way
+        ]
         for way in map(model.entailment_batch, both)
     )
     one_way = [pair for pair, a, b in zip(PAIRS, there, back, strict=True) if a != b]
@@ -104,11 +109,11 @@ def test_the_order_of_the_labels_does_not_matter(order: tuple[int, ...], folder:
     """The same model with the rows of its head, and its labels, in another order and another spelling."""
     labels = [LABELS[place].upper() for place in order]
     other = save_nli(tmp_path / "permuted", labels, rows=order)
-    one, two = NliJudge(model=str(folder)), NliJudge(model=str(other))
-    assert one.spec != two.spec
-    assert one.equivalent_batch(ITEMS) == two.equivalent_batch(ITEMS)
+    original, reordered = NliJudge(model=str(folder)), NliJudge(model=str(other))
+    assert original.spec != reordered.spec
+    assert original.equivalent_batch(ITEMS) == reordered.equivalent_batch(ITEMS)
     for ours, theirs in zip(
-        *(NliEntailment(model=m.model).entailment_batch(ITEMS[:9]) for m in (one, two)), strict=True
+        *(NliEntailment(model=m.model).entailment_batch(ITEMS[:9]) for m in (original, reordered)), strict=True
     ):
         assert ours is not None
         assert theirs is not None
@@ -154,11 +159,11 @@ def test_a_model_that_is_no_nli_model_is_refused_when_it_is_loaded(tmp_path: Pat
 
 def test_two_labels_leave_contradiction_unmeasured(tmp_path: Path) -> None:
     folder = save_nli(tmp_path / "two", ["not_entailment", "entailment"])
-    (found,) = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "1945", "1944")])
-    assert found is not None
-    assert (found.neutral, found.contradiction) == (None, None)
+    (measured,) = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "1945", "1944")])
+    assert measured is not None
+    assert (measured.neutral, measured.contradiction) == (None, None)
     expected = directed(folder, f"{QUESTION} 1945", f"{QUESTION} 1944")
-    assert found.entailment == pytest.approx(expected["entailment"], abs=1e-6)
+    assert measured.entailment == pytest.approx(expected["entailment"], abs=1e-6)
     assert set(NliJudge(model=str(folder)).equivalent(QUESTION, PAIRS)) == {True, False}
 
 
@@ -169,17 +174,17 @@ def test_a_tie_is_not_entailment() -> None:
 
 def test_probabilities_by_hand() -> None:
     """Logits ln 4, ln 2, ln 2: 1/2, 1/4, 1/4. At temperature 2: 2, sqrt 2, sqrt 2. Huge logits do not overflow."""
-    found = scores(np.log([4.0, 2.0, 2.0]))
-    assert (found.entailment, found.neutral, found.contradiction) == pytest.approx((0.5, 0.25, 0.25))
+    shares = scores(np.log([4.0, 2.0, 2.0]))
+    assert (shares.entailment, shares.neutral, shares.contradiction) == pytest.approx((0.5, 0.25, 0.25))
     assert scores(np.log([4.0, 2.0, 2.0]), 2.0).entailment == pytest.approx(2 / (2 + 2 * math.sqrt(2)))
     assert scores(np.array([1e4, 0.0, 0.0])).entailment == 1.0
 
 
 def test_entailment_scores_are_those_of_the_model(folder: Path) -> None:
     """Directed, and with the question on both sides unless it is empty."""
-    found = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "Rome", "1945"), ("", "Rome", "1945")])
+    measured = NliEntailment(model=str(folder)).entailment_batch([(QUESTION, "Rome", "1945"), ("", "Rome", "1945")])
     pairs = [(f"{QUESTION} Rome", f"{QUESTION} 1945"), ("Rome", "1945")]
-    for ours, theirs in zip(found, map_directed(folder, pairs), strict=True):
+    for ours, theirs in zip(measured, map_directed(folder, pairs), strict=True):
         assert ours is not None
         assert ours.entailment == pytest.approx(theirs["entailment"], abs=1e-6)
         assert ours.neutral == pytest.approx(theirs["neutral"], abs=1e-6)
@@ -222,12 +227,12 @@ def test_the_order_of_a_pair_does_not_matter(folder: Path, sentences: Path) -> N
 
 
 def test_a_batch_says_what_its_items_say(folder: Path, sentences: Path) -> None:
-    """Of different lengths, with repetitions, equal texts, and one that is too long among them."""
+    """The items have different lengths, repetitions, equal texts, and a text that is too long."""
     items = [*ITEMS[::3], *ITEMS[:4], ("", "fox", "dog"), (QUESTION, "fox", "fox"), (QUESTION, "fox", LONG)]
     for ask in all_of(folder, sentences):
-        found = ask(items)
-        assert close(found, [ask([item])[0] for item in items])
-        assert found[-2:] == [True, None]
+        batch = ask(items)
+        assert close(batch, [ask([item])[0] for item in items])
+        assert batch[-2:] == [True, None]
         assert ask([]) == []
 
 
@@ -254,8 +259,8 @@ def test_the_whole_of_a_batch_is_one_pass_each_way(folder: Path) -> None:
 def test_inputs_over_the_limit_are_unmeasured_and_never_cut(folder: Path, sentences: Path) -> None:
     """[CLS] q a [SEP] q b [SEP] with q = 7 tokens of "war": 2 q + a + b + 3 tokens may be 48, not 49."""
     assert NliJudge(model=str(folder))._loaded.encoder.limit == LIMIT
-    question, one = "war war war war war war war", "war " * 15
-    most, over = (question, "war " * 16, one), (question, "war " * 17, one)
+    question, long = "war war war war war war war", "war " * 15
+    most, over = (question, "war " * 16, long), (question, "war " * 17, long)
     for ask in (NliJudge(model=str(folder)).equivalent_batch, NliEntailment(model=str(folder)).entailment_batch):
         there, absent = ask([most, over])
         assert there is not None
@@ -263,7 +268,7 @@ def test_inputs_over_the_limit_are_unmeasured_and_never_cut(folder: Path, senten
     similarity = EmbeddingSimilarity(model=str(sentences))
     assert similarity.similarity("", [("war " * (LIMIT - 2), "war")])[0] is not None
     assert similarity.similarity("", [("war " * (LIMIT - 1), "war")]) == [None]
-    assert cluster(question, [one, "war " * 17], NliJudge(model=str(folder))) is None
+    assert cluster(question, [long, "war " * 17], NliJudge(model=str(folder))) is None
 
 
 def test_an_embedding_similarity_takes_equal_normalised_texts_for_one_answer_and_a_judge_does_not(
@@ -296,8 +301,8 @@ def test_threads_share_a_model(folder: Path, sentences: Path) -> None:
     asks = all_of(folder, sentences)
     expected = [ask(ITEMS) for ask in asks]
     with ThreadPoolExecutor(8) as pool_of_threads:
-        found = list(pool_of_threads.map(lambda i: asks[i % 4](ITEMS), range(16)))
-    for i, answers in enumerate(found):
+        results = list(pool_of_threads.map(lambda i: asks[i % 4](ITEMS), range(16)))
+    for i, answers in enumerate(results):
         assert close(answers, expected[i % 4])
 
 
@@ -322,7 +327,7 @@ def test_protocols(folder: Path, sentences: Path) -> None:
 
 
 def declared(group: str) -> dict[str, EntryPoint]:
-    """Entry points as pyproject.toml declares them, whatever is installed."""
+    """The entry points of pyproject.toml, also if another version is installed."""
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
     points = tomllib.loads(text)["project"]["entry-points"][group]
     return {name: EntryPoint(name, value, group) for name, value in points.items()}
@@ -339,17 +344,19 @@ def test_a_judge_made_by_name_from_its_spec_is_the_same(
     ]
     entailment = NliEntailment(model=str(folder))
     remade = [make(judge.spec.name, **judge.spec.params) for judge in judges]
-    remade_similarities = [make_similarity(one.spec.name, **one.spec.params) for one in similarities]
+    remade_similarities = [
+        make_similarity(similarity.spec.name, **similarity.spec.params) for similarity in similarities
+    ]
     again = registry.make_entailment(entailment.spec.name, **entailment.spec.params)
-    made: list[tuple[Any, Any]] = [
+    pairs: list[tuple[Any, Any]] = [
         *zip(judges, remade, strict=True),
         *zip(similarities, remade_similarities, strict=True),
         (entailment, again),
     ]
-    for one, two in made:
-        assert one == two
-        assert one.spec == two.spec
-        assert set(one.spec.params) >= {"model", "revision", "precision"}
+    for original, two in pairs:
+        assert original == two
+        assert original.spec == two.spec
+        assert set(original.spec.params) >= {"model", "revision", "precision"}
     with pytest.raises(UsageError, match="does not take the parameters"):
         make("nli", model=str(folder), unheard_of=1)
 
@@ -368,10 +375,10 @@ def test_other_weights_are_another_revision(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_settings_of_the_pooling_belong_to_the_revision(tmp_path: Path) -> None:
-    one, two = (
+    first, two = (
         EmbeddingJudge(model=str(save_embedding(tmp_path / mode, mode))) for mode in ("cls_token", "mean_tokens")
     )
-    assert one.revision != two.revision
+    assert first.revision != two.revision
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,9 +439,9 @@ def embedded(folder: Path, text: str, mode: str) -> NDArray[np.float64]:
 @pytest.mark.parametrize("mode", ["cls_token", "mean_tokens", "max_tokens"])
 def test_similarity_is_the_cosine_by_the_folders_own_pooling(mode: str, tmp_path: Path) -> None:
     folder = save_embedding(tmp_path / mode, mode)
-    found = EmbeddingSimilarity(model=str(folder)).similarity(QUESTION, PAIRS[:12])
+    similarities = EmbeddingSimilarity(model=str(folder)).similarity(QUESTION, PAIRS[:12])
     vectors = {word: embedded(folder, f"{QUESTION} {word}", mode) for word in WORDS}
-    assert found == pytest.approx([max(0.0, float(vectors[a] @ vectors[b])) for a, b in PAIRS[:12]], abs=1e-5)
+    assert similarities == pytest.approx([max(0.0, float(vectors[a] @ vectors[b])) for a, b in PAIRS[:12]], abs=1e-5)
 
 
 def test_pooling_by_hand() -> None:
@@ -500,7 +507,7 @@ def test_bfloat16_is_another_spec_and_nearly_the_same_number(sentences: Path) ->
     full, half = (EmbeddingSimilarity(model=str(sentences), precision=p) for p in ("float32", "bfloat16"))
     assert full.spec != half.spec
     assert full._loaded.encoder is half._loaded.encoder
-    ours, theirs = (np.array(one.similarity(QUESTION, PAIRS)) for one in (full, half))
+    ours, theirs = (np.array(judge.similarity(QUESTION, PAIRS)) for judge in (full, half))
     assert 0 < np.abs(ours - theirs).max() < 0.1
 
 

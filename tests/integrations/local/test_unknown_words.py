@@ -59,14 +59,16 @@ def test_what_unknown_words_hide_by_hand(a: str, b: str, expected: bool) -> None
 
 
 def test_characters_count_where_runs_of_them_are_one_token() -> None:
-    one = fused()
-    assert one.convert_ids_to_tokens(one("yes 是是是是", add_special_tokens=False)["input_ids"]) == [
+    fused_tokenizer = fused()
+    assert fused_tokenizer.convert_ids_to_tokens(
+        fused_tokenizer("yes 是是是是", add_special_tokens=False)["input_ids"]
+    ) == [
         "▁yes",
         "▁",
         "<unk>",
     ]
     pairs = [("yes 是是是是", "no"), ("是", "否"), ("yes yes 是", "yes no 否"), ("yes 是", "no"), ("yes", "no")]
-    assert lost_to_unknown_tokens(one, pairs) == [True, True, True, False, False]
+    assert lost_to_unknown_tokens(fused_tokenizer, pairs) == [True, True, True, False, False]
 
 
 class Plain:
@@ -102,12 +104,12 @@ TEXT = st.lists(WORD, max_size=5).map(" ".join)
 @given(TEXT, TEXT)
 @settings(max_examples=150)
 def test_symmetric_and_never_two_texts_with_the_same_tokens_for_other_words(a: str, b: str) -> None:
-    (found,) = lost_to_unknown_tokens(tokenizer(), [(a, b)])
-    assert lost_to_unknown_tokens(tokenizer(), [(b, a)]) == [found]
+    (lost,) = lost_to_unknown_tokens(tokenizer(), [(a, b)])
+    assert lost_to_unknown_tokens(tokenizer(), [(b, a)]) == [lost]
     if a != b and tokenizer().tokenize(a) == tokenizer().tokenize(b):
-        assert found
+        assert lost
     if not {"👍", "是"} & {*a.split(), *b.split()}:
-        assert not found
+        assert not lost
 
 
 @pytest.fixture(scope="module")
@@ -120,20 +122,20 @@ def test_judges_do_not_measure_what_they_cannot_read(folders: tuple[str, str]) -
     """Each of them, with the question's words, which are known, in front; readable pairs beside are not touched."""
     nli, embedding = folders
     pairs = [pair for pair in LOST if "\u200b" not in pair]
-    asked: list[Any] = [
+    judges: list[Any] = [
         NliJudge(model=nli).equivalent,
         NliSimilarity(model=nli).similarity,
         EmbeddingJudge(model=embedding, threshold=0.5).equivalent,
         EmbeddingSimilarity(model=embedding).similarity,
     ]
-    for ask in asked:
+    for ask in judges:
         assert all(
-            one is None or one is False for one in ask(QUESTION, pairs)
+            verdict is None or verdict is False for verdict in ask(QUESTION, pairs)
         )  # False: two marks differ, by the guards
-        found = ask(QUESTION, [*pairs, *READABLE])[len(pairs) :]
-        assert None not in found
-        assert found == pytest.approx(ask(QUESTION, READABLE), abs=1e-5)
-        assert found[3] is True or found[3] == 1.0
+        readable = ask(QUESTION, [*pairs, *READABLE])[len(pairs) :]
+        assert None not in readable
+        assert readable == pytest.approx(ask(QUESTION, READABLE), abs=1e-5)
+        assert readable[3] is True or readable[3] == 1.0
     directed = NliEntailment(model=nli).entailment_batch([(QUESTION, a, b) for a, b in [*pairs, ("是", "是")]])
     assert [scores is None for scores in directed] == [True] * len(pairs) + [False]
     assert cluster(QUESTION, ["是", "否"], NliJudge(model=nli)) is None
@@ -148,6 +150,8 @@ def test_the_version_tells_verdicts_from_those_made_before(folders: tuple[str, s
 def test_a_real_model_does_not_call_opposites_it_cannot_read_the_same() -> None:
     judge, similarity = make("embedding", model=MINILM), make_similarity("embedding", model=MINILM)
     for ask in (judge.equivalent, similarity.similarity):
-        found: list[Any] = list(ask("Yes or no?", [*LOST, ("Paris 👍", "Paris")]))
-        assert all(one is None or one is False for one in found[:-1])  # False: two marks differ, by the guards
-        assert found[-1] is not None
+        verdicts: list[Any] = list(ask("Yes or no?", [*LOST, ("Paris 👍", "Paris")]))
+        assert all(
+            verdict is None or verdict is False for verdict in verdicts[:-1]
+        )  # False: two marks differ, by the guards
+        assert verdicts[-1] is not None

@@ -31,9 +31,9 @@ def tokenizer() -> Any:
     Not trained: the trainer breaks ties by chance, and other ids mean other verdicts of the same random weights.
     """
     split = pre_tokenizers.BertPreTokenizer()
-    known = {word for line in LINES for word, _ in split.pre_tokenize_str(line)}
-    letters = sorted({letter for word in known for letter in word})
-    pieces = dict.fromkeys([*SPECIALS, *sorted(known), *letters, *(f"##{letter}" for letter in letters)])
+    words = {word for line in LINES for word, _ in split.pre_tokenize_str(line)}
+    letters = sorted({letter for word in words for letter in word})
+    pieces = dict.fromkeys([*SPECIALS, *sorted(words), *letters, *(f"##{letter}" for letter in letters)])
     built = Tokenizer(models.WordPiece(vocab={piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     built.pre_tokenizer = split
     built.decoder = decoders.WordPiece()

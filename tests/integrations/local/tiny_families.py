@@ -80,7 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "zaya": {"num_experts_per_tok": 1},
 }
-"""What a type needs on top."""
+"""Additional settings of a type."""
 
 
 def tiny_config(kind: Any, **settings: Any) -> Any:
@@ -145,20 +145,20 @@ OUTCOMES = {
     "raises": "refused: the first call raises an error",
     "large": "not measured: no small model",
 }
-"""What a row of the table begins with, by a part of what the check says."""
+"""First part of a row of the table, by a part of the check's message."""
 
 
 def outcome(model_type: str) -> str:
-    """What the check at load says of a tiny model of this type: a key of `OUTCOMES`."""
+    """Result of the check at load for a tiny model of this type: a key of `OUTCOMES`."""
     try:
         model = tiny_family(model_type)
     except Exception:  # configurations are refused in many ways
         return "large"
     try:
-        said = str(self_check(model, IDS)).split(":")[0]
+        message = str(self_check(model, IDS)).split(":")[0]
     except UsageError as error:
-        said = re.sub(".*cannot be served here", "", str(error))
-    return next((key for key in OUTCOMES if key in said), "raises")
+        message = re.sub(".*cannot be served here", "", str(error))
+    return next((key for key in OUTCOMES if key in message), "raises")
 
 
 def table(outcomes: dict[str, str]) -> str:
@@ -178,6 +178,6 @@ def documented() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    made = table({name: outcome(name) for name in TYPES})
+    rows = table({name: outcome(name) for name in TYPES})
     before, _, rest = PAGE.read_text().partition(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + made + MARKS[1] + rest.partition(MARKS[1])[2])
+    PAGE.write_text(before + MARKS[0] + rows + MARKS[1] + rest.partition(MARKS[1])[2])

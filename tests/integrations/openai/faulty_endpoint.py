@@ -1,7 +1,7 @@
 """A scripted OpenAI-compatible endpoint on the loopback, honest or faulty in one chosen way, that counts everything.
 
-It runs on an event loop of its own in a thread, speaks HTTP/1.1 over plain streams (so that it can also break it), and
-draws from a script: temperature 0 takes the first answer of a question, any other temperature draws among all of them.
+It runs on an event loop in a thread, speaks HTTP/1.1 over plain streams (so that it can also violate it), and draws
+from a script: temperature 0 takes the first answer of a question, any other temperature draws among all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRICKLES = {
     "trickle_events": (EVENTS, b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'),
     "keep_alive": (EVENTS, b": still here\n\n"),
 }
-"""What a server begins with and how it goes on, for each way to trickle."""
+"""First bytes and repeated bytes of a server, for each way to trickle."""
 BOMB = gzip.compress(b" " * 2**22)
 TOKEN = re.compile(r"\s*\S+")
 
@@ -55,7 +55,7 @@ class Endpoint:
     retry_after: str = "0"
     """Value of the Retry-After header of a 429."""
     faults: float = math.inf
-    """How many requests get the fault; later ones are answered well."""
+    """Number of requests that get the fault; later requests get good answers."""
     thought: int = 200
     """Tokens that the model in the mode "thinking" spends before it answers."""
     options: Mapping[str, float] = field(default_factory=dict)
@@ -69,9 +69,9 @@ class Endpoint:
     open: int = 0
     """Connections open now."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    """What was asked."""
+    """Bodies of the requests."""
     headers: list[dict[str, str]] = field(default_factory=list)
-    """HTTP headers of what was asked, names in lower case."""
+    """HTTP headers of the requests, names in lower case."""
     cache: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Replies of the modes that answer from a cache, by request. These modes ignore n."""
     passed: dict[str, int] = field(default_factory=dict)
@@ -169,17 +169,19 @@ class Endpoint:
         return None
 
     def _cached(self, body: Mapping[str, Any], mode: str) -> dict[str, Any]:
-        """The reply that the same request got before; in the mode "cached_but_seed" whatever its seed.
+        """The reply that the same request got before; in the mode "cached_but_seed" regardless of its seed.
 
-        In the mode "cached_late" also whatever its n, and only after three requests have come, as if they had been in
-        flight together.
+        In the mode "cached_late" also regardless of its n, and only after three requests have come, as if they had been
+        in flight together.
         """
         if mode == "cached_late":
-            late = json.dumps({name: one for name, one in body.items() if name not in ("seed", "n")}, sort_keys=True)
+            late = json.dumps(
+                {name: value for name, value in body.items() if name not in ("seed", "n")}, sort_keys=True
+            )
             self.passed[late] = self.passed.get(late, 0) + 1
-            made = self.completion(body, mode)
-            first = self.cache.setdefault(late, made)
-            return made if self.passed[late] <= 3 else first
+            reply = self.completion(body, mode)
+            first = self.cache.setdefault(late, reply)
+            return reply if self.passed[late] <= 3 else first
         key = {name: value for name, value in body.items() if mode == "cached" or name != "seed"}
         return self.cache.setdefault(json.dumps(key, sort_keys=True), self.completion(body, mode))
 
@@ -260,8 +262,8 @@ class Endpoint:
             events.append({**common, "choices": [{"index": 0, "delta": {}, **end}]})
         usage = completion["usage"]
         if mode == "running_totals":
-            for made, event in enumerate(events, start=1):
-                event["usage"] = {**usage, "completion_tokens": min(made, usage["completion_tokens"])}
+            for number, event in enumerate(events, start=1):
+                event["usage"] = {**usage, "completion_tokens": min(number, usage["completion_tokens"])}
         elif mode != "cut_stream":
             events.append({**common, "choices": [], "usage": usage})
         content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"

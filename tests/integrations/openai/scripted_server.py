@@ -21,7 +21,7 @@ SURE = "Capital of France?"
 UNSURE = "Capital of Atlantis?"
 
 
-def said(question: str, temperature: float, place: int) -> dict[str, Any]:
+def message_of(question: str, temperature: float, place: int) -> dict[str, Any]:
     """The message of a scripted model."""
     sampled = bool(temperature)
     if question == SURE:
@@ -54,8 +54,8 @@ class Upstream:
         with self._lock:
             place = sum(bool(call.get("temperature")) for call in self.calls)
             self.calls.append(request)
-        asked = next(one["content"] for one in reversed(request["messages"]) if one["role"] == "user")
-        message = said(asked, request.get("temperature", 1), place)
+        question = next(message["content"] for message in reversed(request["messages"]) if message["role"] == "user")
+        message = message_of(question, request.get("temperature", 1), place)
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         listed: list[dict[str, Any]] = [
             {"token": word, "logprob": -0.1, "bytes": None, "top_logprobs": []} for word in words(message)

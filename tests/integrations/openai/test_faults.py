@@ -245,6 +245,6 @@ def test_two_guards_on_one_model_do_not_mix(endpoint: Endpoint) -> None:
         await asyncio.gather(*calls)
 
     asyncio.run(main())
-    found = sorted((body["max_tokens"], body["temperature"], body.get("n", 1)) for body in endpoint.bodies)
-    assert found == sorted([(11, 0.0, 1), (11, 0.5, 3), (22, 0.0, 1), (22, 1.1, 2)] * 40)
+    settings = sorted((body["max_tokens"], body["temperature"], body.get("n", 1)) for body in endpoint.bodies)
+    assert settings == sorted([(11, 0.0, 1), (11, 0.5, 3), (22, 0.0, 1), (22, 1.1, 2)] * 40)
     assert model.model_dump() == before

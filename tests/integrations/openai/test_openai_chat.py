@@ -160,11 +160,11 @@ def test_later_waves_do_not_ask_for_the_greedy_answer_again(endpoint: Endpoint, 
 def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     expected = draw(model, [QUESTION], PLAN)[0]
-    kept = endpoint.open
+    before = endpoint.open
     for _ in range(2):
-        found = asyncio.run(adraw(model, [QUESTION], PLAN))[0]
-        assert (found.primary, found.samples) == (expected.primary, expected.samples)
-        wait_for(lambda: endpoint.open == kept)  # the loop is closed, and its connections with it
+        drawn = asyncio.run(adraw(model, [QUESTION], PLAN))[0]
+        assert (drawn.primary, drawn.samples) == (expected.primary, expected.samples)
+        wait_for(lambda: endpoint.open == before)  # the loop is closed, and its connections with it
 
 
 def wait_for(condition: Any, seconds: float = 5.0) -> None:
@@ -178,9 +178,9 @@ def wait_for(condition: Any, seconds: float = 5.0) -> None:
 def test_several_prompts_at_once_keep_their_own_answers(endpoint: Endpoint) -> None:
     prompts = [[HumanMessage("sure?")], QUESTION, [HumanMessage("sure?")]]
     drawn = draw(chat(endpoint), prompts, PLAN)
-    assert [found.question for found in drawn] == ["sure?", "unsure?", "sure?"]
+    assert [sample_set.question for sample_set in drawn] == ["sure?", "unsure?", "sure?"]
     assert {sample.text for sample in drawn[2].samples} == {"Paris"}
-    assert [found.cost.calls for found in drawn] == [5, 5, 5]
+    assert [sample_set.cost.calls for sample_set in drawn] == [5, 5, 5]
 
 
 def test_log_probabilities_and_end_tokens(endpoint: Endpoint) -> None:
@@ -200,9 +200,9 @@ def test_log_probabilities_that_are_none_are_unmeasured(endpoint: Endpoint, mode
 
 def test_collecting_where_there_are_no_log_probabilities_names_the_way_out(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.mode = "no_logprobs"
-    asked, plan = [Question(id="q", question="q?")], SamplingPlan(n=2, logprobs=True)
+    questions, plan = [Question(id="q", question="q?")], SamplingPlan(n=2, logprobs=True)
     with pytest.raises(GuardrailError, match=r"\(no_logprobs\).*--estimator discrete_semantic_entropy"):
-        collect_records(asked, chat(endpoint), plan, tmp_path / "r.jsonl")
+        collect_records(questions, chat(endpoint), plan, tmp_path / "r.jsonl")
 
 
 # -- options
@@ -214,11 +214,11 @@ def listed(**tokens: float) -> dict[str, Any]:
 
 
 def test_options_sum_over_the_tokens_of_a_label() -> None:
-    found = option_scores(listed(A=math.log(0.2), _A=math.log(0.3), B=math.log(0.1), x=-9.0), ("A", "B"))
-    assert not isinstance(found, str)
-    assert found.labels == ("A", "B")
-    assert found.loglikelihoods == pytest.approx((math.log(0.5), math.log(0.1)))
-    assert found.probabilities == pytest.approx((5 / 6, 1 / 6))
+    scores = option_scores(listed(A=math.log(0.2), _A=math.log(0.3), B=math.log(0.1), x=-9.0), ("A", "B"))
+    assert not isinstance(scores, str)
+    assert scores.labels == ("A", "B")
+    assert scores.loglikelihoods == pytest.approx((math.log(0.5), math.log(0.1)))
+    assert scores.probabilities == pytest.approx((5 / 6, 1 / 6))
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_options_sum_over_the_tokens_of_a_label() -> None:
     ],
 )
 def test_options_that_cannot_be_read_are_unmeasured_never_zero(choice: Any, labels: Any, why: str) -> None:
-    found = option_scores(choice, labels)
-    assert isinstance(found, str)
-    assert why in found
+    scores = option_scores(choice, labels)
+    assert isinstance(scores, str)
+    assert why in scores
 
 
 def test_options_end_to_end(endpoint: Endpoint) -> None:
@@ -262,8 +262,8 @@ def test_options_end_to_end(endpoint: Endpoint) -> None:
 
 def test_messages_and_names_of_the_limit(endpoint: Endpoint) -> None:
     call = {"name": "add", "args": {"a": 1}, "id": "c1", "type": "tool_call"}
-    asked: list[Any] = [SystemMessage("s"), HumanMessage("h"), AIMessage("", tool_calls=[call])]
-    messages = [*asked, ToolMessage("2", tool_call_id="c1")]
+    conversation: list[Any] = [SystemMessage("s"), HumanMessage("h"), AIMessage("", tool_calls=[call])]
+    messages = [*conversation, ToolMessage("2", tool_call_id="c1")]
     chat(endpoint, max_tokens=9, extra_body={"top_k": 3}).invoke(messages)
     body = endpoint.bodies[-1]
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool"]
@@ -364,8 +364,8 @@ def test_structured_output(endpoint: Endpoint) -> None:
     endpoint.answers = {"q": ['{"name": "Oslo"}'], "bad": ["Oslo"]}
     model = chat(endpoint)
     assert model.with_structured_output(City).invoke("q") == City(name="Oslo")
-    wanted = endpoint.bodies[-1]["response_format"]
-    assert wanted["json_schema"]["schema"]["required"] == ["name"]
+    response_format = endpoint.bodies[-1]["response_format"]
+    assert response_format["json_schema"]["schema"]["required"] == ["name"]
     assert model.with_structured_output(City.model_json_schema(), method="json_mode").invoke("q") == {"name": "Oslo"}
     raw = model.with_structured_output(City, include_raw=True)
     assert raw.invoke("q")["parsed"] == City(name="Oslo")
@@ -506,12 +506,12 @@ def test_every_sample_of_chat_openai_has_a_seed_of_its_own(endpoint: Endpoint, w
     assert again.samples == first.samples  # the question's seeds, as for native samplers
 
 
-@pytest.mark.parametrize(("mode", "found"), [("cached", False), ("cached_but_seed", True), ("cached_late", True)])
-def test_a_cache_before_chat_openai_is_defeated_or_found(endpoint: Endpoint, mode: str, found: bool) -> None:
+@pytest.mark.parametrize(("mode", "outcome"), [("cached", False), ("cached_but_seed", True), ("cached_late", True)])
+def test_a_cache_before_chat_openai_is_defeated_or_found(endpoint: Endpoint, mode: str, outcome: bool) -> None:
     endpoint.mode = mode
     verdict = guarded_openai(endpoint).assess("unsure?")
-    assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == found
-    assert found or len(set(verdict.samples)) > 1
+    assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == outcome
+    assert outcome or len(set(verdict.samples)) > 1
 
 
 def test_a_server_that_refuses_seeds_is_sent_none(endpoint: Endpoint) -> None:

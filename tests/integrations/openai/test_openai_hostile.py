@@ -48,7 +48,7 @@ WAYS = (by_assess, by_aassess)
 
 
 def completion(body: Mapping[str, Any], word: Iterator[int]) -> dict[str, Any]:
-    """A reply to an honest request, whose answers are all different: there is nothing to accept."""
+    """A reply to an honest request, whose answers are all different, so that none may be accepted."""
     listed = {"token": "w", "logprob": -1.5, "bytes": [119], "top_logprobs": [{"token": "w", "logprob": -1.5}]}
 
     def call() -> dict[str, Any]:
@@ -71,10 +71,10 @@ def completion(body: Mapping[str, Any], word: Iterator[int]) -> dict[str, Any]:
     }
 
 
-def places(found: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place of a reply."""
     yield way
-    for key, inner in found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ():
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(inner, (*way, key))
 
 

@@ -1,4 +1,4 @@
-"""How an endpoint is talked to: deadlines that hold, retries, exact counts, no secrets in errors."""
+"""Transport to an endpoint: deadlines that hold, retries, exact counts, no secrets in errors."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ def test_what_a_stream_used_is_counted_once_whenever_the_server_tells(endpoint: 
     chunks = list(chat(endpoint).stream("sure?"))
     whole = functools.reduce(operator.add, chunks)
     assert (whole.content, whole.response_metadata["finish_reason"]) == ("one two three", "stop")
-    told = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
-    assert told == [whole.usage_metadata] == [{"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}]
+    usages = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
+    assert usages == [whole.usage_metadata] == [{"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}]
 
 
 # -- counts
@@ -340,18 +340,18 @@ def test_a_copy_with_another_address_talks_to_that(endpoint: Endpoint, way: Any)
 
 def test_a_copy_with_the_same_address_shares_connections(endpoint: Endpoint) -> None:
     model = chat(endpoint)
-    for one in (model, model.model_copy(update={"temperature": 0.5}), model):
-        assert invoke(one) == "Paris"
+    for copied in (model, model.model_copy(update={"temperature": 0.5}), model):
+        assert invoke(copied) == "Paris"
     assert endpoint.open == 1
 
 
 def test_deep_copies_and_pickles_start_afresh(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     assert invoke(model) == "Paris"
-    for one in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert (one.model_dump(), one.api_key) == (model.model_dump(), model.api_key)
-        assert one._clients is not model._clients
-        assert invoke(one) == "Paris"
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (copied.model_dump(), copied.api_key) == (model.model_dump(), model.api_key)
+        assert copied._clients is not model._clients
+        assert invoke(copied) == "Paris"
 
 
 def test_connections_are_closed_with_the_model(endpoint: Endpoint) -> None:
@@ -420,10 +420,10 @@ def test_many_requests_at_once_share_few_clients() -> None:
         clients = Clients()
         lease = partial(clients.lease, key=KEY, url="http://127.0.0.1:9/v1", headers={}, most=1)
         async with AsyncExitStack() as stack:
-            given = [await stack.enter_async_context(lease()) for _ in range(AT_ONCE + 1)]
-        assert len({id(one) for one in given[:AT_ONCE]}) == 1
-        assert given[AT_ONCE] is not given[0]
+            leases = [await stack.enter_async_context(lease()) for _ in range(AT_ONCE + 1)]
+        assert len({id(client) for client in leases[:AT_ONCE]}) == 1
+        assert leases[AT_ONCE] is not leases[0]
         async with lease() as again, lease() as beside:
-            assert again is beside is given[0]  # they were given back
+            assert again is beside is leases[0]  # they were given back
 
     asyncio.run(leased())

@@ -33,6 +33,6 @@ def test_waves_are_reproducible_and_differ_from_each_other() -> None:
 
 
 def test_it_stops_where_the_verdict_is_certain() -> None:
-    found = run(drawing(tiny_chat(), QUESTION, PLAN, 2.0, NUM_SETS))
-    assert (len(found.drawn.samples), found.drawn.cost.saved) == (3, 4)
-    assert [uncertainty.value for uncertainty in found.settled.values()] == [3]
+    drawn = run(drawing(tiny_chat(), QUESTION, PLAN, 2.0, NUM_SETS))
+    assert (len(drawn.drawn.samples), drawn.drawn.cost.saved) == (3, 4)
+    assert [uncertainty.value for uncertainty in drawn.settled.values()] == [3]

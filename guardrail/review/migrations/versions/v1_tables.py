@@ -1,7 +1,7 @@
 """Tables of the first layout: queue, audit trail, outbox and monitors.
 
-Databases of that layout were not made by Alembic, and those without monitors lack two tables, so every step here leaves
-what exists as it is.
+Databases of that layout were not made by Alembic, and databases without monitors lack two tables. Every step here
+therefore skips tables and indexes that exist.
 """
 
 import sqlalchemy as sa

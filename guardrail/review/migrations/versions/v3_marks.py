@@ -1,4 +1,4 @@
-"""Marks: what the pages of all processes have to know for a while, such as sessions that were signed out."""
+"""Table of expiring keys, which all processes share: sessions that were signed out, and stored replies."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "2"
 
 
 def upgrade() -> None:
-    """Make the table of marks."""
+    """Make the table."""
     op.create_table(
         "review_marks",
         sa.Column("name", sa.String(128), primary_key=True),

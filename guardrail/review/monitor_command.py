@@ -8,11 +8,11 @@ import signal
 import sys
 import threading
 
-from ...errors import UsageError, require
-from ...files import sqlite_path
-from ...plain_json import visible
-from ..command import DATABASE, ENV_DATABASE
-from ..limits import check_seconds
+from ..errors import UsageError, require
+from ..files import sqlite_path
+from ..plain_json import visible
+from .command import DATABASE, ENV_DATABASE
+from .limits import check_seconds
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     require("sqlalchemy", extra="review")
-    from ..queue.store import ReviewStore
-    from .inbox import Folder
-    from .store import Monitors
+    from .monitors.inbox import InboxWorker
+    from .monitors.store import Monitors
+    from .queue.store import ReviewStore
 
     check_seconds("--poll", arguments.poll, "Use 0.2.")
     database = arguments.db or os.environ.get(ENV_DATABASE) or DATABASE
@@ -50,13 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
                 alarm = "acknowledged alarm" if view.acknowledged else "ALARM" if view.alarm else "no alarm"
                 _print(f"{view.name} ({view.kind}): {view.n} updates, ln(wealth) {view.log_wealth:.2f}, {alarm}")
             return 0
-        folder, ended = Folder(store.database, arguments.poll), threading.Event()
+        worker, ended = InboxWorker(store.database, arguments.poll), threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        folder.start()
+        worker.start()
         _print("Folding. Ctrl-C or SIGTERM stops it.")
         ended.wait()
-        folder.stop()
+        worker.stop()
     return 0
 
 
