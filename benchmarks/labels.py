@@ -1,4 +1,4 @@
-"""What a certificate accepts for each number of labels: `python -m benchmarks.labels --data FOLDER`.
+"""Acceptance of a certificate by the number of labels: `python -m benchmarks.labels --data FOLDER`.
 
 Mean share of all questions that is answered, in per cent, over simulated calibrations with 150, 300, 600 and 1,000
 labels: by version 1 of the certified rule (only here, for comparison), by version 2, and by version 2 where the labels
@@ -50,24 +50,24 @@ MARKS = ("<!-- labels: begin -->", "<!-- labels: end -->")
 
 @dataclass(frozen=True)
 class Questions:
-    """Where labels are drawn from."""
+    """A set of questions that labels are drawn from."""
 
     name: str
     score: str
     draw: Callable[[np.random.Generator], tuple[Reals, Errors]]
-    """Scores of all questions, and the errors that labels would show."""
+    """Draws the scores of all questions, and the errors that labels would show."""
     accepted: Callable[[float, Reals], float]
-    """Share of all questions at or below a threshold."""
+    """Returns the share of all questions at or below a threshold."""
     times: int = 1
-    """Calibrations for each of a data set's: fresh questions vary more."""
+    """Calibrations for each calibration of a recorded set: simulated questions are new each time and vary more."""
 
 
 def populations() -> Iterator[Questions]:
-    """The four of the paper's tables, by its first estimator of each."""
-    for one in POPULATIONS:
-        score, auroc = next(iter(one.auroc.items()))
-        binormal = Binormal(one.accuracy, auroc)
-        name = f"{one.dataset}, {one.model} (simulated)"
+    """Yield the four populations of the paper's tables, each by its first estimator."""
+    for population in POPULATIONS:
+        score, auroc = next(iter(population.auroc.items()))
+        binormal = Binormal(population.accuracy, auroc)
+        name = f"{population.dataset}, {population.model} (simulated)"
         yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal), times=4)
 
 
@@ -76,7 +76,7 @@ def _in_closed_form(population: Binormal, threshold: float, _: Reals) -> float:
 
 
 def data_sets(folder: Path) -> Iterator[Questions]:
-    """Every recorded file, by its scores; of MMLU-Pro's five models the most accurate one."""
+    """Yield every recorded file, by its scores; of the five models of MMLU-Pro, the most accurate."""
     for pool in recorded_pools(folder):
         for score, values in pool.uncertainty.items():
             if score != "MSP" and (pool.dataset != "MMLU-Pro" or pool.model == "gpt-4.1"):
@@ -107,30 +107,32 @@ def _votes(folder: Path, name: str) -> tuple[str, Reals, Errors]:
 def _runs(folder: Path, name: str) -> tuple[str, Reals, Errors]:
     source = sources(folder, [name])[0]()
     assert source.baseline is not None
-    found = [
+    pairs = [
         (value, not record.correct)
         for value, record in zip(source.baseline.values, source.records, strict=True)
         if value is not None and record.correct is not None
     ]
-    return "runs", np.array([value for value, _ in found]), np.array([wrong for _, wrong in found], dtype=np.int8)
+    return "runs", np.array([value for value, _ in pairs]), np.array([wrong for _, wrong in pairs], dtype=np.int8)
 
 
 def _overlap(path: Path) -> tuple[str, Reals, Errors]:
-    """The first system's answers: one minus the mean Jaccard overlap of its words with the others' answers."""
+    """Score the first system's answers: one minus the mean Jaccard overlap of its words with the others' answers."""
     values, errors = [], []
     for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-        (mine, first), *others = ((set((one["text"] or "").lower().split()), one) for one in row["answers"].values())
+        (mine, first), *others = (
+            (set((answer["text"] or "").lower().split()), answer) for answer in row["answers"].values()
+        )
         values.append(1 - float(np.mean([len(mine & other) / max(1, len(mine | other)) for other, _ in others])))
         errors.append(not first["correct"])
     return "overlap", np.array(values), np.array(errors, dtype=np.int8)
 
 
-# -- Version 1 of the certified rule: the fixed sequence from k_min for scores of few values; for others anchors at all
-# k from k_min to n, whose levels fall like k^-1.5, and a fixed sequence. Its limits do not know the block ends.
+# -- Version 1 of the certified rule. For scores of few values: the fixed sequence from k_min. For other scores: anchors
+# at all k from k_min to n, whose levels fall like k^-1.5, and then a fixed sequence. Its limits ignore the block ends.
 
 
 def version_1(alpha: float, delta: float, *, discrete: bool) -> Select:
-    """The rule as it was before error spending over the block ends."""
+    """Return version 1 of the rule, without error spending over the block ends."""
 
     def select(prefix: Prefix) -> int | None:
         k_min = default_min_accept(prefix.n, alpha)
@@ -176,12 +178,12 @@ def _limits_1(n: int, alpha: float, delta: float, k_min: int) -> tuple[NDArray[n
 
 
 def _most(k: NDArray[np.int64], alpha: float, level: Reals) -> NDArray[np.int64]:
-    """The largest c with P(Bin(k, alpha) <= c) <= level."""
+    """Return the largest c with P(Bin(k, alpha) <= c) <= level."""
     return np.asarray(stats.binom.ppf(level, k, alpha), dtype=np.int64) - 1
 
 
 def _crossing(limit: NDArray[np.int64], k: NDArray[np.int64], alpha: float) -> float:
-    """P(a walk with error rate alpha has at most limit errors at some k)."""
+    """Return P(a walk with error rate alpha has at most limit errors at some k)."""
     mass = stats.binom.pmf(np.arange(int(limit.max()) + 2), k[0], alpha)
     crossed = 0.0
     for i, c in enumerate(limit.tolist()):
@@ -196,14 +198,14 @@ def _crossing(limit: NDArray[np.int64], k: NDArray[np.int64], alpha: float) -> f
 
 
 def rule(name: str, alpha: float) -> Select:
-    """A rule of the library."""
+    """Return a rule of the library."""
     chosen, request = request_for(name, alpha=alpha, delta=DELTA if name == "certified" else None, options={})
     return partial(chosen.select, request=request)
 
 
 def acceptance(questions: Questions, select: Select, n: int, share: float, repetitions: int) -> float | None:
-    """Mean acceptance; None where fewer than n questions lie within reach."""
-    rng, taken = np.random.default_rng(n), 0.0
+    """Return the mean acceptance; None if fewer than n questions lie within reach."""
+    rng, total = np.random.default_rng(n), 0.0
     for _ in range(repetitions):
         scores, errors = questions.draw(rng)
         try:
@@ -215,17 +217,17 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
         drawn = rng.choice(within, n, replace=False)
         prefix = prefixes(scores[drawn], errors[drawn])
         index = select(prefix)
-        taken += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
-    return taken / repetitions
+        total += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
+    return total / repetitions
 
 
-def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int, kind: str) -> str:
-    """One Markdown table: "certified" (version 1 / version 2 / within reach) or "acrc" (all / within reach)."""
+def table(question_sets: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int, kind: str) -> str:
+    """Return one Markdown table: "certified" (version 1 / version 2 / within reach) or "acrc" (all / within reach)."""
     lines = [
         "| questions | score | " + " | ".join(f"{n:,} labels" for n in sizes) + " |",
         "| :-- | :-- |" + " --: |" * len(sizes),
     ]
-    for questions in found:
+    for questions in question_sets:
         new = rule(kind, alpha)
         jobs = [(new, 1.0), (new, REACH)]
         if kind == "certified":
@@ -245,8 +247,8 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
-    """All tables with their headings."""
+def page(question_sets: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
+    """Return all tables with their headings."""
     parts = [
         f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}). A dash: "
         "fewer questions than labels within reach, or ties that leave no cut there."
@@ -257,7 +259,7 @@ def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> 
     ):
         for alpha in ALPHAS:
             title = f"`{kind}`, alpha {alpha:g}" + (f", delta {DELTA:g}" if kind == "certified" else "")
-            parts += [f"{title}: {columns}", table(found, alpha, sizes, repetitions, kind)]
+            parts += [f"{title}: {columns}", table(question_sets, alpha, sizes, repetitions, kind)]
     return "\n\n".join(parts)
 
 
@@ -270,15 +272,15 @@ def main() -> None:
         "--repetitions", type=int, default=100, help="calibrations of each cell; of the simulated four times as many"
     )
     parser.add_argument("--write", type=Path, help="page to write the tables into")
-    given = parser.parse_args()
-    found = [*populations(), *([] if given.data is None else data_sets(given.data))]
-    text = page(found, given.sizes, given.repetitions)
-    if given.write is None:
+    arguments = parser.parse_args()
+    question_sets = [*populations(), *([] if arguments.data is None else data_sets(arguments.data))]
+    text = page(question_sets, arguments.sizes, arguments.repetitions)
+    if arguments.write is None:
         print(text)
         return
-    before, rest = given.write.read_text(encoding="utf-8").split(MARKS[0])
+    before, rest = arguments.write.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    given.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    arguments.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

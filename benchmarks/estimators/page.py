@@ -19,18 +19,18 @@ class BaselineRow(Frozen):
     """A simple score to beat, computed without any estimator."""
 
     name: str
-    """What it is."""
+    """How it is computed."""
     published: float
-    """Its AUROC as stated with the data."""
+    """Its AUROC according to the publishers of the data."""
     figures: Figures
-    """As measured here."""
+    """Its figures, measured here."""
 
 
 class Measured(Frozen):
     """Everything about one file."""
 
     name: str
-    """As `--files` takes it."""
+    """Name for `--files`."""
     title: str
     """Heading."""
     clustered: bool
@@ -42,24 +42,24 @@ class Measured(Frozen):
     against: dict[str, Interval]
     """By estimator: AUROC minus that of the baseline, paired; empty without a baseline."""
     notes: tuple[str, ...]
-    """What the file is, what it lacks, and what could not be measured."""
+    """Remarks on the file, on missing inputs, and on scores that could not be measured."""
     ensemble: Comparison | None
-    """Whether an ensemble helps."""
+    """Comparison of an ensemble with its best member."""
 
 
 class Page(Frozen):
     """The whole table."""
 
     format: Literal[1] = 1
-    """Version of this layout; a file without one is of the first."""
+    """Version of this layout; a file without this field has version 1."""
     resamples: int
     """Bootstrap resamples behind each interval."""
     files: tuple[Measured, ...]
-    """In the order shown."""
+    """Files in the order shown."""
 
 
 def markdown(page: Page, command: str) -> str:
-    """The page ``docs/estimators.md``."""
+    """Return the page ``docs/estimators.md``."""
     parts = [_opening(page, command), *map(_file, page.files), _ensembles(page), _left_out()]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
 
@@ -85,25 +85,26 @@ ensembles for paired differences. Do not pick an estimator from this page and th
 questions."""
 
 
-def _file(found: Measured) -> str:
+def _file(measured: Measured) -> str:
     head = ["uncertainty", "AUROC", "AURC", *(f"answered, alpha {alpha:g}" for alpha in ALPHAS)]
-    rows = [[f"`{name}`", *_cells(figures)] for name, figures in found.rows.items()]
-    if found.baseline is not None:
+    rows = [[f"`{name}`", *_cells(figures)] for name, figures in measured.rows.items()]
+    if measured.baseline is not None:
         head.insert(2, "against *")
         rows = [
-            [*row[:2], _difference(found.against[name]), *row[2:]] for name, row in zip(found.rows, rows, strict=True)
+            [*row[:2], _difference(measured.against[name]), *row[2:]]
+            for name, row in zip(measured.rows, rows, strict=True)
         ]
-        base_cells = _cells(found.baseline.figures)
-        rows.append([f"* {found.baseline.name}", base_cells[0], "", *base_cells[1:]])
+        base_cells = _cells(measured.baseline.figures)
+        rows.append([f"* {measured.baseline.name}", base_cells[0], "", *base_cells[1:]])
     ranked = sorted(rows, key=lambda row: row[1], reverse=True)
-    first = next(iter(found.rows.values()), None)
+    first = next(iter(measured.rows.values()), None)
     size = "" if first is None else f"{first.n} questions, {100 * first.error_rate:.0f} % wrong."
-    notes = "\n\n".join(found.notes)
+    notes = "\n\n".join(measured.notes)
     base = ""
-    if found.baseline is not None:
-        ours = found.baseline.figures.auroc.value
-        base = f"\n\nBaseline as published with the data: AUROC {found.baseline.published:.3f}; here {ours:.3f}."
-    return f"## {found.title}\n\n{size} {notes}{base}\n\n{table(head, ranked, 1)}"
+    if measured.baseline is not None:
+        ours = measured.baseline.figures.auroc.value
+        base = f"\n\nBaseline as published with the data: AUROC {measured.baseline.published:.3f}; here {ours:.3f}."
+    return f"## {measured.title}\n\n{size} {notes}{base}\n\n{table(head, ranked, 1)}"
 
 
 def _cells(figures: Figures) -> list[str]:
@@ -111,28 +112,28 @@ def _cells(figures: Figures) -> list[str]:
     return [_interval(figures.auroc), _interval(figures.aurc), *percent]
 
 
-def _interval(found: Interval, scale: float = 1, digits: int = 3) -> str:
-    value, low, high = (f"{scale * each:.{digits}f}" for each in (found.value, found.low, found.high))
+def _interval(interval: Interval, scale: float = 1, digits: int = 3) -> str:
+    value, low, high = (f"{scale * each:.{digits}f}" for each in (interval.value, interval.low, interval.high))
     return f"{value} [{low}, {high}]"
 
 
-def _difference(found: Interval) -> str:
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+def _difference(interval: Interval) -> str:
+    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 def _ensembles(page: Page) -> str:
-    compared = [found for found in page.files if found.ensemble is not None]
+    compared = [file for file in page.files if file.ensemble is not None]
     if not compared:
         return ""
     head = ["file", "best single member", "its AUROC", "ensemble", "difference", "mean of 20 cuts", "better in"]
     head += [f"answered, alpha {alpha:g}: difference" for alpha in ALPHAS]
     rows, weights = [], []
-    for found in compared:
-        each = found.ensemble
+    for file in compared:
+        each = file.ensemble
         assert each is not None
         rows.append(
             [
-                found.name,
+                file.name,
                 f"`{each.best_single}`",
                 f"{each.single_auroc:.3f}",
                 f"{each.ensemble_auroc:.3f}",
@@ -142,8 +143,8 @@ def _ensembles(page: Page) -> str:
                 *(_interval(each.difference[f"{alpha:g}"], 100, 1) for alpha in ALPHAS),
             ]
         )
-        kept = ", ".join(f"`{name}` {weight:.2f}" for name, weight in each.weights.items())
-        weights.append(f"Weights on {found.name} ({each.n_train} training questions, {each.n_rest} compared): {kept}.")
+        listed = ", ".join(f"`{name}` {weight:.2f}" for name, weight in each.weights.items())
+        weights.append(f"Weights on {file.name} ({each.n_train} training questions, {each.n_rest} compared): {listed}.")
     shown = "\n\n".join(weights)
     return f"""## Do ensembles help?
 
@@ -165,28 +166,30 @@ refused. A single estimator costs none. The commands, on a scored and labelled r
 
 
 def _verdict(compared: Sequence[Measured]) -> str:
-    better = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].low > 0]
-    worse = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].high < 0]
-    said = [
+    better = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].low > 0]
+    worse = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].high < 0]
+    sentences = [
         f"It ranked better on {', '.join(better)}." if better else "It did not rank better on any of the files.",
         f"It ranked worse on {', '.join(worse)}." if worse else "",
     ]
     gain = [
-        f"{found.name} at alpha {alpha:g}"
-        for found in compared
+        f"{file.name} at alpha {alpha:g}"
+        for file in compared
         for alpha in ALPHAS
-        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].low > 0
+        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].low > 0
     ]
     loss = [
-        f"{found.name} at alpha {alpha:g}"
-        for found in compared
+        f"{file.name} at alpha {alpha:g}"
+        for file in compared
         for alpha in ALPHAS
-        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].high < 0
+        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].high < 0
     ]
-    said.append(f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file.")
+    sentences.append(
+        f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file."
+    )
     if loss:
-        said.append(f"It answered less on {', '.join(loss)}.")
-    return " ".join(each for each in said if each)
+        sentences.append(f"It answered less on {', '.join(loss)}.")
+    return " ".join(each for each in sentences if each)
 
 
 def _left_out() -> str:
@@ -210,7 +213,7 @@ trained entailment model was available. Files by the name that `--files` takes: 
 
 
 def _wrapped(text: str) -> str:
-    """Paragraphs filled to 120 columns; tables, headings and commands as they are."""
+    """Fill paragraphs to 120 columns; tables, headings and commands stay unchanged."""
     plain = ("|", "#", "    ")
     return "\n\n".join(
         block if block.startswith(plain) else textwrap.fill(block, 120, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Tables as Markdown: ours alone, and ours beside what the paper prints."""
+"""Tables as Markdown: ours alone, and ours beside the printed numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One measured quantity: its name as in the paper, how ours is written, and how the printed one is."""
+    """One measured quantity: its name in the paper, and the formatting of our value and of the printed value."""
 
     name: str
     ours: Callable[[TableRow], str]
@@ -36,8 +36,8 @@ def _text(value: float | int | None, form: str) -> str:
 
 
 def _with_sd(row: TableRow) -> str:
-    known = row.scer is not None and row.scer_sd is not None
-    return _rate(row.scer) + (f" ± {row.scer_sd:.3f}" if known else "")
+    has_sd = row.scer is not None and row.scer_sd is not None
+    return _rate(row.scer) + (f" ± {row.scer_sd:.3f}" if has_sd else "")
 
 
 COLUMNS = {
@@ -49,37 +49,37 @@ COLUMNS = {
     "VR": Column("VR", lambda row: _percent(row.violation_rate, 0), lambda p: _text(p.violation_rate, "d")),
     "IF": Column("IF", lambda row: _percent(row.infeasible_rate, 0), lambda p: _text(p.infeasible_rate, "d")),
 }
-"""What a table can show, by its name."""
+"""Columns that a table can show, by name."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> str:
-    """A Markdown table whose first columns are text and the others numbers."""
+    """Return a Markdown table whose first columns are text and the others numbers."""
     rule = [":--"] * text_columns + ["--:"] * (len(head) - text_columns)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
-    """Printed and ours, side by side; a row of ours that the paper does not have stands without printed figures.
+    """Return printed and our figures side by side; a row that the paper lacks has no printed figures.
 
     Rows are matched by data set, model and label, in our order.
     """
-    known = {(p.dataset, p.model, p.label): p for p in printed}
+    printed_rows = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label]
     for column in columns:
         head += [f"{column} printed", "ours"]
     body = []
     for row in rows:
-        found = known.get((row.dataset, row.model, row.label))
+        printed_row = printed_rows.get((row.dataset, row.model, row.label))
         cells = [row.dataset, *([row.model or ""] if with_model else []), row.label]
         for column in columns:
-            cells += [NONE if found is None else COLUMNS[column].printed(found), COLUMNS[column].ours(row)]
+            cells += [NONE if printed_row is None else COLUMNS[column].printed(printed_row), COLUMNS[column].ours(row)]
         body.append(cells)
     return table(head, body, 2 + with_model)
 
 
 def in_form(rows: Sequence[TableRow], columns: Sequence[str], label: str) -> str:
-    """Ours alone, in the paper's form."""
+    """Return our figures alone, in the paper's form."""
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label, *columns]
     body = [
@@ -91,16 +91,19 @@ def in_form(rows: Sequence[TableRow], columns: Sequence[str], label: str) -> str
 
 
 def compact(rows: Sequence[TableRow]) -> str:
-    """The main table with a line a pool and a column a method: acceptance, error rate, share of splits above alpha."""
+    """Return the main table, a line per pool and a column per method.
+
+    A cell shows acceptance, error rate and the share of splits above alpha.
+    """
     labels = list(dict.fromkeys(row.label for row in rows))
     pools: dict[tuple[str, str], dict[str, TableRow]] = {}
     for row in rows:
         pools.setdefault((row.dataset, row.model or ""), {})[row.label] = row
     body = []
-    for (dataset, model), found in pools.items():
-        one = next(iter(found.values()))
-        cells = [dataset, model, f"{one.n_calibration:,}", f"{one.accuracy:.3f}", _text(one.auroc, ".3f")]
-        body.append(cells + [_cell(found[label]) for label in labels])
+    for (dataset, model), by_label in pools.items():
+        first = next(iter(by_label.values()))
+        cells = [dataset, model, f"{first.n_calibration:,}", f"{first.accuracy:.3f}", _text(first.auroc, ".3f")]
+        body.append(cells + [_cell(by_label[label]) for label in labels])
     return table(["data", "model", "n", "accuracy", "AUROC", *labels], body, 2)
 
 
@@ -111,6 +114,6 @@ def _cell(row: TableRow) -> str:
 
 
 def largest_errors(rows: Sequence[TableRow]) -> tuple[float, float]:
-    """The largest standard errors of SCER and of AR among these rows."""
+    """Return the largest standard errors of SCER and of AR among these rows."""
     scer = [row.scer.se for row in rows if row.scer is not None and row.scer.se is not None]
     return max(scer, default=0.0), max((row.acceptance.se or 0.0 for row in rows), default=0.0)

@@ -1,4 +1,4 @@
-"""The page ``docs/paper.md``: what the paper prints, what we measure, and why some of it cannot be met."""
+"""The page ``docs/paper.md``: printed numbers, our measurements, and why some numbers cannot be reached."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["Measured", "page", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything the page reports of ours."""
+    """Our measurements that the page reports."""
 
     simulated: PaperTables
-    """On binormal populations."""
+    """Tables on binormal populations."""
     recorded: PaperTables
-    """On recorded outputs."""
+    """Tables on recorded outputs."""
     repetitions: int
     """Simulated pools of each population."""
     splits: int
     """Splits of each pool."""
     seed: int
-    """Of pools and splits."""
+    """Seed of pools and splits."""
 
 
 def page(measured: Measured, image: str) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         measured: Our figures.
@@ -44,7 +44,7 @@ def page(measured: Measured, image: str) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Paragraphs filled to 120 columns; tables, headings, pictures and commands as they are."""
+    """Fill paragraphs to 120 columns; tables, headings, pictures and commands stay unchanged."""
     blocks = text.split("\n\n")
     plain = ("|", "#", "!", "    ")
     return "\n\n".join(
@@ -79,9 +79,9 @@ with the printed accuracy and AUROC, that acceptance is not possible (below)."""
 
 
 def _simulated(measured: Measured, image: str) -> str:
-    found = measured.simulated
-    rows = [*found.main, *found.risk_levels, *found.estimators, *found.calibration_sizes, *found.ablation]
-    scer, taken = largest_errors(rows)
+    tables = measured.simulated
+    rows = [*tables.main, *tables.risk_levels, *tables.estimators, *tables.calibration_sizes, *tables.ablation]
+    scer, ar_error = largest_errors(rows)
     populations = "; ".join(
         f"{p.dataset}, {p.model}: accuracy {p.accuracy:.3f}, AUROC "
         + ", ".join(f"{value:.3f} ({name})" for name, value in p.auroc.items())
@@ -93,19 +93,19 @@ The data behind the paper are not public, so its accuracies and AUROCs stand in 
 normal scores of equal spread ({populations}). Accuracy follows from the printed rows, AR (1 - SCER) / Power; AUROC is
 printed. As in the paper: pools of 4,000, {measured.splits} random splits each, 1,000 to calibrate and 3,000 to test,
 the same splits for every method. Ours is the mean over {measured.repetitions} independent pools of each population
-(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * taken:.1f} points for
-AR.
+(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * ar_error:.1f} points
+for AR.
 
 VR compares finite test parts with alpha, and calibration and test share one pool, so good luck in one part is bad luck
 in the other: the VR of a certificate at delta = .05 can lie a little above delta.
 
 ### Main results, alpha = .15
 
-{beside(found.main, MAIN, ["SCER", "AR", "Power", "VR"], "method")}
+{beside(tables.main, MAIN, ["SCER", "AR", "Power", "VR"], "method")}
 
 ### Target risk levels, mean of both models
 
-{beside(found.risk_levels, RISK_LEVELS, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
+{beside(tables.risk_levels, RISK_LEVELS, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
 
 ![Error rate and acceptance against the target, CoQA-like and MedMCQA-like populations]({image})
 
@@ -114,19 +114,19 @@ MedMCQA), the error rate of those splits is above the target, and acceptance is 
 
 ### Uncertainty estimators, alpha = .15
 
-{beside(found.estimators, ESTIMATORS, ["AUROC", "SCER", "AR", "Power"], "estimator")}
+{beside(tables.estimators, ESTIMATORS, ["AUROC", "SCER", "AR", "Power"], "estimator")}
 
 ### Calibration-set size, alpha = .15, mean of both models
 
-{beside(found.calibration_sizes, SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n")}
+{beside(tables.calibration_sizes, SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n")}
 
 ### Ablation, alpha = .15, mean of both models
 
-{beside(found.ablation, ABLATION, ["SCER", "AR", "VR"], "variant")}"""
+{beside(tables.ablation, ABLATION, ["SCER", "AR", "VR"], "variant")}"""
 
 
 def unreachable() -> str:
-    """Every figure here is computed from the printed tables."""
+    """Return the section on unreachable numbers; every figure in it is computed from the printed tables."""
     mass = {(p.dataset, p.model, p.label): p.scer * p.acceptance for p in MAIN}
     llama, qwen, coqa = (_of(mass, *key) for key in (("MedMCQA", "LLaMA"), ("MedMCQA", "Qwen"), ("CoQA", "Qwen")))
     ceilings = [
@@ -160,7 +160,7 @@ the table gives {gain["CoQA"]:.2f} and {gain["MedMCQA"]:.1f}. So we match formul
 print what we measure."""
 
 
-def _recorded(found: PaperTables) -> str:
+def _recorded(tables: PaperTables) -> str:
     return f"""## On recorded outputs of real models
 
 Outputs recorded and published by others: MMBench (LLaVA-1.6-34B and -1.5-7B, logits of six options), MedQA (Mistral
@@ -177,27 +177,27 @@ Each cell is AR % / SCER / VR %; n is the number of calibration questions. With 
 can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
 accept a little, at error rates well above alpha.
 
-{compact(found.main)}
+{compact(tables.main)}
 
 ### Target risk levels, A-CRC, mean of each data set's models
 
-{in_form(found.risk_levels, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
+{in_form(tables.risk_levels, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
 
 ### Uncertainty estimators, A-CRC, alpha = .15
 
-{in_form(found.estimators, ["AUROC", "SCER", "AR", "Power"], "estimator")}
+{in_form(tables.estimators, ["AUROC", "SCER", "AR", "Power"], "estimator")}
 
 ### Calibration-set size, A-CRC, alpha = .15, mean of each data set's models
 
-{in_form(found.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"], "n")}
+{in_form(tables.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"], "n")}
 
 ### Ablation, alpha = .15, mean of each data set's models
 
-{in_form(found.ablation, ["SCER", "AR", "VR"], "variant")}"""
+{in_form(tables.ablation, ["SCER", "AR", "VR"], "variant")}"""
 
 
 def _least_auroc(p: Printed) -> float:
-    """The smallest area under a concave ROC curve through a printed point: (1 + TPR - FPR) / 2."""
+    """Return the smallest area under a concave ROC curve through a printed point: (1 + TPR - FPR) / 2."""
     accuracy = next(each.accuracy for each in POPULATIONS if (each.dataset, each.model) == (p.dataset, p.model))
     assert p.power is not None
     return (1 + p.power / 100 - p.scer * p.acceptance / 100 / (1 - accuracy)) / 2

@@ -1,4 +1,4 @@
-"""The table of what labels certify: version 1 as it was, the reach, and the page it is written into."""
+"""The table of acceptance by labels: version 1 of the rule, the reach, and the page that holds the table."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_the_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: p
 
 
 def test_segments_are_compared_on_the_same_test_questions() -> None:
-    """One threshold accepts all of both segments at alpha .3 (25 % wrong); "hard" (45 %) is then above, surely."""
+    """One threshold accepts all of both segments at alpha .3 (25 % wrong); "hard" (45 %) then lies surely above."""
     rng = np.random.default_rng(0)
     hard = np.arange(2000) % 2 == 1
     error = (rng.random(2000) < np.where(hard, 0.45, 0.05)).astype(np.int64)
     data = segments.Data("made up", 0.3, rng.random(2000), error, np.where(hard, "hard", "easy"))
-    one, together, each = segments.compare(data, splits=2)
-    assert one.acceptance > 0.99
-    assert (one.above, one.surely, one.silent) == (1.0, 1.0, 0.0)
-    assert one.worst > 0.4
+    whole, together, each = segments.compare(data, splits=2)
+    assert whole.acceptance > 0.99
+    assert (whole.above, whole.surely, whole.silent) == (1.0, 1.0, 0.0)
+    assert whole.worst > 0.4
     for row in (together, each):
         assert 0.49 < row.acceptance <= 0.5
         assert (row.above, row.silent) == (0.0, 1.0)
-    assert "| one threshold | " in segments.markdown(data, [one])
+    assert "| one threshold | " in segments.markdown(data, [whole])
