@@ -1,4 +1,4 @@
-"""The house: who may import whom, what loads at import, and what the public names are."""
+"""The architecture: allowed imports, modules loaded at import, and public names."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def modules(package: str) -> list[Path]:
 
 @cache
 def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """Every import anywhere in a file."""
+    """Return every import anywhere in a file."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of absolute imports anywhere in a file."""
+    """Return the top-level names of absolute imports anywhere in a file."""
     names: set[str] = set()
     for node in imports(path):
         if isinstance(node, ast.Import):
@@ -71,7 +71,7 @@ def test_no_module_imports_a_private_module_of_another_package(package: str) -> 
 
 
 def cycles() -> list[set[str]]:
-    """Groups of modules that import each other, imports for types and inside functions included."""
+    """Return groups of modules that import each other; imports for types and inside functions count."""
     names = {
         str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__"): path
         for package in PACKAGES
@@ -79,34 +79,34 @@ def cycles() -> list[set[str]]:
     }
     graph = {name: direct_imports(name, path, names) - {name} for name, path in names.items()}
     reached = {name: closure(name, graph) for name in graph}
-    found = [{other for other in reached[name] if name in reached[other]} for name in sorted(graph)]
-    return [group for place, group in enumerate(found) if group and group not in found[:place]]
+    groups = [{other for other in reached[name] if name in reached[other]} for name in sorted(graph)]
+    return [group for place, group in enumerate(groups) if group and group not in groups[:place]]
 
 
 def direct_imports(name: str, path: Path, names: dict[str, Path]) -> set[str]:
-    found = set()
+    targets = set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in imports(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            targets |= {alias.name for alias in node.names}
         else:
             base = package.rsplit(".", node.level - 1)[0] if node.level else ""
             module = ".".join(part for part in (base, node.module or "") if part)
             for alias in node.names:
                 submodule = f"{module}.{alias.name}"
-                found.add(submodule if submodule in names else module)
-    return found & names.keys()
+                targets.add(submodule if submodule in names else module)
+    return targets & names.keys()
 
 
 def closure(name: str, graph: dict[str, set[str]]) -> set[str]:
-    seen: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[name])
     while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += graph[one]
-    return seen
+        current = waiting.pop()
+        if current not in reached:
+            reached.add(current)
+            waiting += graph[current]
+    return reached
 
 
 def test_there_is_no_import_cycle() -> None:
@@ -133,8 +133,8 @@ def test_guardrail_needs_only_its_three_dependencies() -> None:
 
 def test_importing_loads_nothing_heavy() -> None:
     packages = ("guardrail", "integrations", "calibrate")  # each loads no less than the one before
-    seen = f"print(*{HEAVY!r} & set(sys.modules))"
-    code = "import sys\n" + "\n".join(f"import {package}; {seen}" for package in packages)
+    heavy_loaded = f"print(*{HEAVY!r} & set(sys.modules))"
+    code = "import sys\n" + "\n".join(f"import {package}; {heavy_loaded}" for package in packages)
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     for package, line in zip(packages, loaded.stdout.splitlines(), strict=True):
         # langchain_core's prompts load PyYAML, and Jinja2 where it is installed; calibrate computes with scipy.
@@ -160,13 +160,13 @@ def test_former_public_names_still_mean_the_same() -> None:
 
 @pytest.mark.slow  # without an import cycle, which another test excludes, only an odd module fails
 def test_every_module_can_be_imported_first() -> None:
-    """Import cycles show only in one order of imports, so each module is loaded first in a process of its own.
+    """Import cycles show only in one order of imports, so each module is loaded first in a separate process.
 
-    Python loads the package before any module of it. So that and what others wrote is loaded once, and the processes
-    are forked after it.
+    Python loads a package before its modules, so the package and all third-party modules are loaded once, and the
+    processes are forked afterwards.
     """
-    found = [path for path in modules("guardrail") if "migrations" not in path.parts]  # only Alembic can load these
-    names = [str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__") for path in found]
+    paths = [path for path in modules("guardrail") if "migrations" not in path.parts]  # only Alembic can load these
+    names = [str(path.with_suffix("")).replace("/", ".").removesuffix(".__init__") for path in paths]
     code = (
         "import importlib, os, sys\n"
         "def load(names, shown):\n"
@@ -194,9 +194,9 @@ def test_the_list_of_packages_is_complete() -> None:
     import tomllib
 
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
-    found = {
+    packages = {
         str(path.parent.relative_to(ROOT)).replace("/", ".")
         for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")
     }
-    assert set(listed) == found
+    assert set(listed) == packages

@@ -26,21 +26,21 @@ BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", flags=re.MULTILINE | re.DOTA
 
 
 MODEL = ScriptedChat(script={"Who wrote Faust?": ["Goethe"], "Who wrote The Waves?": ["Woolf", "Woolf", "Joyce"]})
-"""Stands in for the model that a page names."""
+"""Replaces the model that a page names."""
 
 
 def follow(page: str, names: dict[str, Any] | None = None, **replaced: str) -> dict[str, Any]:
-    """Run the Python blocks and commands of a page, in order, as a reader pastes them; the names they define.
+    """Run the Python blocks and commands of a page, in order, as a reader pastes them; return the names they define.
 
     Args:
-        page: Its path in docs/.
-        names: Names that it takes from the reader.
-        **replaced: ``url`` of an endpoint, or ``model``, in place of those on the page.
+        page: Path of the page in docs/.
+        names: Names that the page expects from the reader.
+        **replaced: ``url`` of an endpoint, or ``model``, that replaces the one on the page.
     """
     names = {"__name__": page} if names is None else names
     text = (DOCS / page).read_text(encoding="utf-8")
-    for what, new in replaced.items():
-        old = {"url": "http://localhost:8000/v1", "model": "transformers:path/to/model"}[what]
+    for placeholder, new in replaced.items():
+        old = {"url": "http://localhost:8000/v1", "model": "transformers:path/to/model"}[placeholder]
         assert old in text
         text = text.replace(old, new)
     blocks = BLOCK.findall(text)
@@ -66,12 +66,13 @@ def test_an_app_with_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    known = {f"[{i}] who?": ["Ada"] if i % 3 else ["Ada", "Bob", "Cleo", "Dora"] for i in range(45)}
+    answers = {f"[{i}] who?": ["Ada"] if i % 3 else ["Ada", "Bob", "Cleo", "Dora"] for i in range(45)}
     rows = [
-        {"question": question, "references": ["Ada" if len(said) == 1 else "Emil"]} for question, said in known.items()
+        {"question": question, "references": ["Ada" if len(texts) == 1 else "Emil"]}
+        for question, texts in answers.items()
     ]
     Path("questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with serving(Endpoint(answers={**known, "Who wrote Faust?": ["Goethe"]})) as endpoint:
+    with serving(Endpoint(answers={**answers, "Who wrote Faust?": ["Goethe"]})) as endpoint:
         follow("start/app.md", url=endpoint.url)
     assert capsys.readouterr().out.endswith("Goethe\nTrue\n")
     assert Path("calibration/report.html").is_file()
@@ -80,15 +81,20 @@ def test_an_app_with_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_logged_generations_in_a_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The journey, and docs/python.md, which goes on from its last line."""
+    """The journey, and docs/python.md, which continues after its last line."""
     pytest.importorskip("pandas")
     mpl.use("agg")  # the page draws, and no window may open
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     names = follow("python.md", follow("start/calibrate.md"))
     printed = capsys.readouterr().out
-    for said in ("Appaloosa\nHELD BACK", "0.3 75 0\n", "half\n", "['lexical_similarity', 'discrete_semantic_entropy',"):
-        assert said in printed
+    for expected in (
+        "Appaloosa\nHELD BACK",
+        "0.3 75 0\n",
+        "half\n",
+        "['lexical_similarity', 'discrete_semantic_entropy',",
+    ):
+        assert expected in printed
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("artifact.json").outcome.rule == "certified"
     assert [row.rule for row in names["table"].rows] == ["acrc", "half"]
@@ -145,7 +151,7 @@ def test_the_strict_build_is_a_part_of_lint() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/bank_agent/README.md"])
 def test_links_of_pages_beside_the_site_lead_to_files(page: str) -> None:
-    """Those of docs/ are checked by the strict build (`make docs`)."""
+    """The strict build (`make docs`) checks the links of docs/."""
     path = ROOT / page
     linked = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert [link for link in linked if "://" not in link and not (path.parent / link).exists()] == []

@@ -1,4 +1,4 @@
-"""The README's commands and code run as they stand, on the embedded model and a few of its questions."""
+"""The README's commands and code run unchanged, on the embedded model and a few of its questions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 NAMED = "openai:gpt-4o-mini"
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "tiny_model" / "orrin-1.5m"
-# One thread: with so small a model a second one costs more than it brings, above all on a busy machine.
+# One thread: with so small a model a second thread costs more than it gains, above all on a busy machine.
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
 QUESTIONS = ROOT / "examples" / "tiny_model" / "questions" / "open.jsonl"
 
@@ -38,24 +38,24 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the README assumes it, with `questions.jsonl` and `path/to/model`, calibrated by its command."""
-    made = tmp_path_factory.mktemp("readme")
+    """A folder with the files that the README assumes (questions, model), calibrated by its command."""
+    path = tmp_path_factory.mktemp("readme")
     lines = QUESTIONS.read_text(encoding="utf-8").splitlines()[:160]
-    (made / "questions.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (made / "path" / "to").mkdir(parents=True)
-    (made / "path" / "to" / "model").symlink_to(MODEL)
+    (path / "questions.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (path / "path" / "to").mkdir(parents=True)
+    (path / "path" / "to" / "model").symlink_to(MODEL)
     command = next(line for block in blocks("sh") for line in block.splitlines() if line.startswith("calibrate run"))
     arguments = command.split()[1:]
     ran = subprocess.run(
         [sys.executable, "-m", "calibrate", *arguments],
-        cwd=made,
+        cwd=path,
         env=QUIET,
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return made
+    return path
 
 
 def test_the_command_writes_artifact_and_report(folder: Path) -> None:
@@ -74,12 +74,12 @@ def test_the_ten_lines_answer_and_hold_back(folder: Path) -> None:
         [sys.executable, "-c", code], cwd=folder, env=QUIET, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    held_back, asked = map(int, ran.stdout.split())
-    assert 0 < held_back < asked
+    held_back, n_asked = map(int, ran.stdout.split())
+    assert 0 < held_back < n_asked
 
 
 def test_an_endpoint_and_a_model_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second and third block, against an honest endpoint on the loopback that always says the same."""
+    """The second and third block, against an honest endpoint on the loopback that always gives the same answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     (tmp_path / "calibration").mkdir()
@@ -102,9 +102,9 @@ def test_the_agent_holds_the_unclear_transfer(tmp_path: Path, monkeypatch: pytes
     question = "Send 40 euros to Alex"
     chat = AgentChat(steps={(question, 0): unsure, (question, 1): ["Done."]})
     bound = bindings_for([balance, transfer])
-    made = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bound, threshold=0.1)
+    artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bound, threshold=0.1)
     for name in ("answers.json", "transfers.json"):
-        made.save(name)
+        artifact.save(name)
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     with redirect_stdout(StringIO()) as printed:
         exec(compile(blocks("python")[4], "README.md", "exec"), names)
