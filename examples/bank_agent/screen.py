@@ -74,7 +74,7 @@ def show_held(value: Mapping[str, Any], ticket: str) -> None:
             Group(
                 Text(visible(f"“{value['question']}”"), style="italic"),
                 Text(visible(f"\nThe agent wants to send {transfer(action['args'])}."), style="bold"),
-                Text("What it show_line when asked ten times:", style="dim"),
+                Text("What it said when asked ten times:", style="dim"),
                 table,
                 Text(f"Disagreement {shown}.", style="dim"),
             ),
