@@ -2,8 +2,8 @@
 
     python -m benchmarks.candidate_sets ../shared/data
 
-A third of the questions fits the threshold (alpha = 0.1); the rest is split 200 times at random into one half that fits
-the list and one that checks it. Everything is seeded.
+A third of the questions fits the threshold (alpha = 0.1); the rest is split 200 times at random into a half that fits
+the list and a half that checks it. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def measure(path: Path, correctness: str) -> None:
     file = RecordFile(path, header, tuple(shuffled))
     artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, part=shuffled[:third])
     judged, left_out = judge_candidates(shuffled[third:], artifact, rule)
-    held = [one for one in judged if not one.accepted]
-    print(f"\n{path.name}: {len(judged)} questions judged, {len(held)} held back, {left_out} left out")
+    held_back = [candidate for candidate in judged if not candidate.accepted]
+    print(f"\n{path.name}: {len(judged)} questions judged, {len(held_back)} held back, {left_out} left out")
     print("population  epsilon  promised  attainable  missed where promised  all answers miss  mean length  of answers")
     for population in POPULATIONS:
-        pool = held if population == "held_back" else judged
+        pool = held_back if population == "held_back" else judged
         for epsilon in (0.1, 0.2):
             rng, rows, missed, attainable = random.Random(1), [], [], []
-            without = fmean(one.score == math.inf for one in pool)
+            without = fmean(candidate.score == math.inf for candidate in pool)
             for _ in range(SPLITS):
                 rng.shuffle(pool)
                 half = len(pool) // 2
@@ -66,7 +66,7 @@ def measure(path: Path, correctness: str) -> None:
 
 
 def main() -> None:
-    """Measure every file that is there."""
+    """Measure every file that the folder has."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/data")
     for name, correctness in FILES:
         if (folder / name).is_file():

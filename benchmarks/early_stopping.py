@@ -32,7 +32,7 @@ UNANIMOUS_AT = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one question: its score, its bounds after m samples, and the same for the adaptive plan."""
+    """One question: its score, the bounds after m samples, the score of the adaptive plan, and whether that stopped."""
 
     score: float
     low: tuple[float, ...]
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Means over splits for one file and alpha. Samples are a question's, of n."""
+    """Means over splits for one file and alpha; numbers of samples are per question, of at most n."""
 
     file: str
     judge: str
@@ -84,14 +84,14 @@ def _row(drawn: SampleSet, estimator: Estimator, n: int, dice: random.Random) ->
 
 
 def _value(drawn: SampleSet, estimator: Estimator, n: int) -> float:
-    found = measure(drawn, estimator, SamplingPlan(n=n))
-    if found.value is None:
-        raise SystemExit(f"not measured: {found.detail}")
-    return found.value
+    uncertainty = measure(drawn, estimator, SamplingPlan(n=n))
+    if uncertainty.value is None:
+        raise SystemExit(f"not measured: {uncertainty.detail}")
+    return uncertainty.value
 
 
 def stops(row: Row, threshold: float, ends: Sequence[int], n: int) -> int:
-    """Looks it takes until the verdict is certain."""
+    """Return the number of looks until the verdict is certain."""
     for looks, m in enumerate(ends, start=1):
         accepted, possible = accepts(row.high[m - 2], threshold), accepts(row.low[m - 2], threshold)
         if m == n or accepted or not possible:
@@ -102,23 +102,23 @@ def stops(row: Row, threshold: float, ends: Sequence[int], n: int) -> int:
 
 
 def compare(name: str, folder: Path, estimator_name: str, judge: str | None, splits: int) -> list[Line]:
-    """All alphas of one file."""
+    """Return the lines of all alphas for one file."""
     recorded = load(folder, name, judge=judge)
     n, error = recorded.n, recorded.error
     needs_judge = make(estimator_name).needs.judge
     estimator = make(estimator_name, judge=recorded.judge if needs_judge else None)
-    found = rows(recorded.sets, estimator, n, seed=0)
-    full = np.array([row.score for row in found])
-    adaptive = np.array([row.adaptive for row in found])
+    measured = rows(recorded.sets, estimator, n, seed=0)
+    full = np.array([row.score for row in measured])
+    adaptive = np.array([row.adaptive for row in measured])
     waves, singly = wave_ends(n), tuple(range(2, n + 1))
     lines = []
     for alpha in ALPHAS:
         figures: list[tuple[float, ...]] = []
         for split in range(splits):
-            order = np.random.default_rng(split).permutation(len(found))
-            train, test = order[: len(found) // 2], order[len(found) // 2 :]
+            order = np.random.default_rng(split).permutation(len(measured))
+            train, test = order[: len(measured) // 2], order[len(measured) // 2 :]
             tau, tau_adaptive = _threshold(full, error, train, alpha), _threshold(adaptive, error, train, alpha)
-            ours = [found[i] for i in test]
+            ours = [measured[i] for i in test]
             looks = [stops(row, tau, waves, n) if tau >= 0 else 1 for row in ours]
             early = [waves[look - 1] if tau >= 0 else 0 for look in looks]
             single = [singly[stops(row, tau, singly, n) - 1] if tau >= 0 else 0 for row in ours]
@@ -165,7 +165,7 @@ def _means(figures: Sequence[tuple[float, ...]]) -> list[float]:
 
 
 def shown(lines: Sequence[Line]) -> str:
-    """A table in Markdown; alphas at which nothing was accepted are left out."""
+    """Return a table in Markdown; alphas at which nothing was accepted are left out."""
     head = (
         "| file, judge | n | alpha | accepted % | samples, early | looks | samples, one at a time "
         "| adaptive: accepted % | samples | with early stopping |\n|---|---|---|---|---|---|---|---|---|---|\n"

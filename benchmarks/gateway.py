@@ -1,11 +1,11 @@
-"""What `guardrail serve` costs: ratios and differences measured in one run, and what it holds after many requests.
+"""Cost of `guardrail serve`: ratios and differences measured in one run, and its resources after many requests.
 
     python -m benchmarks.gateway                     # latency and throughput
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
-The upstream (loopback, fixed latency), the gateway and the clients run in processes of their own. ``--litellm PYTHON``
-measures LiteLLM's proxy beside it; it needs an environment of its own:
+The upstream (loopback, fixed latency), the gateway and the clients run in separate processes. ``--litellm PYTHON``
+measures LiteLLM's proxy beside it; it needs a separate environment:
 
     python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.106.2"
     python -m benchmarks.gateway --litellm litellm-venv/bin/python
@@ -41,7 +41,7 @@ from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
-__all__ = ["Held", "leaks", "soak"]
+__all__ = ["Footprint", "leaks", "soak"]
 
 QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
@@ -51,9 +51,9 @@ PARTS = ("latency", "apart", "together", "passed")
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
-"""And its memory; what a leak of every tenth request would hold is more than that."""
+"""Growth of its memory that is tolerated: less than what a leak of every tenth request would hold."""
 RESTS = 8.0
-"""Seconds without requests before what it holds is read: longer than idle connections and running questions last."""
+"""Seconds without requests before a measurement: longer than idle connections and running questions last."""
 Call = Callable[[], Awaitable[Any]]
 
 
@@ -80,7 +80,7 @@ def _serve_upstream(latency: float, share: float, address: Any, stop: Any) -> No
 
 @contextmanager
 def upstream(latency: float, share: float = 0.0) -> Iterator[str]:
-    """The upstream; gives its address."""
+    """Run the upstream; yield its address."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     stop = context.Event()
@@ -94,7 +94,7 @@ def upstream(latency: float, share: float = 0.0) -> Iterator[str]:
 
 
 class Served(NamedTuple):
-    """A gateway: the root of its API, and its process."""
+    """A gateway: the root of its API, and its process id."""
 
     url: str
     pid: int
@@ -102,7 +102,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: Any) -> Iterator[Served]:
-    """`guardrail serve` with an alias of each kind; ``settings`` are further ones of its configuration."""
+    """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
     artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
     common = {"upstream": {"url": url, "model": "m", "key": "none", "timeout": timeout, "max_retries": 1}}
@@ -114,8 +114,8 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
         "watched": {**guarded, "probe": "off", "mode": "observe"},
     }
     path = folder / "guardrail.yaml"
-    given = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
-    path.write_text(json.dumps(given))
+    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
+    path.write_text(json.dumps(config))
     command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -127,7 +127,7 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
 
 @contextmanager
 def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
-    """LiteLLM's proxy, without a database and without logs."""
+    """Run LiteLLM's proxy, without a database and without logs."""
     params = {"model": "openai/m", "api_base": url, "api_key": "none", "timeout": 60, "max_retries": 0}
     path = folder / "litellm.json"
     path.write_text(json.dumps({"model_list": [{"model_name": "passed", "litellm_params": params}]}))
@@ -157,33 +157,36 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
 
 
 async def in_turns(calls: Mapping[str, Call], rounds: int, each: int, pause: float = 0.0) -> dict[str, Any]:
-    """Seconds of calls, of shape [rounds, each]: in every round so many of each kind, one after another."""
+    """Return the seconds of calls, of shape [rounds, each]: every round makes ``each`` calls of each kind in turn.
+
+    The kinds alternate within a round, so that a machine that slows down slows all of them alike.
+    """
     times: dict[str, list[list[float]]] = {name: [] for name in calls}
     for number in range(-1, rounds):  # the first round only opens connections
         for name, call in calls.items():
-            taken = []
+            seconds = []
             for _ in range(each):
                 start = time.perf_counter()
                 await call()
-                taken.append(time.perf_counter() - start)
+                seconds.append(time.perf_counter() - start)
             if number >= 0:
-                times[name].append(taken)
+                times[name].append(seconds)
             await asyncio.sleep(pause)
-    return {name: np.array(taken) for name, taken in times.items()}
+    return {name: np.array(rows) for name, rows in times.items()}
 
 
 def print_added(times: Mapping[str, Any], base: str) -> None:
-    """What each kind of call takes longer than ``base``: p50 as the median of the rounds, p99 over all of them."""
+    """Print the time that each kind adds to ``base``: p50 as the median of the rounds, p99 over all of them."""
     print(f"  {base}: p50 {np.median(times[base]) * 1e3:.1f} ms, p99 {np.quantile(times[base], 0.99) * 1e3:.1f} ms")
-    for name in [one for one in times if one != base]:
+    for name in [kind for kind in times if kind != base]:
         p50 = np.median(np.median(times[name], axis=1) - np.median(times[base], axis=1))
         p99 = np.quantile(times[name], 0.99) - np.quantile(times[base], 0.99)
         print(f"  {name}: added p50 {p50 * 1e3:+.1f} ms, p99 {p99 * 1e3:+.1f} ms")
 
 
 async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1) -> dict[str, list[float]]:
-    """Answers a second where so many clients at once ask one question after another, for each round."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    """Return the answers a second in each round; every client asks one question after another."""
+    rates: dict[str, list[float]] = {name: [] for name in calls}
 
     async def ask(call: Call) -> None:
         for _ in range(each):
@@ -193,27 +196,27 @@ async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each:
         for name, call in calls.items():
             start = time.perf_counter()
             await asyncio.gather(*(ask(call) for _ in range(clients)))
-            found[name].append(clients * each / (time.perf_counter() - start))
+            rates[name].append(clients * each / (time.perf_counter() - start))
             await asyncio.sleep(0.5)
-    return found
+    return rates
 
 
-def print_shares(found: Mapping[str, list[float]], base: str) -> None:
-    """Throughput of each kind of call, and as a share of that of ``base``: medians of the rounds."""
-    for name, ours in found.items():
-        share = statistics.median(one / theirs for one, theirs in zip(ours, found[base], strict=True))
+def print_shares(rates: Mapping[str, list[float]], base: str) -> None:
+    """Print the throughput of each kind of call, and its share of the throughput of ``base``: medians of the rounds."""
+    for name, ours in rates.items():
+        share = statistics.median(our_rate / theirs for our_rate, theirs in zip(ours, rates[base], strict=True))
         print(f"  {name}: {statistics.median(ours):.0f} questions/s, {share:.0%}")
 
 
 def asking(url: str, model: str, **fields: Any) -> Call:
-    """A call of the raw client."""
+    """Return a call of the raw client."""
     client = openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=300)
     message: Any = {"role": "user", "content": QUESTION}
     return partial(client.chat.completions.create, model=model, messages=[message], **fields)
 
 
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
-    """The figures about time, printed."""
+    """Measure and print the figures about time."""
     n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
     few = max(3, rounds // 10)
     plain = stack.enter_context(gateway(folder, url, n)).url
@@ -236,7 +239,9 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
         if name in arguments.parts:
             print(f"{clients} clients at once ({how})", flush=True)
             await in_turns(calls, 0, 1)
-            print_shares(await throughput({one: calls[one] for one in ("direct", "guarded")}, clients, few), "direct")
+            print_shares(
+                await throughput({kind: calls[kind] for kind in ("direct", "guarded")}, clients, few), "direct"
+            )
     if "passed" not in arguments.parts:
         return
     passing = {
@@ -258,11 +263,11 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
     print_shares(await throughput(passing, clients, few, each=3), "raw")
 
 
-# -- what it holds ----------------------------------------------------------------------------------------------------
+# -- resources --------------------------------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
-    """What a process holds."""
+class Footprint(NamedTuple):
+    """Memory, files, sockets and threads of a process."""
 
     memory: float
     """Resident set, MiB."""
@@ -272,26 +277,26 @@ class Held(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, pid: int) -> Held:
-        """Of a process of this Linux machine."""
+    def of(cls, pid: int) -> Footprint:
+        """Read them from /proc, so on Linux only."""
         status = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         links = []
-        for one in Path(f"/proc/{pid}/fd").iterdir():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # just closed
-                links.append(os.readlink(one))
+                links.append(os.readlink(link))
         sockets = sum(link.startswith("socket:") for link in links)
         return cls(int(status["VmRSS"].split()[0]) / 1024, len(links), sockets, int(status["Threads"]))
 
 
-def leaks(before: Held, after: Held) -> list[str]:
-    """Names of what has grown by more than chance."""
+def leaks(before: Footprint, after: Footprint) -> list[str]:
+    """Return the names of the resources that grew by more than chance."""
     counts = ("files", "sockets", "threads")
     grown = [name for name in counts if getattr(after, name) > getattr(before, name) + TOLERATED]
     return [*grown, *(["memory"] if after.memory > GROWTH * before.memory else [])]
 
 
 async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once: int) -> list[float]:
-    """Ask so many different questions; returns the memory after each hundredth of them."""
+    """Ask ``count`` different questions; return the memory after each hundredth of them."""
     numbers, memory = iter(range(count)), []
     async with httpx.AsyncClient(timeout=300) as client:
 
@@ -302,31 +307,31 @@ async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once:
                 reply = await client.post(f"{served.url}/chat/completions", json={**body, "user": str(number)})
                 assert reply.status_code == 200, reply.text
                 if not number % max(1, count // 100):
-                    memory.append(Held.of(served.pid).memory)
+                    memory.append(Footprint.of(served.pid).memory)
 
         await asyncio.gather(*(ask() for _ in range(at_once)))
     return memory
 
 
 def print_memory(memory: list[float]) -> None:
-    """The median of each quarter."""
+    """Print the median of each quarter."""
     quarters = [statistics.median(part) for part in np.array_split(memory, 4)]
-    print(f"memory by quarter: {', '.join(f'{one:.1f}' for one in quarters)} MiB")
+    print(f"memory by quarter: {', '.join(f'{quarter:.1f}' for quarter in quarters)} MiB")
     print(f"last quarter against the second: {quarters[3] / quarters[1] - 1:+.1%}")
 
 
 async def soak(
     seconds: float, rate: float = 10.0, say: Callable[[str], object] = print
-) -> tuple[Held, Held, Counter[str]]:
+) -> tuple[Footprint, Footprint, Counter[str]]:
     """Ask a gateway at a fixed rate in every way, with faults of the upstream and clients that leave.
 
     Args:
-        seconds: How long.
+        seconds: Duration.
         rate: Requests a second.
         say: Called with a line for each measurement.
 
     Returns:
-        What it held after the first tenth and at the end, both times at rest; and the replies by status.
+        Its resources after the first tenth and at the end, both times at rest; and the replies by status.
     """
     replies: Counter[str] = Counter()
     with ExitStack() as stack:
@@ -351,16 +356,16 @@ async def soak(
             except (TimeoutError, httpx.HTTPError) as error:
                 replies[type(error).__name__] += 1
 
-        async def go_on(seconds: float) -> Held:
+        async def go_on(seconds: float) -> Footprint:
             async with httpx.AsyncClient(timeout=None) as client, asyncio.TaskGroup() as group:
                 ends, number = time.monotonic() + seconds, 0
                 while time.monotonic() < ends:
                     group.create_task(ask(client, number := number + 1))
                     await asyncio.sleep(1 / rate)
             await asyncio.sleep(RESTS)
-            found = Held.of(served.pid)
-            say(f"{sum(replies.values())} requests: {found}")
-            return found
+            footprint = Footprint.of(served.pid)
+            say(f"{sum(replies.values())} requests: {footprint}")
+            return footprint
 
         before = await go_on(seconds / 10)
         after = await go_on(seconds * 0.9)

@@ -70,7 +70,7 @@ def configs(*, tiny: bool) -> dict[str, Any]:
 
 
 def build(config: Any, device: str) -> Any:
-    """The model with random bfloat16 weights, made on the device."""
+    """Return the model with random bfloat16 weights, created on the device."""
     config.eos_token_id, config.pad_token_id = None, 0
     torch.manual_seed(0)
     with torch.device(device):
@@ -103,7 +103,10 @@ def bandwidth(device: str, size: int) -> float:
 
 
 def step_bytes(model: Any, rows: int, context: float) -> float:
-    """Bytes that one decoding step must read: weights (of an untied embedding only the rows it looks up) and cache."""
+    """Return the bytes that a decoding step must read: the cache and the weights.
+
+    An untied embedding does not count: a step looks up only a few of its rows.
+    """
     config = model.config
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     embedding = model.get_input_embeddings().weight
@@ -115,7 +118,7 @@ def step_bytes(model: Any, rows: int, context: float) -> float:
 
 
 def measure(name: str, config: Any, device: str, setup: Setup, rounds: int, copy_rate: float) -> dict[str, Any]:
-    """All figures of one model."""
+    """Return all figures of one model."""
     model = build(config, device)
     ids = torch.randint(10, config.vocab_size, (setup.prompt,)).tolist()
     own = seconds(lambda: ours(model, ids, setup), device, rounds)
@@ -143,17 +146,17 @@ def run(*, tiny: bool, device: str, rounds: int) -> list[dict[str, Any]]:
     setup = Setup(prompt=24, new=6) if tiny else Setup(new=128)
     copy_rate = bandwidth(device, 1 << 20 if tiny else 4 << 30)
     print(json.dumps({"device": device, "copy_bandwidth_GB_s": round(copy_rate / 1e9, 1), "goal": GOAL}))
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for name, config in configs(tiny=tiny).items():
-        found.append(measure(name, config, device, setup, rounds, copy_rate))
-        print(json.dumps(found[-1]))
+        figures.append(measure(name, config, device, setup, rounds, copy_rate))
+        print(json.dumps(figures[-1]))
         if device == "cuda":
             torch.cuda.empty_cache()
-    return found
+    return figures
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="small models on the CPU: checks the script, not the speed")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,16 +1,16 @@
-"""What it takes to group ten samples by meaning with an NLI model: ours against the ways of other implementations.
+"""Cost of grouping ten samples by meaning with an NLI model: ours against the ways of other implementations.
 
     python -m benchmarks.judging --data ../shared/data/triviaqa-20samples.jsonl
 
 The texts are real; the cross-encoder has random weights, because arithmetic and counts are the same for trained ones of
-its size. Its head leans so that about a third of the directed judgements are entailment: what is merged decides how
-much a greedy way has to ask. The other ways are re-implemented here in a few lines each, not run from their packages.
-Rounds are interleaved; ratios are taken within a round, and the table shows their medians.
+its size. Its head is shifted so that about a third of the directed judgements are entailment, because the number of
+merges decides how many pairs a greedy way judges. The other ways are re-implemented here in a few lines each, not run
+from their packages. Rounds are interleaved; ratios are taken within a round, and the table shows their medians.
 
     python -m benchmarks.judging --data ../shared/data/triviaqa-20samples.jsonl --batches [--device cuda]
 
-How batches of several questions fill a device: judgements a second of the cross-encoder, and answers a second of the
-embedded model, by how many questions are given to them at once.
+Throughput of batches of several questions: judgements a second of the cross-encoder, and answers a second of the
+embedded model, by the number of questions in a batch.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Plain:
     tokenizer: Any
 
     def entailed(self, pairs: Sequence[tuple[str, str]], batch: int) -> list[bool]:
-        """Whether entailment is the most probable label of each directed pair."""
-        found: list[bool] = []
+        """Return, for each directed pair, whether entailment is the most probable label."""
+        verdicts: list[bool] = []
         for start in range(0, len(pairs), batch):
             part = pairs[start : start + batch]
             inputs = self.tokenizer([a for a, _ in part], [b for _, b in part], padding=True, return_tensors="pt")
             with torch.inference_mode():
-                found += (self.model(**inputs).logits.argmax(-1) == ENTAILMENT).tolist()
-        return found
+                verdicts += (self.model(**inputs).logits.argmax(-1) == ENTAILMENT).tolist()
+        return verdicts
 
 
 def all_pairs(nli: Plain, question: Question) -> None:
@@ -124,8 +124,8 @@ def rounds_of_32(nli: Plain, question: Question) -> None:
     founders: list[str] = []
     for text in (f"{question.text} {answer}" for answer in dict.fromkeys(question.answers)):
         pairs = [pair for founder in founders for pair in ((founder, text), (text, founder))]
-        found = nli.entailed(pairs, batch=32)
-        if not any(there and back for there, back in zip(found[::2], found[1::2], strict=True)):
+        verdicts = nli.entailed(pairs, batch=32)
+        if not any(there and back for there, back in zip(verdicts[::2], verdicts[1::2], strict=True)):
             founders.append(text)
 
 
@@ -153,7 +153,7 @@ def _drawn(question: Question) -> SampleSet:
 
 
 def read_questions(data: Path, n: int) -> Iterator[Question]:
-    """Questions with their first n samples; those with an empty sample are left out, as they cannot be measured."""
+    """Yield questions with their first n samples; skip those with an empty sample, which cannot be measured."""
     with data.open(encoding="utf-8") as lines:
         for row in map(json.loads, lines):
             answers = tuple(sample["text"] for sample in row["samples"][:n])
@@ -162,7 +162,7 @@ def read_questions(data: Path, n: int) -> Iterator[Question]:
 
 
 def save_cross_encoder(folder: Path, questions: Sequence[Question], *, hidden: int, layers: int) -> None:
-    """A random BERT cross-encoder and a tokenizer made from the texts, in a folder."""
+    """Save a random BERT cross-encoder, and a tokenizer built from the texts, in a folder."""
     built = Tokenizer(models.WordPiece(vocab=_vocabulary(questions), unk_token="[UNK]"))
     built.normalizer = normalizers.BertNormalizer()
     built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -172,8 +172,8 @@ def save_cross_encoder(folder: Path, questions: Sequence[Question], *, hidden: i
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIALS, strict=True))
-    kept = ["input_ids", "token_type_ids", "attention_mask"]
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=kept, **names)
+    input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=input_names, **names)
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer),
@@ -193,7 +193,10 @@ def save_cross_encoder(folder: Path, questions: Sequence[Question], *, hidden: i
 
 
 def _vocabulary(questions: Sequence[Question]) -> dict[str, int]:
-    """Words that occur more than once, and characters. Not trained: the trainer breaks ties by chance."""
+    """Return the words that occur more than once, and all characters.
+
+    The vocabulary is not trained, because the trainer breaks ties by chance.
+    """
     normal, split = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     texts = [text for question in questions for text in (question.text, *dict.fromkeys(question.answers))]
     words = Counter(word for text in texts for word, _ in split.pre_tokenize_str(normal.normalize_str(text)))
@@ -280,33 +283,35 @@ def run(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int)
 
 
 def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int, device: str) -> dict[int, Rates]:
-    """Measure how much a batch holds against what is done in a second, print the table, and return it.
+    """Measure judgements and answers a second by batch size, print the table, and return it.
 
     Returns:
-        By questions at once: medians of the rounds.
+        Medians of the rounds, by the number of questions at once.
     """
     with tempfile.TemporaryDirectory() as temporary:
         save_cross_encoder(Path(temporary), questions, hidden=hidden, layers=layers)
         judge = NliJudge(model=temporary, device=device)
     model = TransformersChat(model=str(MODEL), device=device)
     plan = SamplingPlan(n=10, max_tokens=16)
-    asked: list[list[BaseMessage]] = [
-        [HumanMessage(one.question)] for one in read_embedded(TASKS[0].questions)[: len(questions)]
+    prompts: list[list[BaseMessage]] = [
+        [HumanMessage(row.question)] for row in read_embedded(TASKS[0].questions)[: len(questions)]
     ]
     count = Count()
     count.watch(judge._loaded.encoder.model)
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
-    found: dict[int, list[Rates]] = {size: [] for size in sizes}
+    rates_by_size: dict[int, list[Rates]] = {size: [] for size in sizes}
     ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow
-    draw(model, asked[:1], plan)
+    draw(model, prompts[:1], plan)
     for _ in range(rounds):
         for size in sizes:
             count.judgements = count.forwards = 0
             judging = _seconds(partial(ours, judge, questions, "components", size))
-            sampling = _seconds(partial(_draw_all, model, asked, plan, size))
-            answers = len(asked) * (plan.n + 1)
-            found[size].append(Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling))
-    table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in found.items()}
+            sampling = _seconds(partial(_draw_all, model, prompts, plan, size))
+            answers = len(prompts) * (plan.n + 1)
+            rates_by_size[size].append(
+                Rates(count.judgements / judging, count.judgements / count.forwards, answers / sampling)
+            )
+    table = {size: Rates(*map(statistics.median, zip(*rates, strict=True))) for size, rates in rates_by_size.items()}
     print(f"{len(questions)} questions, {rounds} rounds, {device}, {torch.get_num_threads()} threads")
     print(f"{'questions at once':>18} {'judgements/s':>13} {'judgements a pass':>18} {'answers/s, embedded model':>26}")
     for size, row in table.items():
@@ -314,20 +319,20 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
     return table
 
 
-def _draw_all(model: TransformersChat, asked: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
-    for start in range(0, len(asked), size):
-        draw(model, asked[start : start + size], plan)
+def _draw_all(model: TransformersChat, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, size: int) -> None:
+    for start in range(0, len(prompts), size):
+        draw(model, prompts[start : start + size], plan)
 
 
 class Rates(NamedTuple):
-    """What is done in a second."""
+    """Throughput of one batch size."""
 
     judgements: float
-    """Directed judgements of the cross-encoder."""
+    """Directed judgements of the cross-encoder per second."""
     a_pass: float
-    """Directed judgements in one of its forward passes."""
+    """Directed judgements in one of its forward passes, on average."""
     answers: float
-    """Answers of the embedded model."""
+    """Answers of the embedded model per second."""
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -337,7 +342,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="JSONL with question and samples [{text}]")
     parser.add_argument("--questions", type=int, default=100)

@@ -61,10 +61,10 @@ class Questions:
 
 def populations() -> Iterator[Questions]:
     """The four of the paper's tables, by its first estimator of each."""
-    for one in POPULATIONS:
-        score, auroc = next(iter(one.auroc.items()))
-        binormal = Binormal(one.accuracy, auroc)
-        name = f"{one.dataset}, {one.model} (simulated)"
+    for population in POPULATIONS:
+        score, auroc = next(iter(population.auroc.items()))
+        binormal = Binormal(population.accuracy, auroc)
+        name = f"{population.dataset}, {population.model} (simulated)"
         yield Questions(name, score, partial(binormal.draw, n=POOL), partial(_in_closed_form, binormal), times=4)
 
 
@@ -104,19 +104,21 @@ def _votes(folder: Path, name: str) -> tuple[str, Reals, Errors]:
 def _runs(folder: Path, name: str) -> tuple[str, Reals, Errors]:
     source = sources(folder, [name])[0]()
     assert source.baseline is not None
-    found = [
+    starts = [
         (value, not record.correct)
         for value, record in zip(source.baseline.values, source.records, strict=True)
         if value is not None and record.correct is not None
     ]
-    return "runs", np.array([value for value, _ in found]), np.array([wrong for _, wrong in found], dtype=np.int8)
+    return "runs", np.array([value for value, _ in starts]), np.array([wrong for _, wrong in starts], dtype=np.int8)
 
 
 def _overlap(path: Path) -> tuple[str, Reals, Errors]:
     """The first system's answers: one minus the mean Jaccard overlap of its words with the others' answers."""
     values, errors = [], []
     for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-        (mine, first), *others = ((set((one["text"] or "").lower().split()), one) for one in row["answers"].values())
+        (mine, first), *others = (
+            (set((row_answer["text"] or "").lower().split()), row_answer) for row_answer in row["answers"].values()
+        )
         values.append(1 - float(np.mean([len(mine & other) / max(1, len(mine | other)) for other, _ in others])))
         errors.append(not first["correct"])
     return "overlap", np.array(values), np.array(errors, dtype=np.int8)
@@ -130,7 +132,7 @@ def rule(name: str, alpha: float) -> Select:
 
 def acceptance(questions: Questions, select: Select, n: int, share: float, repetitions: int) -> float | None:
     """Mean acceptance; None where fewer than n questions lie within reach."""
-    rng, taken = np.random.default_rng(n), 0.0
+    rng, total = np.random.default_rng(n), 0.0
     for _ in range(repetitions):
         scores, errors = questions.draw(rng)
         try:
@@ -142,8 +144,8 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
         drawn = rng.choice(within, n, replace=False)
         prefix = prefixes(scores[drawn], errors[drawn])
         index = select(prefix)
-        taken += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
-    return taken / repetitions
+        total += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
+    return total / repetitions
 
 
 def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
@@ -169,7 +171,7 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
+def page(questions: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> str:
     """All tables with their headings."""
     parts = [
         f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}): `certified` "
@@ -177,7 +179,7 @@ def page(found: Sequence[Questions], sizes: Sequence[int], repetitions: int) -> 
         "within reach, or ties that leave no cut there."
     ]
     for alpha in ALPHAS:
-        parts += [f"alpha {alpha:g}:", table(found, alpha, sizes, repetitions)]
+        parts += [f"alpha {alpha:g}:", table(questions, alpha, sizes, repetitions)]
     return "\n\n".join(parts)
 
 
@@ -190,15 +192,15 @@ def main() -> None:
         "--repetitions", type=int, default=100, help="calibrations of each cell; of the simulated four times as many"
     )
     parser.add_argument("--write", type=Path, help="page to write the tables into")
-    given = parser.parse_args()
-    found = [*populations(), *([] if given.data is None else data_sets(given.data))]
-    text = page(found, given.sizes, given.repetitions)
-    if given.write is None:
+    arguments = parser.parse_args()
+    questions = [*populations(), *([] if arguments.data is None else data_sets(arguments.data))]
+    text = page(questions, arguments.sizes, arguments.repetitions)
+    if arguments.write is None:
         print(text)
         return
-    before, rest = given.write.read_text(encoding="utf-8").split(MARKS[0])
+    before, rest = arguments.write.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    given.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    arguments.write.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What refitting on reviews brings, on recorded scores of real models: `python -m benchmarks.learning FOLDER`.
+"""Gain from refitting on reviews, on recorded scores of real models: `python -m benchmarks.learning FOLDER`.
 
 A threshold is fitted on 300 questions of some topics and then meets questions of all topics. 2,000 of them are asked:
 people decide about every held-back answer and about a sample of the accepted ones. The threshold is fitted again on the
-thinned sample, and, for contrast, on all decisions as they are. All three are tested on the questions that are left.
+thinned sample, and, for contrast, on all decisions without thinning. All three are tested on the other questions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSTEMS = ("old", "refit, thinned", "refit, all decisions")
 
 
 def template(accepted: bool) -> ReviewedItem:
-    """An item to copy; validating thousands of verdicts anew would take minutes."""
+    """Return an item to copy: validating thousands of verdicts would take minutes."""
     verdict = Verdict(
         accepted=accepted,
         reason=Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD,
@@ -53,28 +53,28 @@ TEMPLATES = {accepted: template(accepted) for accepted in (True, False)}
 def pool_of(
     u: NDArray[np.float64], error: NDArray[np.int64], threshold: float, rate: float, rng: np.random.Generator
 ) -> ReviewPool:
-    """The queue after these questions."""
+    """Return the review queue after these questions."""
     items = []
     for score, wrong in zip(u.tolist(), error.tolist(), strict=True):
         accepted = bool(accepts(score, threshold))
         if accepted and rng.random() >= rate:
             continue
-        made, name = TEMPLATES[accepted], f"{rng.integers(2**62)}"
-        scored = made.verdict.uncertainty.model_copy(update={"value": score})
-        verdict = made.verdict.model_copy(update={"uncertainty": scored})
+        item, name = TEMPLATES[accepted], f"{rng.integers(2**62)}"
+        scored = item.verdict.uncertainty.model_copy(update={"value": score})
+        verdict = item.verdict.model_copy(update={"uncertainty": scored})
         chance = rate if accepted else 1.0
-        items.append(replace(made, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
+        items.append(replace(item, key=name, name=name, verdict=verdict, chance=chance, correct=not wrong))
     return ReviewPool(tuple(items), {}, 0)
 
 
 def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:
-    """By the default rule; -inf where infeasible."""
-    found = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
-    return found.threshold if isinstance(found, Feasible) else -np.inf
+    """Return the threshold of the default rule; -inf if infeasible."""
+    outcome = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
+    return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
 def arrays(items: list[ReviewedItem]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Scores and errors."""
+    """Return the scores and the errors of items."""
     scores = np.array([item.verdict.uncertainty.value for item in items], dtype=np.float64)
     return scores, np.array([not item.correct for item in items], dtype=np.int64)
 
@@ -85,24 +85,24 @@ def compare(data: Data, after: set[str], alpha: float, rate: float, splits: int)
     sizes: dict[str, list[int]] = {system: [OLD] if system == "old" else [] for system in SYSTEMS}
     for seed in range(splits):
         rng = np.random.default_rng(seed)
-        known = rng.permutation(np.flatnonzero(~np.isin(data.topic, sorted(after))))[:OLD]
-        rest = rng.permutation(np.setdiff1d(np.arange(data.u.size), known))
-        asked, test = rest[:ASKED], rest[ASKED:]
-        old = threshold_of(data.u[known], data.error[known], alpha)
+        calibration = rng.permutation(np.flatnonzero(~np.isin(data.topic, sorted(after))))[:OLD]
+        rest = rng.permutation(np.setdiff1d(np.arange(data.u.size), calibration))
+        reviewed, test = rest[:ASKED], rest[ASKED:]
+        old = threshold_of(data.u[calibration], data.error[calibration], alpha)
         if old == -np.inf:
             continue
-        pool = pool_of(data.u[asked], data.error[asked], old, rate, rng)
+        pool = pool_of(data.u[reviewed], data.error[reviewed], old, rate, rng)
         sample, _ = thinned(pool)
         thresholds = {"old": old}
         for system, items in (("refit, thinned", sample), ("refit, all decisions", list(pool.items))):
             thresholds[system] = threshold_of(*arrays(items), alpha)
             sizes[system].append(len(items))
         for system, threshold in thresholds.items():
-            taken = accepts(data.u[test], threshold)
-            rows[system].append((test.size, int(taken.sum()), int(data.error[test][taken].sum())))
+            accepted = accepts(data.u[test], threshold)
+            rows[system].append((test.size, int(accepted.sum()), int(data.error[test][accepted].sum())))
     for system, counts in rows.items():
         n, k, e = np.array(counts).sum(axis=0)
-        broken = np.mean([wrong > alpha * given for _, given, wrong in counts])
+        broken = np.mean([wrong > alpha * n_accepted for _, n_accepted, wrong in counts])
         print(
             f"| {data.name}, alpha {alpha:g} | {rate:g} | {system} | {np.mean(sizes[system]):.0f} "
             f"| {100 * k / n:.1f} | {100 * e / max(1, k):.1f} | {broken:.2f} |",

@@ -1,4 +1,4 @@
-"""How often the loop of docs/loop.md breaks its promise, over many seeds, and what breaks it.
+"""Share of seeds with which the loop of docs/loop.md breaks its promise, and the labelling faults that break it.
 
 `make demo-serve` leaves the questions that its gateway observed, scored. For each seed: a random part of them is the
 traffic, `calibrate sample` draws what to label, people label it, and `calibrate fit` chooses a threshold. The error
@@ -27,7 +27,7 @@ from examples.demo import loop
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 
-__all__ = ["CASES", "SKIPPED", "Found", "over_seeds"]
+__all__ = ["CASES", "SKIPPED", "SeedResult", "over_seeds"]
 
 TRAFFIC = 0.7
 """Share of the questions that a seed's traffic has."""
@@ -36,11 +36,11 @@ CASES = ("certified", "empirical", SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What one seed came to.
+class SeedResult:
+    """The result of one seed.
 
     Attributes:
-        error: Error rate among the answers given to all questions, by case; 0 where nothing is given.
+        error: Error rate among the answers given to all questions, by case; 0 if no answer is given.
         answered: Share of all questions that are answered, by case.
         refused: Whether `fit` refused labels on the most certain answers only.
     """
@@ -50,36 +50,38 @@ class Found:
     refused: bool
 
 
-def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[int], sizes: loop.Sizes) -> list[Found]:
-    """The loop after the traffic, seed by seed.
+def over_seeds(
+    file: RecordFile, questions: Iterable[Question], seeds: Iterable[int], sizes: loop.Sizes
+) -> list[SeedResult]:
+    """Run the steps after the traffic, seed by seed.
 
     Args:
         file: All questions, scored.
         questions: The same, with references.
         seeds: Each chooses its traffic, and what to label of it.
-        sizes: Labels, reach and alpha.
+        sizes: The number of labels, the reach and alpha.
     """
-    known, rule = {one.question: one.references for one in questions}, make_rule("token_f1")
-    asked = [record.model_copy(update={"references": known[record.question]}) for record in file.records]
-    everything = label_records(asked, rule)
+    references, rule = {question.question: question.references for question in questions}, make_rule("token_f1")
+    records = [record.model_copy(update={"references": references[record.question]}) for record in file.records]
+    everything = label_records(records, rule)
     u = np.array([record.scores[loop.ESTIMATOR].value for record in everything], dtype=float)
     wrong = np.array([not record.correct for record in everything])
     header = file.header.model_copy(update={"correctness": rule.spec})
     truth = {record.id: record for record in everything}
 
     def fitted(drawn: RecordFile, labelled: Iterable[Record], kind: str) -> float | None:
-        """The threshold, below every score where there is none; None where the labels are refused."""
+        """Return the threshold: below every score if no threshold is feasible, None if the labels are refused."""
         file = RecordFile(drawn.path, drawn.header, tuple(labelled))
         try:
-            found = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
+            threshold = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
         except UsageError:
             return None
-        return -np.inf if found is None else found
+        return -np.inf if threshold is None else threshold
 
     rows = []
     for seed in seeds:
         chosen = np.random.default_rng(seed).permutation(len(everything))[: round(TRAFFIC * len(everything))]
-        traffic = RecordFile(file.path, header, tuple(asked[i] for i in chosen.tolist()))
+        traffic = RecordFile(file.path, header, tuple(records[i] for i in chosen.tolist()))
         drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
         some = np.random.default_rng([seed, 1]).random(len(labelled)) < 0.5
@@ -92,7 +94,7 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
             fitted(drawn, labelled, "empirical"),
             fitted(drawn, skipping, "certified"),
         ]
-        given = {
+        gates = {
             case: accepts(u, -np.inf if threshold is None else threshold)
             for case, threshold in zip(CASES, thresholds, strict=True)
         }
@@ -103,9 +105,9 @@ def over_seeds(file: RecordFile, questions: Iterable[Question], seeds: Iterable[
         ]
         refused = fitted(drawn, certain, "certified") is None
         rows.append(
-            Found(
-                {case: float(wrong[taken].mean()) if taken.any() else 0.0 for case, taken in given.items()},
-                {case: float(taken.mean()) for case, taken in given.items()},
+            SeedResult(
+                {case: float(wrong[passed].mean()) if passed.any() else 0.0 for case, passed in gates.items()},
+                {case: float(passed.mean()) for case, passed in gates.items()},
                 refused,
             )
         )
@@ -120,9 +122,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
     default = Path("demo-output") / "loop" / "scored.jsonl"
     parser.add_argument("--records", type=Path, default=default, help="what `make demo-serve` observed and scored")
-    given = parser.parse_args()
-    sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(given.records)
-    rows = over_seeds(file, questions, range(given.seeds), sizes)
+    arguments = parser.parse_args()
+    sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(arguments.records)
+    rows = over_seeds(file, questions, range(arguments.seeds), sizes)
     print(f"{len(file.records):,} questions, {sizes.labels} labels, reach {sizes.reach:g}, alpha {sizes.alpha:g}\n")
     print("| labels and rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")
     print("|---|---|---|---|---|")

@@ -1,6 +1,6 @@
 """MAPIE's precision control beside our certified rules, on the same inputs: `python -m benchmarks.mapie_compare`.
 
-MAPIE is needed here only, and lives in an environment of its own:
+MAPIE is needed here only, and lives in a separate environment:
 
     python3 -m venv mapie-venv && mapie-venv/bin/pip install "mapie==1.6.*"
     python -m benchmarks.mapie_compare --mapie mapie-venv/bin/python
@@ -40,7 +40,7 @@ GRIDS = (("default", 100), ("quantiles", 100), ("quantiles", 1_000))
 TIED = 20
 """Different values of the tied scores."""
 HEAVY = 3
-"""Seeds where one call takes a gigabyte."""
+"""Seeds of a setting whose calls take a gigabyte each."""
 OURS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("certified", {}),
     ("cp_simultaneous", {}),
@@ -58,16 +58,16 @@ class Untied:
         self.gap = population.gap
 
     def scores(self, u: Array) -> Array:
-        """What a rule is given."""
+        """Return the scores that a rule sees."""
         return u
 
     def probability(self, scores: Array) -> Array:
-        """P(right | score) in the population."""
+        """Return P(right | score) in the population."""
         odds = (1 - ACCURACY) / ACCURACY * np.exp(self.gap * scores - self.gap**2 / 2)
         return np.asarray(1 / (1 + odds))
 
     def threshold(self, least: float) -> float:
-        """The score at which P(right | score) is ``least``."""
+        """Return the score at which P(right | score) is ``least``."""
         if least <= 0:
             return float("inf")
         return float((np.log((1 - least) / least * ACCURACY / (1 - ACCURACY)) + self.gap**2 / 2) / self.gap)
@@ -83,15 +83,15 @@ class Tied:
         self.right = np.diff(right, prepend=0.0) * TIED
 
     def scores(self, u: Array) -> Array:
-        """What a rule is given."""
+        """Return the scores that a rule sees."""
         return np.asarray(self.ends[np.searchsorted(self.ends[:-1], u)])
 
     def probability(self, scores: Array) -> Array:
-        """P(right | score) in the population."""
+        """Return P(right | score) in the population."""
         return np.asarray(self.right[np.searchsorted(self.ends, scores)])
 
     def threshold(self, least: float) -> float:
-        """The largest score whose P(right | score) is at least ``least``."""
+        """Return the largest score whose P(right | score) is at least ``least``."""
         fits = self.ends[self.right >= least]
         return float(fits[-1]) if fits.size else float("-inf")
 
@@ -111,12 +111,12 @@ def timed(call: Callable[[], object], runs: int) -> tuple[float, float]:
 
 
 def worker(path: str) -> None:
-    """Runs under MAPIE's interpreter: read the inputs, print one JSON line with what each setting found."""
+    """Run under MAPIE's interpreter: read the inputs, print one JSON line with the results of every setting."""
     control = importlib.import_module("mapie.risk_control")
     warnings.simplefilter("ignore")
     stored = np.load(path)
     right, p = stored["right"], stored["p"]
-    found = []
+    results = []
     for grid, size in GRIDS:
         runs = min(HEAVY, len(p)) if size * p.shape[1] >= 10**8 else len(p)
         for method in ("bonferroni_holm", "fixed_sequence"):
@@ -126,12 +126,12 @@ def worker(path: str) -> None:
                 least.append(None if best is None else float(best))
             first = controller(control, p[0], grid, size, method)
             seconds, peak = timed(lambda first=first: first.calibrate(p[0], right[0]), 3)  # type: ignore[misc]
-            found.append({"name": f"MAPIE {method}, {size:,} {grid}", "least": least, "s": seconds, "mb": peak})
-    print(json.dumps(found))
+            results.append({"name": f"MAPIE {method}, {size:,} {grid}", "least": least, "s": seconds, "mb": peak})
+    print(json.dumps(results))
 
 
 def controller(control: Any, proba: Array, grid: str, size: int, method: str) -> Any:
-    """A fresh controller whose "model" hands the probabilities through."""
+    """Return a new controller whose "model" returns its input, the probabilities."""
     settings: dict[str, Any] = {"fwer_method": method}
     if grid == "quantiles":
         settings["list_predict_params"] = np.quantile(proba, np.linspace(0, 1, size, endpoint=False))
@@ -145,7 +145,7 @@ def controller(control: Any, proba: Array, grid: str, size: int, method: str) ->
 
 
 def run_mapie(interpreter: str, p: Array, error: NDArray[np.int8]) -> list[dict[str, Any]]:
-    """The worker's findings."""
+    """Run the worker and return its results."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inputs.npz"
         np.savez(path, p=p, right=1 - error)
@@ -167,22 +167,22 @@ def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
     from guardrail.outcome import Feasible
 
     population = Binormal(ACCURACY, AUROC)
-    seen = kind(population)
+    scoring = kind(population)
     drawn = [population.draw(np.random.default_rng([20260715, seed]), n) for seed in range(RUNS[n])]
-    drawn = [(seen.scores(u), error) for u, error in drawn]
+    drawn = [(scoring.scores(u), error) for u, error in drawn]
     u, error = np.stack([each[0] for each in drawn]), np.stack([each[1] for each in drawn])
     ceiling = population.ceiling(ALPHA)
-    if isinstance(seen, Tied):
-        ceiling = max(0.0, *(population.acceptance(end) for end in seen.ends if population.scer(end) <= ALPHA))
-    values = f", {TIED} values" if isinstance(seen, Tied) else ""
+    if isinstance(scoring, Tied):
+        ceiling = max(0.0, *(population.acceptance(end) for end in scoring.ends if population.scer(end) <= ALPHA))
+    values = f", {TIED} values" if isinstance(scoring, Tied) else ""
     print(f"\nn = {n:,}{values}, {RUNS[n]} seeds; an oracle accepts {ceiling:.1%}")
     print(f"{'':42}{'s':>9}{'MB':>8}{'accepted %':>12}{'se':>6}{'infeasible %':>14}{'violated %':>12}{'seeds':>7}")
 
     def show(name: str, thresholds: list[float | None], seconds: float, peak: float) -> None:
-        taken = np.array([0.0 if t is None else population.acceptance(t) for t in thresholds])
+        shares = np.array([0.0 if t is None else population.acceptance(t) for t in thresholds])
         bad = [t is not None and population.scer(t) > ALPHA for t in thresholds]
-        none, se = np.mean([t is None for t in thresholds]), taken.std(ddof=1) / np.sqrt(taken.size)
-        line = f"{100 * taken.mean():12.1f}{100 * se:6.1f}{100 * none:14.1f}{100 * np.mean(bad):12.1f}{taken.size:7}"
+        none, se = np.mean([t is None for t in thresholds]), shares.std(ddof=1) / np.sqrt(shares.size)
+        line = f"{100 * shares.mean():12.1f}{100 * se:6.1f}{100 * none:14.1f}{100 * np.mean(bad):12.1f}{shares.size:7}"
         print(f"{name:42}{seconds:9.4f}{peak:8.1f}{line}")
 
     for rule, options in OURS:
@@ -193,9 +193,9 @@ def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
         call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)  # noqa: E731, B023
         name = f"{rule}{' holm, 100' if options else ''} (first call {cold:.2f} s)"
         show(name, [o.threshold if isinstance(o, Feasible) else None for o in outcomes], *timed(call, 5))
-    for found in run_mapie(interpreter, seen.probability(u), error):
-        thresholds = [None if least is None else seen.threshold(least) for least in found["least"]]
-        show(found["name"], thresholds, found["s"], found["mb"])
+    for setting in run_mapie(interpreter, scoring.probability(u), error):
+        thresholds = [None if least is None else scoring.threshold(least) for least in setting["least"]]
+        show(setting["name"], thresholds, setting["s"], setting["mb"])
 
 
 def main() -> None:
@@ -204,13 +204,13 @@ def main() -> None:
     parser.add_argument("--mapie", default=sys.executable, help="a Python interpreter that has MAPIE 1.6")
     parser.add_argument("--sizes", type=int, nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.worker)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.worker)
         return
-    for n in given.sizes:
+    for n in arguments.sizes:
         for kind in (Untied, Tied):
-            compare(n, given.mapie, kind)
+            compare(n, arguments.mapie, kind)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How fast monitors notice a real change, and how often they cry wolf: `python -m benchmarks.monitoring FOLDER`.
+"""Delay and false alarms of monitors on recorded scores: `python -m benchmarks.monitoring FOLDER`.
 
-`python -m benchmarks.monitoring --speed` measures what they cost instead, on a private PostgreSQL.
+`python -m benchmarks.monitoring --speed` measures their cost instead, on a private PostgreSQL.
 
-Recorded scores and errors of real models. A monitor is begun on 1,000 questions of some topics, watches 300 more of the
+Recorded scores and errors of real models. A monitor starts on 1,000 questions of some topics, watches 300 more of the
 same topics, and then questions of other topics. Everything is repeated over random splits; a delay is the number of
 questions asked after the change. The second table is simulated: streams in which nothing ever changes.
 """
@@ -62,7 +62,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What comes after the quiet time: other topics, or another model's answers. Neither: nothing changes."""
+    """The change after the quiet time: other topics, another model's answers, or (neither is set) none."""
 
     data: Data
     name: str
@@ -72,13 +72,13 @@ class Change:
 
     @property
     def any(self) -> bool:
-        """Whether something changes."""
+        """True if something changes."""
         return bool(self.after) or self.swap is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Scores and errors for calibration, and of a stream that begins with `QUIET` questions like them."""
+    """Scores and errors for calibration, and those of a stream whose first `QUIET` questions are of the same kind."""
 
     known: tuple[NDArray[np.float64], NDArray[np.int64]]
     u: NDArray[np.float64]
@@ -87,7 +87,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One stream. Delays are None where there was no alarm; ``early`` says whether there was one before the change."""
+    """The result of one stream. ``delay`` is None without an alarm; ``early`` means an alarm before the change."""
 
     early: bool
     delay: int | None
@@ -124,11 +124,11 @@ def mmlu_pro(folder: Path, model: str) -> Data:
 
 
 def stream_of(change: Change, seed: int) -> Stream:
-    """Questions in random order; none is both calibrated on and asked."""
+    """Return questions in random order; no question is both in the calibration part and in the stream."""
     rng, data = np.random.default_rng(seed), change.data
     new = np.isin(data.topic, sorted(change.after))
     order = rng.permutation(np.flatnonzero(~new))
-    known, quiet, rest = np.split(order, [CALIBRATION, CALIBRATION + QUIET])
+    calibration, quiet, rest = np.split(order, [CALIBRATION, CALIBRATION + QUIET])
     source = change.swap or data
     if change.swap is not None:
         used = data.ids[order[: CALIBRATION + QUIET]]
@@ -137,20 +137,20 @@ def stream_of(change: Change, seed: int) -> Stream:
         rest = rng.permutation(np.flatnonzero(new))
     rest = rest[:LONGEST]
     return Stream(
-        (data.u[known], data.error[known]),
+        (data.u[calibration], data.error[calibration]),
         np.concatenate([data.u[quiet], source.u[rest]]),
         np.concatenate([data.error[quiet], source.error[rest]]),
     )
 
 
 def artifact_of(u: NDArray[np.float64]) -> CalibrationArtifact:
-    """An artifact that holds these scores; the drift monitor reads nothing else of it."""
+    """Return an artifact that holds these scores; the drift monitor reads nothing else in it."""
     scores = CalibrationScores(uncertainty=tuple(u.tolist()), error=(0,) * u.size)
     return HARNESS.model_copy(update={"calibration": scores})
 
 
 def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
-    """One stream through a drift monitor; also its log-wealth over the questions."""
+    """Run one stream through a drift monitor; also return its log-wealth over the questions."""
     stream = stream_of(change, seed)
     monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
     state, _, wealth = monitor.state.after(monitor.grid, stream.u.tolist())
@@ -161,18 +161,18 @@ def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
 
 
 def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tuple[int, int, int]]:
-    """One stream through a gate and a risk monitor; also questions, answers and wrong answers after the change."""
+    """Run one stream through a gate and a risk monitor; also count questions, answers and errors after the change."""
     stream, rng = stream_of(change, seed), np.random.default_rng([seed, 1])
     gate = fit(*stream.known, alpha=change.alpha, rule="acrc", diagnose="fast")
-    asked = stream.u.size - QUIET
+    n_asked = stream.u.size - QUIET
     if not isinstance(gate, Feasible):
-        return Run(False, None, 0), [], (asked, 0, 0)
+        return Run(False, None, 0), [], (n_asked, 0, 0)
     monitor = RiskMonitor(change.alpha, delta=DELTA, min_audit_rate=rate)
-    taken = accepts(stream.u, gate.threshold)
-    counts = (asked, int(taken[QUIET:].sum()), int(stream.error[QUIET:][taken[QUIET:]].sum()))
+    accepted = accepts(stream.u, gate.threshold)
+    counts = (n_asked, int(accepted[QUIET:].sum()), int(stream.error[QUIET:][accepted[QUIET:]].sum()))
     wealth = []
-    for at, (given, error) in enumerate(zip(taken.tolist(), stream.error.tolist(), strict=True), start=1):
-        if given and rng.random() < rate:
+    for at, (is_accepted, error) in enumerate(zip(accepted.tolist(), stream.error.tolist(), strict=True), start=1):
+        if is_accepted and rng.random() < rate:
             monitor.update(bool(error))
         wealth.append(monitor.state.log_wealth)
         if monitor.alarmed:
@@ -181,37 +181,40 @@ def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tupl
     return Run(False, None, monitor.state.n), wealth, counts
 
 
-def told(runs: Sequence[Run], change: Change) -> str:
-    """Cells: alarms before the change, alarms after it, and the median delay of those found."""
+def delay_cells(runs: Sequence[Run], change: Change) -> str:
+    """Return the cells: alarms before the change, alarms after it, and the median delay.
+
+    A stream without an alarm counts as a very long delay, so that the median is not of the fast alarms alone.
+    """
     n = len(runs)
     early = sum(run.early for run in runs)
     delays = sorted(LONGEST * 10 if run.delay is None else run.delay for run in runs if not run.early)
-    found = sum(run.delay is not None for run in runs)
+    n_found = sum(run.delay is not None for run in runs)
     middle = delays[len(delays) // 2] if delays else LONGEST * 10
     shown = f"{middle}" if middle <= LONGEST else "-"
-    return f"{early} of {n} | {found} of {n} | {shown if change.any else '-'}"
+    return f"{early} of {n} | {n_found} of {n} | {shown if change.any else '-'}"
 
 
 def changes(folder: Path) -> list[Change]:
-    """Nothing, and something, for every data set. Topics were grouped by their names, not by looking at scores."""
-    found = []
+    """Return the changes of every data set, "none" included. Topics were grouped by name, not by their scores."""
+    listed = []
     small = mmlu_pro(folder, "gpt-4o-mini-2024-07-18")
-    for data, swap, alpha, one, single in (
+    for data, swap, alpha, topics, single in (
         (mmbench(folder, "v1.6-34b"), mmbench(folder, "v1.5-7b"), 0.1, REASONING, "spatial_relationship"),
         (mmlu_pro(folder, "gpt-4.1"), small, 0.15, STEM, "law"),
     ):
-        several = "reasoning, after perception" if one is REASONING else "science, after the rest"
-        found.append(Change(data, "none", alpha))
-        found.append(Change(data, several, alpha, frozenset(one)))
-        found.append(Change(data, f"only {single.replace('_', ' ')}", alpha, frozenset({single})))
-        found.append(Change(data, f"answers of {swap.name.rpartition(', ')[2]}", alpha, swap=swap))
-    return found
+        several = "reasoning, after perception" if topics is REASONING else "science, after the rest"
+        listed.append(Change(data, "none", alpha))
+        listed.append(Change(data, several, alpha, frozenset(topics)))
+        listed.append(Change(data, f"only {single.replace('_', ' ')}", alpha, frozenset({single})))
+        listed.append(Change(data, f"answers of {swap.name.rpartition(', ')[2]}", alpha, swap=swap))
+    return listed
 
 
 def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, float]]:
-    """Share of simulated unchanged streams that ever alarm, after a tenth of the steps and after all."""
+    """Return the share of simulated unchanged streams that ever alarm, after a tenth of the steps and after all."""
     rng = np.random.default_rng(seed)
-    found = []
+    shares = []
     for name in ("risk, error rate exactly alpha = 0.1, all audited", "risk, one in ten audited", "drift"):
         bets = np.array(DRIFT_BETS if name == "drift" else RISK_BETS)
         capital = np.full((count, len(JUMPS), bets.size), 1 / (len(JUMPS) * bets.size))
@@ -230,12 +233,12 @@ def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, fl
             alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
             if step + 1 == steps // 10:
                 early = float(alarmed.mean())
-        found.append((name, early, float(alarmed.mean())))
-    return found
+        shares.append((name, early, float(alarmed.mean())))
+    return shares
 
 
 def draw(paths: dict[str, list[list[float]]], titles: dict[str, str], path: Path) -> None:
-    """Log-wealth over the questions, every stream a thin line, with the change and the alarm line."""
+    """Draw the log-wealth over the questions, every stream a thin line, with the change and the alarm line."""
     figure = Figure(figsize=(10.4, 4.0), layout="constrained", facecolor="white")
     panels = figure.subplots(1, 2, sharey=True)
     line = np.log(1 / DELTA)
@@ -256,7 +259,7 @@ def draw(paths: dict[str, list[list[float]]], titles: dict[str, str], path: Path
 
 
 def speed(seconds: float) -> None:
-    """Print what an update costs: in memory, in the inbox of a PostgreSQL, in folding, and to a guard."""
+    """Print the cost of an update: in memory, in the inbox of a PostgreSQL, in folding, and for a guard."""
     from tests import postgres
 
     scores = np.random.default_rng(0).normal(size=101_000).tolist()
@@ -284,7 +287,7 @@ def speed(seconds: float) -> None:
         print(f"updates folded: {folded / (time.perf_counter() - start):,.0f}/s")
         rounds = [[_guarded(store, observed, seconds) for observed in (False, True)] for _ in range(ROUNDS)]
         plain, watched = np.median(rounds, axis=0)
-        ratio = np.median([one[1] / one[0] for one in rounds])
+        ratio = np.median([round_rates[1] / round_rates[0] for round_rates in rounds])
         print(
             f"guard with {THREADS} threads, a call takes {LATENCY * 1000:g} ms, median of {ROUNDS} rounds in turns: "
             f"{plain:,.0f} questions/s unwatched, {watched:,.0f} watched ({ratio:.0%})"
@@ -292,7 +295,7 @@ def speed(seconds: float) -> None:
 
 
 def _inserts(store: ReviewStore, count: int, seconds: float) -> float:
-    """Scores a second that threads write, each of which waits until its score is on disk."""
+    """Return the scores a second that threads write; each thread waits until its score is on disk."""
     box, written = Inbox(store.database, "drift"), [0] * count
     end = time.perf_counter() + seconds
 
@@ -307,7 +310,7 @@ def _inserts(store: ReviewStore, count: int, seconds: float) -> float:
 
 
 class SlowChat(ScriptedChat):
-    """A model that takes its time."""
+    """A model that answers after `LATENCY`."""
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(LATENCY)
@@ -315,7 +318,7 @@ class SlowChat(ScriptedChat):
 
 
 def _guarded(store: ReviewStore, observed: bool, seconds: float) -> float:
-    """Questions a second of a guard that is asked by many threads."""
+    """Return the questions a second of a guard that many threads ask."""
     model = SlowChat(default=["Paris"])
     artifact = make_artifact(model)
     drift = Monitors(store).drift("guard", artifact)
@@ -339,7 +342,7 @@ def main() -> None:
     """Print the tables and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="folder with the recorded scores")
-    parser.add_argument("--speed", type=float, nargs="?", const=10.0, metavar="SECONDS", help="measure what they cost")
+    parser.add_argument("--speed", type=float, nargs="?", const=10.0, metavar="SECONDS", help="measure their cost")
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--png", type=Path, default=None)
     arguments = parser.parse_args()
@@ -354,19 +357,20 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for change in changes(arguments.folder):
         start = f"| {change.data.name} | {change.name} |"
-        seen = [drift(change, seed) for seed in range(arguments.splits)]
-        print(f"{start} drift | | {told([run for run, _ in seen], change)} |", flush=True)
+        watched = [drift(change, seed) for seed in range(arguments.splits)]
+        print(f"{start} drift | | {delay_cells([run for run, _ in watched], change)} |", flush=True)
         for rate in AUDITS:
             checked = [risk(change, seed, rate) for seed in range(arguments.splits)]
-            asked, given, wrong = np.sum([counts for _, _, counts in checked], axis=0)
-            after = f"{100 * given / asked:.0f} %, {100 * wrong / max(1, given):.1f} % (alpha {100 * change.alpha:g} %)"
-            cells = told([run for run, _, _ in checked], change)
+            n_asked, n_accepted, wrong = np.sum([counts for _, _, counts in checked], axis=0)
+            answered, error = 100 * n_accepted / n_asked, 100 * wrong / max(1, n_accepted)
+            after = f"{answered:.0f} %, {error:.1f} % (alpha {100 * change.alpha:g} %)"
+            cells = delay_cells([run for run, _, _ in checked], change)
             print(f"{start} risk, audits {100 * rate:g} % | {after} | {cells} |", flush=True)
             if rate == AUDITS[0] and change.swap is not None:
                 paths["risk"] = [wealth for _, wealth, _ in checked[:20]]
                 titles["risk"] = f"RiskMonitor, all answers audited: {change.data.name}"
         if change.swap is not None:
-            paths["drift"] = [wealth for _, wealth in seen[:20]]
+            paths["drift"] = [wealth for _, wealth in watched[:20]]
             titles["drift"] = f"DriftMonitor, no labels: {change.data.name}"
     print("\n| unchanged stream (simulated) | ever alarmed after 1,000 | ever alarmed after 10,000 |")
     print("|---|---|---|")

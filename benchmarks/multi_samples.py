@@ -31,11 +31,11 @@ class Recorded:
     """One file.
 
     Attributes:
-        name: Of the file.
-        sets: One sample set a question, all of the same size.
+        name: Name of the file.
+        sets: One sample set per question, all of the same size.
         error: 1 where the primary answer is wrong, shape (questions,).
         judge: The judge.
-        n: Samples a question.
+        n: Samples per question.
     """
 
     name: str
@@ -49,10 +49,10 @@ def load(folder: Path, name: str, *, most: int = 10, judge: str | None = None) -
     """Read one file as `calibrate import` does: the primary answer is the file's own, or the majority's.
 
     Args:
-        folder: Where the files are.
+        folder: Folder of the files.
         name: One of `FILES`.
-        most: Samples a question, at most; questions with fewer than the others are left out.
-        judge: Another judge than the usual one.
+        most: Largest number of samples per question; questions with fewer samples than the others are left out.
+        judge: Name of a judge to use instead of the usual judge.
     """
     usual, rule = FILES[name]
     system = "gpt4" if name.startswith("nq") else None

@@ -1,14 +1,14 @@
-"""What a guard costs beyond the calls themselves: ratios measured in one run.
+"""Overhead of a guard beyond the calls themselves: ratios measured in one run.
 
     python -m benchmarks.overhead
 
-1. With chat models that take 5, 50 and 300 ms for a call (and one that takes none): one guarded call against the n + 1
+1. With chat models that take 5, 50 and 300 ms for a call (and an instant one): one guarded call against the n + 1
    bare calls it makes, side by side in both.
-2. Against a loopback endpoint with a fixed latency, in a process of its own: guarded requests at once against the raw
+2. Against a loopback endpoint with a fixed latency, in a separate process: guarded requests at once against the raw
    ``openai`` client asking for the same number of completions in the same number of HTTP requests.
 
 With ``--uqlm PYTHON`` also uqlm's black-box scoring with the same instant model, against the bare calls in its process.
-uqlm is needed here only, and lives in an environment of its own:
+uqlm is needed here only, and lives in a separate environment:
 
     python3 -m venv uqlm-venv && uqlm-venv/bin/pip install --upgrade pip
     uqlm-venv/bin/pip install "uqlm==0.6.7" "transformers<5" "numpy<2" "pyarrow<22" "httpx>=0.27"
@@ -42,7 +42,7 @@ ANSWERS = ("Paris", "It is Paris.", "Lyon", "Paris, France")
 
 
 class Instant(BaseChatModel):
-    """Answers after a fixed time; at once by default."""
+    """A chat model that answers after a fixed time; at once by default."""
 
     guardrail_trusted: ClassVar[bool] = True
     latency: float = 0.0
@@ -66,7 +66,7 @@ class Instant(BaseChatModel):
 
 
 def median(run: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of a call."""
+    """Return the median seconds of a call."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -76,7 +76,7 @@ def median(run: Callable[[], Any], repeats: int) -> float:
 
 
 def in_turn(plain: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
-    """Median seconds of both over rounds of five calls each and the median ratio.
+    """Return the median seconds of both over rounds of five calls each, and the median ratio.
 
     Rounds are short, so that both see the same machine: a shared one changes its speed within tenths of a second.
     """
@@ -87,16 +87,16 @@ def in_turn(plain: Callable[[], Any], other: Callable[[], Any], repeats: int) ->
 
 
 async def bare_calls(model: BaseChatModel) -> None:
-    """The n + 1 calls alone."""
+    """Make the n + 1 calls alone."""
     await asyncio.gather(*(model.ainvoke(QUESTION) for _ in range(N + 1)))
 
 
 LATENCIES = {0.0: 1.0, 0.005: 0.5, 0.05: 0.2, 0.3: 0.05}
-"""Seconds of a call, and the share of the repeats that is made with it."""
+"""Seconds of a call, and the share of the repeats for this latency."""
 
 
 def with_latency(repeats: int) -> None:
-    """One guarded call against n + 1 bare ones, for several latencies of the model."""
+    """Print the time of a guarded call and of n + 1 bare calls, for several latencies of the model."""
     print(f"one guarded call against {N + 1} bare calls side by side, n = {N}")
     for latency, share in LATENCIES.items():
         model, many = Instant(latency=latency), max(int(repeats * share), 15)
@@ -107,7 +107,7 @@ def with_latency(repeats: int) -> None:
 
 
 def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, float]]:
-    """Median seconds of the bare and the guarded calls, and the median ratio, sync and async."""
+    """Return the median seconds of the bare and the guarded calls, and the median ratio, sync and async."""
     from guardrail import Guardrail
     from guardrail.testing import make_artifact
 
@@ -120,7 +120,7 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
         def bare() -> None:
             list(pool.map(model.invoke, [QUESTION] * (N + 1)))
 
-        found = {
+        timings = {
             "invoke": in_turn(bare, lambda: guard.invoke(QUESTION), repeats),
             "ainvoke": in_turn(
                 lambda: loop.run_until_complete(bare_calls(model)),
@@ -129,7 +129,7 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
             ),
         }
     loop.close()
-    return found
+    return timings
 
 
 class Warm(Instant):
@@ -139,7 +139,7 @@ class Warm(Instant):
 
 
 def worker(repeats: int) -> None:
-    """Runs under uqlm's interpreter: time its scoring and print one JSON line.
+    """Run under uqlm's interpreter: time its scoring and print one JSON line.
 
     uqlm sleeps for fixed times after drawing and after scoring; its time is taken with and without these pauses.
     """
@@ -169,22 +169,22 @@ def worker(repeats: int) -> None:
 
 
 def peer(interpreter: str, repeats: int) -> None:
-    """The same for uqlm, in a process of its own."""
+    """Measure uqlm in a separate process."""
     command = [interpreter, __file__, "--worker", "--repeats", str(repeats)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         reason = (ran.stderr.splitlines() or ["no message"])[-1]
         raise SystemExit(f"{reason}\nuqlm did not run under {interpreter}. How to install it:\n{__doc__}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    timings = json.loads(ran.stdout.splitlines()[-1])
     print(f"uqlm BlackBoxUQ.generate_and_score (exact_match), n = {N}, against {N + 1} bare calls in its process")
-    without = f"without its {found['pauses']} pauses of {found['paused']:.2f} s in all"
+    without = f"without its {timings['pauses']} pauses of {timings['paused']:.2f} s in all"
     for name, key in (("as shipped", "shipped"), (without, "unpaused")):
-        theirs, ours, ratio = found[key]
+        theirs, ours, ratio = timings[key]
         print(f"  {name}: bare {theirs * 1e3:6.2f} ms, uqlm {ours * 1e3:6.2f} ms: ratio {ratio:.2f}")
 
 
 def serve(latency: float, address: Any, stop: Any) -> None:
-    """The endpoint, in a process of its own."""
+    """Serve the endpoint until ``stop`` is set; runs in a separate process."""
     from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
     with serving(Endpoint({QUESTION: ANSWERS}, latency=latency, keep_requests=False)) as endpoint:
@@ -193,14 +193,14 @@ def serve(latency: float, address: Any, stop: Any) -> None:
 
 
 async def timed(run: Callable[[], Awaitable[Any]], count: int) -> float:
-    """Seconds for so many calls at once."""
+    """Return the seconds of ``count`` calls at once."""
     start = time.perf_counter()
     await asyncio.gather(*(run() for _ in range(count)))
     return time.perf_counter() - start
 
 
 async def against_endpoint(url: str, count: int, repeats: int) -> None:
-    """Guarded requests against the raw client, in turn."""
+    """Print the times of guarded requests and of the raw client, measured in turn."""
     import openai
 
     from guardrail import Guardrail

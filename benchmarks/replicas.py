@@ -2,10 +2,10 @@
 
     python -m benchmarks.replicas --guards 20 --pages 5
 
-Each guard is a process that answers questions, watches every verdict with a score that no other verdict has, and writes
-down each score whose answer it gave. Each page is a `guardrail review`. At the end every score written down must be in
-the history of the monitor, and none may be there twice. Killed processes are started again, as an orchestrator would;
-all others have to recover by themselves.
+Each guard is a process that answers questions, reports every verdict to a monitor with a unique score, and writes
+down the score of each answer that it gave. Each page is a `guardrail review`. At the end every score written down must
+be in the history of the monitor exactly once. Killed processes are restarted, as an orchestrator would do; all others
+have to recover by themselves.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ MODEL = ScriptedChat(script={QUESTION: ["Paris"]})
 ARTIFACT = make_artifact(MODEL)
 TOKENS = "ann:reviewer:ann-token-0123456789abcdef"
 PATIENCE = 120.0
-"""Seconds after which something that does not happen is a failure."""
+"""Seconds after which a wait fails."""
 
 
 @dataclass
 class Report:
-    """What happened.
+    """Counts and recovery times of one run.
 
     Attributes:
         accepted: Answers given.
-        unwatched: Those among them whose score is in no history: must be 0.
+        unwatched: Answers given whose score is not in the history: must be 0.
         doubled: Scores counted more than once: must be 0.
         folded: Scores counted.
         recovered: Seconds from the end of each fault until every guard has given an answer again and every page serves.
-        held: Verdicts held back, or that could not be recorded.
+        held: Answers held back, or whose verdict could not be recorded.
     """
 
     accepted: int = 0
@@ -68,7 +68,7 @@ class Report:
 
 
 def guard(url: str, number: int, folder: Path) -> None:
-    """The process of a guard; ends when the file ``stop`` is there."""
+    """Run the process of a guard until the file ``stop`` exists."""
     store = ReviewStore(url)
     monitors = Monitors(store)
     drift = monitors.drift("drift", ARTIFACT)
@@ -80,17 +80,17 @@ def guard(url: str, number: int, folder: Path) -> None:
 
     switch = monitors.switch(names="quiet", every=1.0)
     guarded = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off", on_verdict=watch, switch=switch)
-    with (folder / f"guard-{number}-{os.getpid()}").open("w") as given:
+    with (folder / f"guard-{number}-{os.getpid()}").open("w") as answers:
         while not (folder / "stop").exists():
             score[0] = float(random.getrandbits(52))
             accepted = guarded.assess(QUESTION).accepted
-            given.write(f"{int(score[0])} {'given' if accepted else 'held'}\n")
-            given.flush()
+            answers.write(f"{int(score[0])} {'given' if accepted else 'held'}\n")
+            answers.flush()
             time.sleep(0.25)
 
 
 class Replicas:
-    """The processes."""
+    """The processes of guards and pages."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
@@ -110,8 +110,8 @@ class Replicas:
         assert page.stdout is not None
         return page, page.stdout.readline().split()[2]
 
-    def given(self, guard: subprocess.Popen[str]) -> int:
-        """Answers that the process of a guard has given."""
+    def answers_of(self, guard: subprocess.Popen[str]) -> int:
+        """Return the number of answers that the process of a guard has given."""
         return sum(
             line.endswith("given\n")
             for path in self.folder.glob(f"guard-*-{guard.pid}")
@@ -119,10 +119,13 @@ class Replicas:
         )
 
     def wait_for_all(self) -> float:
-        """Seconds until every guard has given another answer and every page answers."""
-        start, before = time.monotonic(), [self.given(one) for one in self.guards]
+        """Return the seconds until every guard has given another answer and every page responds."""
+        start, before = time.monotonic(), [self.answers_of(guard) for guard in self.guards]
         waiting: list[Callable[[], bool]] = [
-            *(lambda one=one, n=n: self.given(one) > n for one, n in zip(self.guards, before, strict=True)),
+            *(
+                lambda guard=guard, n=n: self.answers_of(guard) > n
+                for guard, n in zip(self.guards, before, strict=True)
+            ),
             *(lambda url=url: _serves(url) for _, url in self.pages),
         ]
         while waiting := [done for done in waiting if not done()]:
@@ -132,7 +135,7 @@ class Replicas:
         return time.monotonic() - start
 
     def kill(self, guards: int, pages: int) -> None:
-        """Kill some, and start others in their place."""
+        """Kill some processes, and start others in their place."""
         for number in range(guards):
             self.guards[number].kill()
             self.guards[number].wait()
@@ -143,16 +146,16 @@ class Replicas:
             self.pages[number] = self.start_page()
 
     def end(self) -> None:
-        """Stop all; those that do not stop are killed."""
+        """Stop all processes; kill those that do not stop."""
         (self.folder / "stop").touch()
         for page, _ in self.pages:
             page.send_signal(signal.SIGINT)
-        for one in (*self.guards, *(page for page, _ in self.pages)):
+        for process in (*self.guards, *(page for page, _ in self.pages)):
             try:
-                one.communicate(timeout=PATIENCE)
+                process.communicate(timeout=PATIENCE)
             except subprocess.TimeoutExpired:
-                one.kill()
-                one.communicate()
+                process.kill()
+                process.communicate()
 
 
 def _serves(url: str) -> bool:
@@ -168,7 +171,7 @@ def _healthy(url: str) -> bool:
 
 @contextmanager
 def used_up(url: str) -> Iterator[None]:
-    """Use up the connections of the server."""
+    """Use up all connections of the server within the block."""
     with ExitStack() as stack:
         with suppress(psycopg.OperationalError):
             while True:
@@ -225,12 +228,12 @@ def run(
         with ReviewStore(url) as store:
             Monitors(store).fold()
             with store.database.read() as connection:
-                found = Counter(int(step.value) for step in connection.execute(steps_of("drift")))
-    given = {int(score) for score, what in lines if what == "given"}
-    report.accepted, report.held = len(given), sum(what == "held" for _, what in lines)
-    report.unwatched = len(given - found.keys())
-    report.doubled = sum(count > 1 for count in found.values())
-    report.folded = sum(found.values())
+                counts = Counter(int(step.value) for step in connection.execute(steps_of("drift")))
+    accepted = {int(score) for score, fate in lines if fate == "given"}
+    report.accepted, report.held = len(accepted), sum(fate == "held" for _, fate in lines)
+    report.unwatched = len(accepted - counts.keys())
+    report.doubled = sum(count > 1 for count in counts.values())
+    report.folded = sum(counts.values())
     return report
 
 

@@ -1,6 +1,6 @@
 """``python -m benchmarks.report_pictures --out docs/images``: the reports in README.md and docs/calibrating.md.
 
-Three reports on recorded outputs (examples/recorded): a gate that its test part supports, one that its test part
+Three reports on recorded outputs (examples/recorded): a gate that its test part supports, a gate that its test part
 refutes because the questions are of another kind, and a rule that found no threshold. Needs Chromium (the extra `dev`
 brings playwright).
 """
@@ -24,45 +24,47 @@ from guardrail.errors import require
 __all__ = ["HARD", "main", "pages"]
 
 HARD = ("image_quality", "future_prediction", "spatial_relationship", "object_localization", "physical_relation")
-"""Categories of MMBench that stand for questions of another kind."""
+"""Categories of MMBench that act as questions of another kind."""
 HEIGHTS = {"answers": 1185, "refuted": 1275, "refused": 1160}
-"""How much of each page is shown, in pixels: the verdict and the first figure."""
+"""Height of each picture in pixels: enough for the verdict and the first figure."""
 
 
 def pages(folder: Path, *, splits: int = 100) -> Iterator[tuple[str, Path]]:
-    """Write the three reports; name and HTML file of each."""
+    """Write the three reports; yield the name and the HTML file of each."""
     mmbench, trivia = load(DATASETS[0]), load(DATASETS[2])
-    kept, test = split(mmbench.records, test_fraction=0.4, seed=1)
-    yield "answers", _report(folder / "answers.html", mmbench, DATASETS[0].estimator, kept, test, 0.1, splits)
+    calibration, test = split(mmbench.records, test_fraction=0.4, seed=1)
+    yield "answers", _report(folder / "answers.html", mmbench, DATASETS[0].estimator, calibration, test, 0.1, splits)
     easy = [record for record in mmbench.records if record.group not in HARD]
     hard = [record for record in mmbench.records if record.group in HARD]
     yield "refuted", _report(folder / "refuted.html", mmbench, DATASETS[0].estimator, easy, hard, 0.06, splits)
     model = trivia.header.model.model_copy(update={"model": "TriviaQA model"})  # its publishers name none
     trivia = replace(trivia, header=trivia.header.model_copy(update={"model": model}))
-    kept, test = split(trivia.records, test_fraction=0.4, seed=1)
-    yield "refused", _report(folder / "refused.html", trivia, DATASETS[2].estimator, kept, test, 0.03, splits)
+    calibration, test = split(trivia.records, test_fraction=0.4, seed=1)
+    yield "refused", _report(folder / "refused.html", trivia, DATASETS[2].estimator, calibration, test, 0.03, splits)
 
 
 def _report(
     path: Path,
     file: RecordFile,
     estimator: str,
-    kept: Sequence[Record],
+    calibration: Sequence[Record],
     test: Sequence[Record],
     alpha: float,
     splits: int,
 ) -> Path:
-    artifact = fit_artifact(file, estimator=estimator, alpha=alpha, rule="certified", part=kept)
-    evaluation = compare_rules(artifact, kept, estimator, splits=splits)
+    artifact = fit_artifact(file, estimator=estimator, alpha=alpha, rule="certified", part=calibration)
+    evaluation = compare_rules(artifact, calibration, estimator, splits=splits)
     merged = f"calibrate fit records.jsonl new-records.jsonl --alpha {alpha:g} --rule certified"
-    return write_report(path, artifact, kept, estimator=estimator, test=test, evaluation=evaluation, merged=merged)[0]
+    return write_report(
+        path, artifact, calibration, estimator=estimator, test=test, evaluation=evaluation, merged=merged
+    )[0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the reports, and take a picture of the top of each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report_pictures", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     playwright = require("playwright.sync_api", extra="dev")
     with tempfile.TemporaryDirectory() as folder, playwright.sync_playwright() as started:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for scheme in ("light", "dark") if name == "answers" else ("light",):
                 page = browser.new_page(viewport={"width": 1000, "height": HEIGHTS[name]}, color_scheme=scheme)
                 page.goto(path.as_uri())
-                target = given.out / f"report-{scheme if name == 'answers' else name}.png"
+                target = arguments.out / f"report-{scheme if name == 'answers' else name}.png"
                 page.screenshot(path=target)
                 print(f"wrote {target}")
         browser.close()

@@ -44,7 +44,7 @@ WAVES = ("Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James"
 
 
 def an_answer() -> Content:
-    """A held-back answer with a calibrated list."""
+    """Return a held-back answer with a calibrated list."""
     shown = CandidateSet(
         answers=((WAVES[0], 0.4), (WAVES[1], 0.3)), epsilon=0.2, attained=True, attainable=0.12, delta=0.1
     )
@@ -58,7 +58,7 @@ def an_answer() -> Content:
 
 
 def a_call() -> Content:
-    """A held-back tool call."""
+    """Return a held-back tool call."""
     question = "Transfer 2,400 euros to Anna's new account and tell me when it is done."
 
     def transfer(to: str) -> ToolCall:
@@ -67,13 +67,13 @@ def a_call() -> Content:
     ours, other = transfer("DE89 3704 0044 0532 0130 00"), transfer("DE75 5121 0800 1245 1261 99")
     calls = ((ours, 0.6), (other, 0.3), (ToolCall(name="balance", arguments={}), 0.1))
     contacts = {"name": "contacts", "arguments": {"name": "Anna"}}
-    found = {"old": other.arguments["to"], "new": ours.arguments["to"]}
+    accounts = {"old": other.arguments["to"], "new": ours.arguments["to"]}
     return Content(
         question=question,
         messages=(
             {"role": "human", "content": question},
             {"role": "ai", "content": "", "tool_calls": [contacts]},
-            {"role": "tool", "content": json.dumps(found)},
+            {"role": "tool", "content": json.dumps(accounts)},
         ),
         kind="tool_call",
         candidate=Candidate(tool_calls=(ours,)),
@@ -84,7 +84,7 @@ def a_call() -> Content:
 
 @contextmanager
 def served(store: ReviewStore) -> Iterator[str]:
-    """The page on a free port of loopback."""
+    """Serve the page on a free port of the loopback; yield its address."""
     server = server_of(review_app(store, Accounts.from_text(ACCOUNTS)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -97,7 +97,7 @@ def served(store: ReviewStore) -> Iterator[str]:
 
 
 def sign_in(browser: Any, address: str, name: str, scheme: str) -> Any:
-    """The page of a reviewer, in a browser profile that nobody else uses."""
+    """Return the page of a signed-in reviewer, in a separate browser profile."""
     page = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=scheme).new_page()
     page.goto(address)
     page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
@@ -106,7 +106,7 @@ def sign_in(browser: Any, address: str, name: str, scheme: str) -> Any:
 
 
 def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, age: float, **enqueued: Any) -> bytes:
-    """One item, taken by a reviewer who then presses some keys."""
+    """Take a picture of one item that a reviewer has claimed, after some key presses."""
     clock = [time.time() - age]
     with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
         item = store.enqueue(content, **enqueued)
@@ -121,16 +121,16 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
             for key in keys:
                 page.keyboard.press(key)
             page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-            taken: bytes = page.screenshot(full_page=True)
+            image: bytes = page.screenshot(full_page=True)
             page.context.close()
-    return taken
+    return image
 
 
 def monitors_picture(browser: Any) -> bytes:
-    """A drift monitor whose questions change after 260, and a risk monitor whose guarantee holds."""
+    """Take a picture of a drift monitor whose questions change after 260, and a risk monitor whose guarantee holds."""
     rng, clock = np.random.default_rng(1), [1_780_000_000.0]
-    known = tuple(rng.normal(size=1_000).tolist())
-    calibration = CalibrationScores(uncertainty=known, error=(0,) * len(known))
+    scores = tuple(rng.normal(size=1_000).tolist())
+    calibration = CalibrationScores(uncertainty=scores, error=(0,) * len(scores))
     artifact = make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
     with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
         drift = Monitors(store).drift("support desk: drift", artifact)
@@ -143,16 +143,16 @@ def monitors_picture(browser: Any) -> bytes:
         with served(store) as address:
             page = sign_in(browser, address, "eve", "light")
             page.goto(f"{address}/monitor")
-            taken: bytes = page.screenshot(full_page=True)
+            image: bytes = page.screenshot(full_page=True)
             page.context.close()
-    return taken
+    return image
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.review_pictures", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     playwright = require("playwright.sync_api", extra="dev")
     with playwright.sync_playwright() as started:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -160,9 +160,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         light = picture(browser, an_answer(), "ann", "light", "", 4000)
         dark = picture(browser, a_call(), "eve", "dark", "e", 2400, expires_in=7000)
         watched = monitors_picture(browser)
-        for name, taken in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
-            target = given.out / f"{name}.png"
-            target.write_bytes(taken)
+        for name, image in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
+            target = arguments.out / f"{name}.png"
+            target.write_bytes(image)
             print(f"wrote {target}")
         browser.close()
 

@@ -1,7 +1,7 @@
-"""How fast the review store on SQLite is when it is full: ``python -m benchmarks.review_store [--before CHECKOUT]``.
+"""Speed of a full review store on SQLite: ``python -m benchmarks.review_store [--before CHECKOUT]``.
 
 A database with many items, a tenth of them waiting. Eight threads of one process add items; then eight clients read the
-first page of the queue (``GET /``) from ``guardrail review``, a process of its own. ``--before`` measures another
+first page of the queue (``GET /``) from ``guardrail review``, a separate process. ``--before`` measures another
 checkout of this repository in the same run, in turns, with the same file.
 """
 
@@ -36,7 +36,7 @@ QUESTION = Content(
 
 
 def fill(path: Path, n: int) -> None:
-    """A store with ``n`` items: every tenth waits, the others are decided."""
+    """Write a store with ``n`` items: every tenth waits, the others are decided."""
     content = QUESTION.model_dump_json()
     with ReviewStore(path) as store, store.database.write() as connection:
         for first in range(0, n, 1_000):
@@ -52,8 +52,8 @@ def fill(path: Path, n: int) -> None:
 
 
 def timed(seconds: float, makers: list[Callable[[], Callable[[], object]]]) -> dict[str, float]:
-    """Rate and latencies of several threads that each call what their maker gives, for so long."""
-    found: list[float] = []
+    """Return the rate and latencies of threads that each call the function of their maker for some seconds."""
+    latencies: list[float] = []
     begin, end = threading.Barrier(len(makers)), []
 
     def work(make: Callable[[], Callable[[], object]]) -> None:
@@ -63,33 +63,37 @@ def timed(seconds: float, makers: list[Callable[[], Callable[[], object]]]) -> d
         while (start := time.perf_counter()) < end[0]:
             act()
             mine.append(time.perf_counter() - start)
-        found.extend(mine)
+        latencies.extend(mine)
 
     threads = [threading.Thread(target=work, args=(make,)) for make in makers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found.sort()
-    return {"rate": len(found) / seconds, "p50": found[len(found) // 2], "p99": found[int(len(found) * 0.99)]}
+    latencies.sort()
+    return {
+        "rate": len(latencies) / seconds,
+        "p50": latencies[len(latencies) // 2],
+        "p99": latencies[int(len(latencies) * 0.99)],
+    }
 
 
 def enqueue(path: Path, seconds: float) -> dict[str, float]:
-    """Threads of one process that add items."""
+    """Measure threads of one process that add items."""
     with ReviewStore(path) as store:
         return timed(seconds, [lambda: lambda: store.enqueue(QUESTION)] * THREADS)
 
 
 def read_page(path: Path, seconds: float) -> dict[str, float]:
-    """Clients that read the first page of the queue."""
+    """Measure clients that read the first page of the queue."""
     settings = {**os.environ, "GUARDRAIL_REVIEW_TOKENS": f"ann:reviewer:{TOKEN}"}
     command = [sys.executable, "-m", "guardrail", "review", "--db", str(path), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings)
     try:
         assert server.stdout is not None
-        found = re.search(r"http://127.0.0.1:(\d+)", server.stdout.readline())
-        assert found is not None
-        port = int(found[1])
+        address = re.search(r"http://127.0.0.1:(\d+)", server.stdout.readline())
+        assert address is not None
+        port = int(address[1])
         return timed(seconds, [lambda: _reader(port)] * THREADS)
     finally:
         server.terminate()
@@ -97,7 +101,7 @@ def read_page(path: Path, seconds: float) -> dict[str, float]:
 
 
 def _reader(port: int) -> Callable[[], object]:
-    """Signs in, and gives what reads the page over one connection."""
+    """Sign in, and return a function that reads the page over one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
 
     def ask(method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, str, str]:
@@ -128,28 +132,41 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--before", type=Path, help="another checkout to compare with")
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.file is not None:
-        print(json.dumps({what.__name__: what(given.file, given.seconds) for what in (enqueue, read_page)}))
+    arguments = parser.parse_args()
+    if arguments.file is not None:
+        print(
+            json.dumps(
+                {measure.__name__: measure(arguments.file, arguments.seconds) for measure in (enqueue, read_page)}
+            )
+        )
         return
     here = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
-        for name, checkout in (("before", given.before), ("now", here)):
+        for name, checkout in (("before", arguments.before), ("now", here)):
             if checkout is None:
                 continue
-            # Each makes its own file, as a release would have left it.
+            # Each checkout fills its own file, because the schemas of two releases may differ.
             file = Path(folder) / f"{name}.db"
-            run = [sys.executable, str(Path(__file__).resolve()), "--seconds", str(given.seconds), "--file", str(file)]
+            run = [
+                sys.executable,
+                str(Path(__file__).resolve()),
+                "--seconds",
+                str(arguments.seconds),
+                "--file",
+                str(file),
+            ]
             settings = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
-            code = f"from review_store import fill; from pathlib import Path; fill(Path({str(file)!r}), {given.items})"
+            code = (
+                f"from review_store import fill; from pathlib import Path; fill(Path({str(file)!r}), {arguments.items})"
+            )
             paths = {**settings, "PYTHONPATH": os.pathsep.join([str(checkout.resolve()), str(here / "benchmarks")])}
             subprocess.run([sys.executable, "-c", code], env=paths, cwd=folder, check=True)
             done = subprocess.run(
                 [*run, "--file", str(file)], env=settings, cwd=folder, stdout=subprocess.PIPE, check=True
             )
-            for what, row in json.loads(done.stdout).items():
+            for figure, row in json.loads(done.stdout).items():
                 print(
-                    f"{name:7}{what:10}{given.items:>9,} items, {THREADS} threads: {row['rate']:8.1f}/s   "
+                    f"{name:7}{figure:10}{arguments.items:>9,} items, {THREADS} threads: {row['rate']:8.1f}/s   "
                     f"p50 {row['p50'] * 1e3:7.1f} ms   p99 {row['p99'] * 1e3:7.1f} ms"
                 )
 

@@ -25,7 +25,7 @@ from guardrail.outcome import Feasible
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 CALIBRATION = 1_000
 SYSTEMS = ("small alone", "large alone", "cascade")
-# Okabe & Ito; shape tells them apart as well.
+# Colours of Okabe & Ito; the markers tell the systems apart without colour.
 STYLES = {"small alone": ("#E69F00", "s"), "large alone": ("#0072B2", "^"), "cascade": ("#D55E00", "o")}
 
 
@@ -89,9 +89,9 @@ def mmlu_pro(folder: Path, small: str, large: str, column: str = "logit_confiden
 
 
 def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
-    """One alpha and one kind of rule, for the three systems."""
+    """Return the lines of the three systems at one alpha and with one kind of rule."""
     single = {"lec_joint": "lec", "certified": "certified"}[rule]
-    found: dict[str, list[tuple[float, float, float]]] = {system: [] for system in SYSTEMS}
+    results: dict[str, list[tuple[float, float, float]]] = {system: [] for system in SYSTEMS}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(pair.error))
         fitted, test = order[:CALIBRATION], order[CALIBRATION:]
@@ -103,7 +103,7 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
             pairs[system] = [-np.inf, -np.inf]
             pairs[system][stage] = alone.threshold if isinstance(alone, Feasible) else -np.inf
         for system, thresholds in pairs.items():
-            found[system].append(_tested(pair, test, thresholds, system))
+            results[system].append(_tested(pair, test, thresholds, system))
     return [
         Line(
             pair.name,
@@ -115,25 +115,25 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
             float(np.mean([wrong > alpha * share for share, wrong, _ in rows])),
             float(np.mean([calls for share, _, calls in rows if share] or [0.0])),
         )
-        for system, rows in found.items()
+        for system, rows in results.items()
     ]
 
 
 def _tested(
     pair: Pair, test: NDArray[np.int64], thresholds: Sequence[float], system: str
 ) -> tuple[float, float, float]:
-    """Shares of test questions: answered, answered wrongly, and passed to the large model."""
+    """Return the shares of test questions that are answered, answered wrongly, and passed to the large model."""
     first = accepts(pair.uncertainty[test, 0], thresholds[0])
     second = ~first & accepts(pair.uncertainty[test, 1], thresholds[1])
     wrong = (pair.error[test, 0] * first + pair.error[test, 1] * second).mean()
-    asked = {"small alone": 0.0, "large alone": 1.0}.get(system, float((~first).mean()))
+    large_share = {"small alone": 0.0, "large alone": 1.0}.get(system, float((~first).mean()))
     if system == "cascade" and thresholds[1] == -np.inf:
-        asked = 0.0  # a stage that never answers is not asked
-    return float((first | second).mean()), float(wrong), asked
+        large_share = 0.0  # a stage that never answers is not asked
+    return float((first | second).mean()), float(wrong), large_share
 
 
 def shown(lines: Sequence[Line]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     head = (
         "| models | rule | alpha | small alone | large alone | cascade | calls to the large model |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -155,7 +155,7 @@ def _cell(line: Line) -> str:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Acceptance against calls to the large model, one panel a pair; a line joins the systems of one alpha."""
+    """Draw acceptance against calls to the large model, one panel per pair; a line joins the systems of one alpha."""
     chosen = [line for line in lines if line.rule == "lec_joint"]
     names = list(dict.fromkeys(line.pair for line in chosen))
     figure = Figure(figsize=(5.2 * len(names), 4.2), layout="constrained", facecolor="white")

@@ -56,7 +56,7 @@ def model_47m() -> Any:
 
 
 def ours(model: Any, ids: list[int], setup: Setup, *, primary: bool = False) -> list[list[int]]:
-    """Samples with one prefill; with the greedy primary answer as one row more."""
+    """Return samples from one prefill; `primary` adds the greedy answer as another row."""
     rows = [Row(setup.new, TEMPERATURE, TOP_P, draws) for draws in uniforms(0, setup.n, setup.new)]
     rows += [Row(setup.new)] * primary
     prefix = prefill(model, [ids]).expand([0] * len(rows), room=setup.new)
@@ -64,9 +64,9 @@ def ours(model: Any, ids: list[int], setup: Setup, *, primary: bool = False) -> 
 
 
 def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list[list[int]]:
-    """Samples by ``generate``, ``at_once`` in each call."""
+    """Return samples by ``generate``, ``at_once`` in each call."""
     tokens = torch.tensor([ids])
-    found: list[list[int]] = []
+    samples: list[list[int]] = []
     for _ in range(setup.n // at_once):
         output = model.generate(
             tokens,
@@ -80,24 +80,24 @@ def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list
             num_return_sequences=at_once,
             pad_token_id=0,
         )
-        found += output[:, len(ids) :].tolist()
-    return found
+        samples += output[:, len(ids) :].tolist()
+    return samples
 
 
 def read_options(model: Any, ids: list[int]) -> list[float]:
-    """Log-likelihood of four one-token options from one forward pass."""
+    """Return the log-likelihoods of four one-token options from one forward pass."""
     scores = score_options(prefill(model, [ids]), [(0, [(1,), (2,), (3,), (4,)])])
     return [values[0] for values in scores[0]]
 
 
 def option_forwards(model: Any, ids: list[int]) -> list[float]:
-    """The same by one forward pass for each option."""
-    found: list[float] = []
+    """Return the same log-likelihoods by one forward pass for each option."""
+    loglikelihoods: list[float] = []
     for option in (1, 2, 3, 4):
         with torch.inference_mode():
             logits = model(torch.tensor([[*ids, option]]), use_cache=False).logits
-            found.append(float(torch.log_softmax(logits[0, -2].float(), dim=-1)[option]))
-    return found
+            loglikelihoods.append(float(torch.log_softmax(logits[0, -2].float(), dim=-1)[option]))
+    return loglikelihoods
 
 
 def measure(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -122,7 +122,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
     """Measure, print the table, and return the ratios."""
     model = model_47m()
     ids = torch.randint(10, 32000, (setup.prompt,)).tolist()
-    one, many, one_pass, four = (
+    separate_calls, many, one_pass, four = (
         "ten generate calls",
         "num_return_sequences",
         "options: one forward",
@@ -131,7 +131,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
     own, with_primary = "ours", "ours + greedy primary"
     seconds = measure(
         {
-            one: lambda: generated(model, ids, setup, at_once=1),
+            separate_calls: lambda: generated(model, ids, setup, at_once=1),
             many: lambda: generated(model, ids, setup, at_once=setup.n),
             own: lambda: ours(model, ids, setup),
             with_primary: lambda: ours(model, ids, setup, primary=True),
@@ -140,7 +140,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
         },
         rounds,
     )
-    reference = {one: own, many: own, with_primary: own, four: one_pass}
+    reference = {separate_calls: own, many: own, with_primary: own, four: one_pass}
     ratios = {name: ratio(seconds[name], seconds[fast]) for name, fast in reference.items()}
     weights = sum(parameter.numel() for parameter in model.parameters())
     print(f"{weights / 1e6:.0f}M random Llama, float32, {torch.get_num_threads()} threads, {rounds} rounds: {setup}")
@@ -151,7 +151,7 @@ def run(rounds: int, setup: Setup) -> dict[str, float]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

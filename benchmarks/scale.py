@@ -4,7 +4,7 @@
     python -m benchmarks.scale /mnt/space --records 200000 --keep
 
 Two record files are made up, one to fit on and one to audit with: lines of 1.5 to 3 KB, a continuous score and one with
-few values, about 20 % wrong answers. Each command runs in a process of its own; memory is the largest resident set of
+few values, about 20 % wrong answers. Each command runs in a separate process; memory is the largest resident set of
 that process or of one of its workers.
 """
 
@@ -36,14 +36,14 @@ from guardrail.uncertainty import make_estimator as make
 __all__ = ["main", "write_log"]
 
 CHUNK = 50_000
-"""Records that one process makes at once."""
+"""Records that one process writes in one job."""
 KEYS = ("semantic_entropy", "discrete_semantic_entropy")
 SHORTEST, LONGEST = 1_500, 3_000
 _WORDS = b" ".join(b"lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor".split() * 60)
 
 
 def _header(n: int) -> bytes:
-    made = [make(name) for name in KEYS]
+    estimators = [make(name) for name in KEYS]
     header = RecordHeader(
         created="2026-01-01T00:00:00+00:00",
         model=ModelIdentity(provider="made-up", model="made-up"),
@@ -53,13 +53,13 @@ def _header(n: int) -> bytes:
         questions_sha256="0" * 64,
         n_questions=n,
         correctness=Exact().spec,
-        estimators={one.name: one.spec for one in made},
+        estimators={estimator.name: estimator.spec for estimator in estimators},
     )
     return json.dumps({"header": header.model_dump(mode="json")}).encode() + b"\n"
 
 
 def _lengths(start: int, stop: int) -> NDArray[np.int64]:
-    """Bytes of each line: known beforehand, so that processes write side by side into one file."""
+    """Return the bytes of each line: fixed beforehand, so that processes write side by side into one file."""
     return SHORTEST + (np.arange(start, stop, dtype=np.int64) * 7_919) % (LONGEST - SHORTEST + 1)
 
 
@@ -119,7 +119,7 @@ def write_log(path: Path, n: int, *, seed: int, workers: int) -> None:
         for job in as_completed(jobs):
             done += job.result()
             print(f"\r{path.name}: {done:,} of {n:,} records", end="", file=sys.stderr, flush=True)
-    with path.open("rb") as log:  # the made-up form must be the one that is read
+    with path.open("rb") as log:  # the hand-written lines must have the format that the product reads
         log.readline()
         for line, length in zip(log, _lengths(0, 3).tolist(), strict=False):
             Record.from_stored(line)
@@ -129,10 +129,10 @@ def write_log(path: Path, n: int, *, seed: int, workers: int) -> None:
 
 
 def _run(*arguments: str | Path) -> tuple[float, float]:
-    """Seconds and MiB of one command.
+    """Return the seconds and MiB of one command.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The command failed.
     """
     begun = time.monotonic()
     child = subprocess.Popen(
@@ -142,12 +142,12 @@ def _run(*arguments: str | Path) -> tuple[float, float]:
         env={**os.environ, "COLUMNS": "120"},
     )
     assert child.stdout is not None
-    said = child.stdout.read()
+    output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - begun
-    if child.returncode not in (0, 1) or b"Traceback" in said or b"Error:" in said:  # 1: the promise is refuted
-        raise RuntimeError(f"calibrate {arguments[0]} failed with {child.returncode}:\n{said.decode()[-3_000:]}")
+    if child.returncode not in (0, 1) or b"Traceback" in output or b"Error:" in output:  # 1: the promise is refuted
+        raise RuntimeError(f"calibrate {arguments[0]} failed with {child.returncode}:\n{output.decode()[-3_000:]}")
     scale = 1024 * 1024 if sys.platform == "darwin" else 1024
     return seconds, usage.ru_maxrss / scale
 
@@ -172,17 +172,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--only", nargs="*", default=None, help="names of rows to run; default: all")
-    given = parser.parse_args(arguments)
-    with _folder(given.folder, given.keep) as folder:
+    options = parser.parse_args(arguments)
+    with _folder(options.folder, options.keep) as folder:
         log, fresh, artifact = folder / "records.jsonl", folder / "fresh.jsonl", folder / "artifact.json"
         for seed, path in enumerate((log, fresh), start=1):
             if not path.is_file():
-                write_log(path, given.records, seed=seed, workers=given.workers)
+                write_log(path, options.records, seed=seed, workers=options.workers)
         key = ("--estimator", KEYS[0])
         fit = ("fit", log, "--alpha", "0.1", *key, "--out", artifact)
         audit = ("audit", "--records", fresh, "--artifact", artifact)
         rules = [part for rule in ("acrc", "certified", "empirical") for part in ("--rule", rule)]
-        splits = ("--splits", str(given.splits))
+        splits = ("--splits", str(options.splits))
         rows: dict[str, tuple[str | Path, ...]] = {
             "fit, the first time": fit,
             "fit": fit,
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "--out",
                 folder / "few.json",
             ),
-            f"evaluate, {given.splits} splits, 3 rules": ("evaluate", log, "--alpha", "0.1", *key, *rules, *splits),
+            f"evaluate, {options.splits} splits, 3 rules": ("evaluate", log, "--alpha", "0.1", *key, *rules, *splits),
             "audit, the first time": audit,
             "audit": audit,
             "report, without splits": (
@@ -211,9 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 folder / "r.html",
             ),
         }
-        print(f"| {given.records:,} records | s | MiB |\n|---|---|---|")
+        print(f"| {options.records:,} records | s | MiB |\n|---|---|---|")
         for name, command in rows.items():
-            if given.only is not None and name not in given.only:
+            if options.only is not None and name not in options.only:
                 continue
             print(f"{name} ...", end="\r", file=sys.stderr, flush=True)
             try:

@@ -1,11 +1,11 @@
-"""How long `calibrate score` takes, what it asks, and that its memory does not grow with the records.
+"""Time, judged pairs and memory of `calibrate score`; the memory must not grow with the records.
 
     python -m benchmarks.scoring
 
-Records are made up: answers of 4 to 16 words from a vocabulary of 5,000, samples that are variants of three answers, a
-token a word with its log-probability. Every estimator is computed that needs no model. Each size runs in a process of
-its own; "over start" is its peak memory above what the process had taken with all modules loaded. Scoring is one thread
-that waits for nothing, so on a machine with an idle core seconds are CPU seconds: the goal is about those.
+Records are made up: answers of 4 to 16 words from a vocabulary of 5,000, samples that are variants of three answers,
+one token per word with its log-probability. Every estimator that needs no model is computed. Each size runs in a
+separate process; "over start" is the growth of its peak memory after all modules are loaded. Scoring is one thread that
+never waits, so seconds are CPU seconds if a core is idle; the goal is set in CPU seconds.
 
     python -m benchmarks.scoring --engines --sizes 20000
 
@@ -60,7 +60,7 @@ def _sample(words: Sequence[str], dice: random.Random) -> Sample:
 
 
 def made_records(n: int, samples: int = 10, seed: int = 0) -> Iterator[Record]:
-    """Records with samples that partly agree."""
+    """Yield records with samples that partly agree."""
     dice = random.Random(seed)
     for i in range(n):
         answers = [
@@ -78,7 +78,7 @@ def made_records(n: int, samples: int = 10, seed: int = 0) -> Iterator[Record]:
 
 
 def header_of(n: int, samples: int = 10) -> RecordHeader:
-    """The header of such a file."""
+    """Return the header of a file of such records."""
     return RecordHeader(
         created="1970-01-01T00:00:00+00:00",
         model=ModelIdentity(provider="made up", model="none"),
@@ -103,18 +103,18 @@ class _Counting:
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         _Counting.asked += len(pairs)
-        found: list[bool | None] = self._inner.equivalent(question, pairs)
-        return found
+        verdicts: list[bool | None] = self._inner.equivalent(question, pairs)
+        return verdicts
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         _Counting.asked += len(pairs)
-        found: list[float | None] = self._inner.similarity(question, pairs)
-        return found
+        values: list[float | None] = self._inner.similarity(question, pairs)
+        return values
 
 
 def _counted(estimator: Estimator) -> Estimator:
     roles: dict[str, Any] = {role: getattr(estimator, role) for role in ("judge", "similarity")}
-    counting: dict[str, Any] = {role: _Counting(one) for role, one in roles.items() if one is not None}
+    counting: dict[str, Any] = {role: _Counting(part) for role, part in roles.items() if part is not None}
     return replace(estimator, **counting)
 
 
@@ -124,13 +124,13 @@ def _peak_mib() -> float:
 
 
 def _child(n: int) -> dict[str, float]:
-    """Write and score n records; what it took."""
+    """Write and score n records; return the time, pairs and memory used."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
         write_records(path, header_of(n), made_records(n))
         begun = _peak_mib()
         started, worked = time.perf_counter(), time.process_time()
-        _, summary = score_file(path, path, lambda plan: [_counted(one) for one in supported(plan)])
+        _, summary = score_file(path, path, lambda plan: [_counted(estimator) for estimator in supported(plan)])
         seconds, worked = time.perf_counter() - started, time.process_time() - worked
         assert summary.n_records == n
         estimators = len(supported(SamplingPlan(n=10, logprobs=True)))
@@ -146,7 +146,7 @@ def _child(n: int) -> dict[str, float]:
 
 
 class Waiting(ScriptedChat):
-    """Answers after 50 ms, as an endpoint does."""
+    """A model that answers after 50 ms, as an endpoint does."""
 
     async def _agenerate(
         self,
@@ -160,7 +160,7 @@ class Waiting(ScriptedChat):
 
 
 def waiting() -> Waiting:
-    """The model, made in each process."""
+    """Return the model; every process creates its own."""
     answers = [f"answer {i}" for i in range(6)]
     return Waiting(script={f"question {i}": list(answers) for i in range(1_000)})
 
@@ -215,13 +215,13 @@ def main() -> int:
     missed = False
     for n in arguments.sizes:
         command = [sys.executable, "-m", "benchmarks.scoring", "--child", str(n)]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        figures = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         print(
-            f"{n:7}  {found['estimators']:10}  {found['seconds']:7.2f}  {found['worked']:5.1f}  "
-            f"{n / found['seconds']:9.0f}  {found['pairs']:12}  {found['peak']:8.0f}  {found['over']:14.1f}",
+            f"{n:7}  {figures['estimators']:10}  {figures['seconds']:7.2f}  {figures['worked']:5.1f}  "
+            f"{n / figures['seconds']:9.0f}  {figures['pairs']:12}  {figures['peak']:8.0f}  {figures['over']:14.1f}",
             flush=True,
         )
-        missed |= n == GOAL_SIZE and found["worked"] > GOAL_SECONDS
+        missed |= n == GOAL_SIZE and figures["worked"] > GOAL_SECONDS
     print(f"Goal: {GOAL_SIZE} records in {GOAL_SECONDS:.0f} CPU seconds: {'missed' if missed else 'kept'}.")
     return int(missed)
 

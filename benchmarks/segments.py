@@ -1,9 +1,9 @@
-"""One threshold for all against one for each segment: `python -m benchmarks.segments FOLDER`.
+"""One threshold for all questions against one for each segment: `python -m benchmarks.segments FOLDER`.
 
 Recorded answers of real models: MMLU-Pro by subject, MMBench by category. Half of the questions calibrate, the other
 half measures, over random splits. A segment lies above the target where its error rate among accepted test answers is
-above alpha; its test questions are finite, so some lie above by chance, which the tables' second figure leaves out: it
-counts those that are above by an exact binomial test at .01.
+above alpha; its test questions are finite, so some segments lie above by chance. The second figure of the tables
+therefore counts only segments above alpha by an exact binomial test at .01.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to choose thresholds, on average over splits.
+    """One way to choose thresholds; figures are means over splits.
 
     Attributes:
         way: Its name.
         acceptance: Share of test questions accepted.
-        error: Share of wrong ones among these.
+        error: Share of wrong answers among the accepted ones.
         above: Segments whose error rate on the test questions is above alpha.
-        surely: Those that are by the binomial test.
+        surely: Segments above alpha by the binomial test.
         worst: Highest error rate of a segment with at least 30 accepted test answers.
         silent: Segments in which nothing is accepted.
     """
@@ -65,19 +65,19 @@ class Row:
 
 
 def read(folder: Path) -> list[Data]:
-    """The shared data sets whose groups are subjects or categories."""
-    found = []
+    """Return the shared data sets whose groups are subjects or categories."""
+    data_sets = []
     with (folder / "mmlu-pro-confidence.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for model in MODELS:
-        kept = [row for row in rows if row[f"{model}/logit_confidence"] and row[f"{model}/error"]]
-        found.append(
+        complete = [row for row in rows if row[f"{model}/logit_confidence"] and row[f"{model}/error"]]
+        data_sets.append(
             Data(
                 f"MMLU-Pro, {model}",
                 0.2,
-                1 - np.array([float(row[f"{model}/logit_confidence"]) for row in kept]),
-                np.array([int(float(row[f"{model}/error"])) for row in kept]),
-                np.array([row["group"] for row in kept]),
+                1 - np.array([float(row[f"{model}/logit_confidence"]) for row in complete]),
+                np.array([int(float(row[f"{model}/error"])) for row in complete]),
+                np.array([row["group"] for row in complete]),
             )
         )
     for model in ("v1.6-34b", "v1.5-7b"):
@@ -87,7 +87,7 @@ def read(folder: Path) -> list[Data]:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         right = np.array(["ABCDEF".index(item["reference"]) for item in items])
-        found.append(
+        data_sets.append(
             Data(
                 f"MMBench, LLaVA {model}",
                 0.1,
@@ -96,26 +96,26 @@ def read(folder: Path) -> list[Data]:
                 np.array([item["group"] for item in items]),
             )
         )
-    return found
+    return data_sets
 
 
 def compare(data: Data, splits: int = SPLITS) -> list[Row]:
-    """One threshold and one for each segment, on the same splits."""
+    """Compare one threshold with one for each segment, on the same splits."""
     names = ("one threshold", "by segment, delta together", "by segment, delta each")
-    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    results: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(data.u.size)
         half, test = order[: data.u.size // 2], order[data.u.size // 2 :]
-        one = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA, diagnose="fast")
+        outcome = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA, diagnose="fast")
         scores = CalibrationScores(uncertainty=tuple(data.u[half].tolist()), error=tuple(data.error[half].tolist()))
-        whole = HARNESS.model_copy(update={"outcome": one, "certificate": one, "calibration": scores})
+        whole = HARNESS.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": scores})
         groups = data.segment[half].tolist()
         together = with_segments(whole, groups, BySegment("together"), diagnose="fast")
         each = with_segments(whole, groups, BySegment("each"), diagnose="fast")
         for name, artifact in zip(names, (whole, together, each), strict=True):
             outcomes = {segment: artifact.outcome_in(str(segment)) for segment in np.unique(data.segment)}
-            found[name].append(_measured(data, test, outcomes))
-    return [Row(name, *(float(value) for value in np.nanmean(found[name], axis=0))) for name in names]
+            results[name].append(_measured(data, test, outcomes))
+    return [Row(name, *(float(value) for value in np.nanmean(results[name], axis=0))) for name in names]
 
 
 def _measured(data: Data, test: NDArray[np.int64], outcomes: dict[str, Outcome]) -> tuple[float, ...]:
@@ -124,8 +124,8 @@ def _measured(data: Data, test: NDArray[np.int64], outcomes: dict[str, Outcome])
     for segment, outcome in outcomes.items():
         own = test[data.segment[test] == segment]
         threshold = outcome.threshold if isinstance(outcome, Feasible) else -np.inf
-        taken = data.error[own][data.u[own] <= threshold]
-        k, e = taken.size, int(taken.sum())
+        accepted_errors = data.error[own][data.u[own] <= threshold]
+        k, e = accepted_errors.size, int(accepted_errors.sum())
         accepted, wrong = accepted + k, wrong + e
         silent += threshold == -np.inf
         if k:
@@ -136,7 +136,7 @@ def _measured(data: Data, test: NDArray[np.int64], outcomes: dict[str, Outcome])
 
 
 def markdown(data: Data, rows: Sequence[Row]) -> str:
-    """One table."""
+    """Return one table in Markdown."""
     lines = [
         f"{data.name}, alpha = {data.alpha:g}, {np.unique(data.segment).size} segments, {data.u.size // 2:,} labels, "
         f"{data.error.mean():.1%} wrong without a gate:",
@@ -158,9 +158,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the shared data.")
     parser.add_argument("--splits", type=int, default=SPLITS)
-    given = parser.parse_args(argv)
-    for data in read(given.folder):
-        print(markdown(data, compare(data, given.splits)) + "\n")
+    arguments = parser.parse_args(argv)
+    for data in read(arguments.folder):
+        print(markdown(data, compare(data, arguments.splits)) + "\n")
 
 
 if __name__ == "__main__":

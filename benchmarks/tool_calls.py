@@ -1,4 +1,4 @@
-"""Which comparison of tool calls tells right from wrong: `python -m benchmarks.tool_calls FILE [--splits 500]`.
+"""Judges of tool calls, compared by AUROC and acceptance: `python -m benchmarks.tool_calls FILE [--splits 500]`.
 
 FILE is `intercode-sql-agents.jsonl`: for each question a proposed SQL call with what the database returned, and the
 first calls of five other agents. Right means that the call returned the reference result. A threshold is fitted by a
@@ -37,7 +37,7 @@ PLAN = SamplingPlan(n=5)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: what was proposed, what each call returned, and whether the proposal is right."""
+    """One question: the proposed call, the observation of each call, and whether the proposal is wrong."""
 
     drawn: SampleSet
     observations: dict[str, str]
@@ -46,26 +46,26 @@ class Question:
 
 
 def read(path: Path) -> list[Question]:
-    """The questions of the file."""
-    found = []
+    """Return the questions of the file."""
+    questions = []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        seen: dict[str, str] = {}
-        primary = None if row["primary"] is None else _sample(row["primary"], seen)
-        samples = tuple(_sample(one, seen) for one in row["samples"])
+        observations: dict[str, str] = {}
+        primary = None if row["primary"] is None else _sample(row["primary"], observations)
+        samples = tuple(_sample(sample, observations) for sample in row["samples"])
         drawn = SampleSet(question=row["question"], primary=primary, samples=samples)
-        found.append(Question(drawn, seen, int(not row["correct"]), row["group"]))
-    return found
+        questions.append(Question(drawn, observations, int(not row["correct"]), row["group"]))
+    return questions
 
 
-def _sample(row: dict[str, Any], seen: dict[str, str]) -> Sample:
+def _sample(row: dict[str, Any], observations: dict[str, str]) -> Sample:
     calls = tuple(ToolCall.model_validate(call) for call in row["tool_calls"])
-    seen[canonical_calls(calls)] = str(row["observation"])
+    observations[canonical_calls(calls)] = str(row["observation"])
     return Sample(text="", tool_calls=calls)
 
 
 def judges(question: Question) -> dict[str, Judge]:
-    """The comparisons; the observations of a question are its own database's."""
+    """Return the comparisons; observations come from the question's database, so every question has its judge."""
     return {
         "canonical form": ToolCallJudge(),
         "canonical form, texts normalised": ToolCallJudge(text=True),
@@ -74,20 +74,20 @@ def judges(question: Question) -> dict[str, Judge]:
 
 
 def observed(question: Question) -> ObservationJudge:
-    """Comparison of what the calls returned."""
+    """Return the judge that compares observations."""
     return ObservationJudge(observations=question.observations, version="intercode")
 
 
-def made(name: str, judge: str, question: Question) -> Estimator:
-    """The estimator with a comparison; the graded one grades what the calls returned."""
+def make_estimator(name: str, judge: str, question: Question) -> Estimator:
+    """Return the estimator with a comparison; the graded estimator compares observations."""
     similarity = ObservationSimilarity(observed(question)) if name == GRADED else None
     return make(name, judge=judges(question)[judge], similarity=similarity)
 
 
 def scores(questions: Sequence[Question], estimator: str, judge: str) -> NDArray[np.float64]:
-    """One score a question, NaN where it could not be measured."""
-    found = [measure(q.drawn, made(estimator, judge, q), PLAN).value for q in questions]
-    return np.array([np.nan if value is None else value for value in found])
+    """Return one score per question, NaN if it could not be measured."""
+    values = [measure(q.drawn, make_estimator(estimator, judge, q), PLAN).value for q in questions]
+    return np.array([np.nan if value is None else value for value in values])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Line:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, 2.5 % and 97.5 % quantile."""
+    """Return the mean and the 2.5 % and 97.5 % quantiles."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(np.mean(values)), float(low), float(high)
 
@@ -114,27 +114,29 @@ def simulate(
     alpha: float,
     splits: int,
 ) -> Line:
-    """Fit on one half, act on the other; the unmeasured abstain."""
+    """Fit on one half and act on the other; questions without a score abstain."""
     rng = np.random.default_rng(0)
     acceptance, errors, feasible = [], [], 0
     for _ in range(splits):
         order = rng.permutation(u.size)
         fitting, acting = order[: u.size // 2], order[u.size // 2 :]
-        known = fitting[np.isfinite(u[fitting])]
-        outcome = fit(u[known], wrong[known], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
-        taken = accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
+        measured = fitting[np.isfinite(u[fitting])]
+        outcome = fit(u[measured], wrong[measured], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
+        accepted = (
+            accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
+        )
         feasible += isinstance(outcome, Feasible)
-        acceptance.append(float(taken.mean()))
-        if taken.any():
-            errors.append(float(wrong[acting][taken].mean()))
+        acceptance.append(float(accepted.mean()))
+        if accepted.any():
+            errors.append(float(wrong[acting][accepted].mean()))
     above = sum(error > alpha for error in errors) / splits
     return Line(feasible / splits, spread(acceptance), spread(errors) if errors else None, above)
 
 
 def ranked(u: NDArray[np.float64], wrong: NDArray[np.int64]) -> tuple[float, float, float]:
-    """AUROC for errors among the measured, with a 95 % bootstrap interval over questions."""
-    known = np.isfinite(u)
-    u, wrong = u[known], wrong[known]
+    """Return the AUROC for errors among the measured questions, with a 95 % bootstrap interval over questions."""
+    measured = np.isfinite(u)
+    u, wrong = u[measured], wrong[measured]
     rng = np.random.default_rng(1)
     resampled = []
     for _ in range(1000):
@@ -147,7 +149,7 @@ def ranked(u: NDArray[np.float64], wrong: NDArray[np.int64]) -> tuple[float, flo
 
 
 def percent(values: tuple[float, float, float] | None) -> str:
-    """``12.3 % (10.1 to 14.2)``."""
+    """Format an interval, such as ``12.3 % (10.1 to 14.2)``."""
     return (
         "-"
         if values is None
@@ -164,16 +166,16 @@ def main() -> None:
     questions = read(args.file)
     wrong = np.array([question.wrong for question in questions])
     compared = tuple(judges(questions[0]))
-    wanted = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
-    table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in wanted}
+    rows = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
+    table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in rows}
     print(f"{len(questions)} questions, {wrong.mean():.1%} wrong\n".replace("%", " %"))
     print("| estimator | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
     for (estimator, judge), u in table.items():
-        found = ranked(u, wrong)
-        known = np.isfinite(u)
+        ranking = ranked(u, wrong)
+        measured = np.isfinite(u)
         print(
-            f"| `{estimator}` | {judge} | {found[0]:.3f} ({found[1]:.3f} to {found[2]:.3f}) | {known.mean():.1%} | "
-            f"{np.mean(u[known] <= 1e-9):.1%} |".replace("%", " %")
+            f"| `{estimator}` | {judge} | {ranking[0]:.3f} ({ranking[1]:.3f} to {ranking[2]:.3f}) "
+            f"| {measured.mean():.1%} | {np.mean(u[measured] <= 1e-9):.1%} |".replace("%", " %")
         )
     print(f"\n{args.splits} random halves; in brackets the middle 95 % of them\n")
     print("| alpha | rule | scores | feasible | accepted | wrong among accepted | halves above alpha |")
@@ -183,23 +185,23 @@ def main() -> None:
         for rule, delta in RULES:
             for name, judge in shown:
                 line = simulate(table[name, judge], wrong, rule, delta, alpha, args.splits)
-                what = judge if name != GRADED else f"{judge}, graded"
+                comparison = judge if name != GRADED else f"{judge}, graded"
                 print(
-                    f"| {alpha:g} | `{rule}` | {what} | {100 * line.feasible:.0f} % | {percent(line.acceptance)} | "
-                    f"{percent(line.error)} | {100 * line.above:.0f} % |"
+                    f"| {alpha:g} | `{rule}` | {comparison} | {100 * line.feasible:.0f} % "
+                    f"| {percent(line.acceptance)} | {percent(line.error)} | {100 * line.above:.0f} % |"
                 )
     print("\n| hardness | questions | wrong | " + " | ".join(f"accepted, wrong at {a:g}" for a in ALPHAS) + " |")
     print("|---|---|---|" + "---|" * len(ALPHAS))
     u = table["primary_disagreement", "observation"]
-    known = np.isfinite(u)
-    limits = [fit(u[known], wrong[known], alpha=alpha, diagnose="fast") for alpha in ALPHAS]
+    measured = np.isfinite(u)
+    limits = [fit(u[measured], wrong[measured], alpha=alpha, diagnose="fast") for alpha in ALPHAS]
     for level in ("easy", "medium", "hard", "extra"):
         own = np.array([question.level == level for question in questions])
         cells = []
         for limit in limits:
-            taken = own & accepts(u, limit.threshold) if isinstance(limit, Feasible) else np.zeros(u.size, bool)
-            error = f"{wrong[taken].mean():.1%}" if taken.any() else "-"
-            cells.append(f"{taken.sum() / own.sum():.1%}, {error}")
+            accepted = own & accepts(u, limit.threshold) if isinstance(limit, Feasible) else np.zeros(u.size, bool)
+            error = f"{wrong[accepted].mean():.1%}" if accepted.any() else "-"
+            cells.append(f"{accepted.sum() / own.sum():.1%}, {error}")
         print(f"| {level} | {own.sum()} | {wrong[own].mean():.1%} | {' | '.join(cells)} |".replace("%", " %"))
 
 

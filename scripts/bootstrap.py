@@ -25,14 +25,23 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def install(title: str, what: list[str], started: float) -> None:
+def install(title: str, requirements: list[str], started: float) -> None:
     """Run one pip command and show its progress.
 
     Raises:
         SystemExit: pip failed; the end of its output is shown.
     """
     # --no-compile: byte code is written on first import; most of what comes along is never imported.
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--no-compile", "-c", "constraints.txt", *what]
+    command = [
+        str(VENV / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--no-compile",
+        "-c",
+        "constraints.txt",
+        *requirements,
+    ]
     tail: list[str] = []
     say(f"  {title}")
     with (
@@ -61,8 +70,8 @@ def main() -> None:
     say("Setting up .venv: two to four minutes and 2.2 GB, once. Later runs reuse it.")
     if not (VENV / "bin" / "python").exists():
         venv.create(VENV, with_pip=True)
-    for title, what in STEPS:
-        install(title, what, started)
+    for title, requirements in STEPS:
+        install(title, requirements, started)
     subprocess.run([VENV / "bin" / "python", "-c", "import guardrail, torch, transformers, pytest"], check=True)
     (VENV / ".ready").touch()
     say(f"Ready after {time.monotonic() - started:.0f} s.")

@@ -44,20 +44,20 @@ def run(command: Sequence[object], title: str, log: Path) -> None:
     """Run a command, keep its output in a log, and show its progress from time to time.
 
     Raises:
-        SystemExit: It failed; the end of its output is shown.
+        SystemExit: The command failed; the end of its output is shown.
     """
     say(f"  {title}")
     started = shown = time.monotonic()
     tail: list[str] = []
     with (
-        log.open("a", encoding="utf-8") as kept,
+        log.open("a", encoding="utf-8") as log_file,
         subprocess.Popen(
             [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            kept.write(line)
+            log_file.write(line)
             tail = [*tail[-15:], line]
             if time.monotonic() - shown >= SHOW_EVERY:
                 shown = time.monotonic()
@@ -68,24 +68,24 @@ def run(command: Sequence[object], title: str, log: Path) -> None:
 
 
 def works(server: Path) -> bool:
-    """Whether the file is a llama-server that starts."""
+    """Return whether the file is a llama-server that starts."""
     if not server.is_file():
         return False
-    found = subprocess.run([server, "--version"], env=beside(server), capture_output=True, check=False)
-    return found.returncode == 0
+    result = subprocess.run([server, "--version"], env=beside(server), capture_output=True, check=False)
+    return result.returncode == 0
 
 
 def beside(server: Path) -> dict[str, str]:
-    """The environment in which a server finds the libraries beside it."""
+    """Return the environment in which a server finds the libraries in its folder."""
     path = [str(server.parent), os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, path))}
 
 
 def take_over(binary: Path) -> None:
-    """Copy an existing build of the server, with the libraries beside it.
+    """Copy an existing build of the server, with the libraries in its folder.
 
     Raises:
-        SystemExit: It does not exist or does not start.
+        SystemExit: The build does not exist or does not start.
     """
     if not works(binary):
         raise SystemExit(
@@ -132,10 +132,10 @@ def build(jobs: int) -> Path:
     return source / "build" / "bin" / "llama-server"
 
 
-def get_server(given: Path | None, jobs: int) -> None:
+def get_server(binary: Path | None, jobs: int) -> None:
     """Install llama-server, the full peer."""
-    if given is not None:
-        take_over(given)
+    if binary is not None:
+        take_over(binary)
     elif not works(SERVER):
         take_over(build(jobs))
     say(f"llama-server: {SERVER.relative_to(ROOT)}")
@@ -150,23 +150,23 @@ def get_model() -> None:
 
 
 def get_serving() -> None:
-    """Install what the degraded peer, ``transformers serve``, needs."""
+    """Install the packages that the degraded peer, ``transformers serve``, needs."""
     done = SERVING / ".done"
-    wanted = "\n".join(SERVING_NEEDS)
-    if not done.exists() or done.read_text("utf-8") != wanted:
+    requirements = "\n".join(SERVING_NEEDS)
+    if not done.exists() or done.read_text("utf-8") != requirements:
         shutil.rmtree(SERVING, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", SERVING, *SERVING_NEEDS]
         run(pip, "installing what transformers serve needs", PEERS / "build.log")
-        done.write_text(wanted, "utf-8")
+        done.write_text(requirements, "utf-8")
     say(f"transformers serve: with {SERVING.relative_to(ROOT)} on its path")
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Get the real servers that tests/peers talks to, into .peers/.")
-    given = os.environ.get("LLAMA_SERVER")
+    preset = os.environ.get("LLAMA_SERVER")
     parser.add_argument(
-        "--server", type=Path, default=Path(given) if given else None, help="an existing build of llama-server"
+        "--server", type=Path, default=Path(preset) if preset else None, help="an existing build of llama-server"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel compilers")
     chosen = parser.parse_args()

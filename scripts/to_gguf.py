@@ -1,7 +1,7 @@
 """Write the embedded model as a GGUF file, the format that llama.cpp reads. Standard library only.
 
 Weights become 32-bit floats, so that no precision is lost. The tokenizer puts a space before every stretch of text,
-which llama.cpp's does not; the chat template of the GGUF file therefore adds it. ``tests/peers`` compares token
+which llama.cpp does not; therefore the chat template of the GGUF file adds it. ``tests/peers`` compares token
 ids and answers with those of transformers.
 """
 
@@ -22,7 +22,7 @@ UINT32, FLOAT32, BOOL, STRING, ARRAY, INT32 = 4, 6, 7, 8, 9, 5
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """Kinds of tokens in llama.cpp."""
 DIGITS_APART = "starcoder"
-"""llama.cpp's name for GPT-2's byte-level splitting with every digit apart."""
+"""llama.cpp's name for GPT-2's byte-level splitting with every digit a piece."""
 OUTSIDE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -130,13 +130,13 @@ def _vocabulary(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, 
 
 
 def _template(template: str) -> str:
-    """The chat template with the space that the tokenizer itself would add."""
-    wanted = "{{ text(message.content) }}"
-    if template.count(wanted) != 1:
+    """Return the chat template with the space that the tokenizer itself would add."""
+    text_call = "{{ text(message.content) }}"
+    if template.count(text_call) != 1:
         raise ValueError(
-            f"the chat template does not write its text once as {wanted}, so no space can be added before it"
+            f"the chat template does not write its text once as {text_call}, so no space can be added before it"
         )
-    return SPACED + template.replace(wanted, "{{ spaced(text(message.content)) }}")
+    return SPACED + template.replace(text_call, "{{ spaced(text(message.content)) }}")
 
 
 def _tensors(path: Path, config: dict[str, Any]) -> Iterator[_Tensor]:
@@ -165,7 +165,7 @@ def _renamed(name: str) -> str:
 
 
 def _rotary_order(values: array[float], heads: int, shape: list[int]) -> array[float]:
-    """Rows of a head: transformers rotates row i with row i + half, llama.cpp row 2 i with row 2 i + 1."""
+    """Reorder the rows of each head: transformers rotates row i with i + half, llama.cpp row 2 i with 2 i + 1."""
     rows, width = shape
     half = rows // heads // 2
     turned: array[float] = array("f")

@@ -18,28 +18,28 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 
-# A busy machine must not fail a test, and the same code gets the same examples; profile "explore" looks for others.
+# Without deadlines a busy machine fails no test, and the same code gets the same examples. "explore" draws new ones.
 settings.register_profile("untimed", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("untimed")
 
-if find_spec("typer"):  # `CliRunner` makes the commands again in every call, which takes longer than most of them do
+if find_spec("typer"):  # `CliRunner` rebuilds all commands in every call, which takes longer than most tests
     pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(import_module("typer.main").get_command))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # or tests of Ctrl-C would wait for nothing
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the tests run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise tests of Ctrl-C would wait forever
 
 
-gc.disable()  # importing makes much and drops little
+gc.disable()  # imports create many objects and free few
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files of the end first, so that all processes end together."""
+    """Run the long files, which come last by name, first, so that all processes end together."""
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/test_", "tests/validity/")))
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage seldom, and never among what is loaded by now: otherwise that takes 15 % of the time of tests."""
+    """Collect garbage rarely, and never the objects loaded so far: otherwise it takes 15 % of the time of the tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
@@ -48,14 +48,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def now() -> list[float]:
-    """The time of a store's clock, which a test moves."""
+    """The time of a store's clock; a test can change it."""
     return [1_800_000_000.0]
 
 
 @pytest.fixture(scope="session")
 def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of an empty review store on SQLite; a copy of it opens ten times faster than tables are made."""
-    from guardrail.review import ReviewStore  # not every test has its dependencies
+    """File of an empty review store on SQLite; opening a copy is ten times faster than creating the tables."""
+    from guardrail.review import ReviewStore  # not every environment has its dependencies
 
     path = tmp_path_factory.mktemp("store") / "reviews.db"
     ReviewStore(path).close()

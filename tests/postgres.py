@@ -1,4 +1,4 @@
-"""A private PostgreSQL server for tests: made in a temporary folder, on loopback, gone afterwards."""
+"""A private PostgreSQL server for tests: in a temporary folder, on the loopback, deleted afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _binary(name: str) -> str | None:
 
 
 def _user() -> str | None:
-    """Somebody to run the server as: it refuses root. None: nobody else is needed."""
+    """Return the user to run the server as, since it refuses root; None if the current user can, "" if nobody can."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -35,7 +35,7 @@ def _user() -> str | None:
 
 
 def missing() -> str | None:
-    """Why there can be no server here, or None."""
+    """Return why a server cannot run here, or None."""
     lacking = [name for name in ("initdb", "pg_ctl", "postgres") if _binary(name) is None]
     if lacking:
         return f"PostgreSQL is not installed: no {', '.join(lacking)}"
@@ -46,9 +46,9 @@ def missing() -> str | None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Start a server; yields the URL of its database ``postgres``.
+    """Start a server; yield the URL of its database ``postgres``.
 
-    Durability is left as it is by default, so that a kill of the server would be tested honestly.
+    Durability keeps its default, so that a test that kills the server is realistic.
     """
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="guardrail-postgres-"))
@@ -124,7 +124,7 @@ def _pids() -> list[int]:
 def _parent(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return -1
 
 

@@ -1,4 +1,4 @@
-"""A review page with something on it, for tests of the page over HTTP and in a browser."""
+"""A review page with an item, for tests of the page over HTTP and in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = (
 
 
 def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:
-    """Part of what the gate writes: what the page reads of it."""
+    """Return the fields of a gate's verdict that the page reads."""
     return {
         "accepted": value <= threshold,
         "detail": f"Held back: semantic_entropy {value} > {threshold} nats, the threshold calibrated for 10% error "
@@ -35,7 +35,7 @@ def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:
 
 
 def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Woolf", **changes: Any) -> Content:
-    """An item as a guard would queue it."""
+    """Return an item as a guard would queue it."""
     values: dict[str, Any] = {
         "question": question,
         "messages": ({"role": "human", "content": question},),
@@ -56,7 +56,7 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
 
 @contextmanager
 def served(app: ASGIApp, **how: Any) -> Iterator[str]:
-    """The application on a free port of loopback, as the command serves it; yields its address."""
+    """Serve the application on a free port of the loopback, as the command does; yield its address."""
     server = server_of(app, **how)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -56,7 +56,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None
     venv.create(clean, with_pip=False)
     python = clean / "bin" / "python"
     site = next((clean / "lib").glob("python*/site-packages"))
-    # The pip of this environment installs into the clean one, which has none of its own.
+    # The pip of this environment installs into the clean one, which has no pip.
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
     installed = subprocess.run(pip, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stdout + installed.stderr

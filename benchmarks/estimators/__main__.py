@@ -22,7 +22,7 @@ from guardrail.errors import require
 __all__ = ["main", "measure_source"]
 
 Watch = Callable[[str, str], AbstractContextManager[Progress]]
-"""Shows progress of a part of the work: its title and unit."""
+"""Shows the progress of one part of the work, given its title and unit."""
 CACHE = Path("demo-output/estimator-table")
 COMMAND = "python -m benchmarks.estimators --data DIR --records RECORDS --out docs/estimators.md"
 
@@ -39,7 +39,7 @@ def measure_source(
     fresh: bool = False,
     watch: Watch = _quietly,
 ) -> Measured:
-    """Everything about one file: scores, figures, what it lacks, and whether an ensemble helps."""
+    """Measure one file: scores, figures, missing inputs, and whether an ensemble helps."""
     rows, left_out = variants(source)
     with watch(f"{source.name}: scoring", "records") as progress:
         scores = score(source, rows, cache, fresh=fresh, progress=progress)
@@ -50,13 +50,13 @@ def measure_source(
     partly: dict[tuple[int, str], list[str]] = {}
     with watch(f"{source.name}: resampling", "rows") as progress:
         for done, each in enumerate(scores, start=1):
-            found = _figures(source, each.values, draws)
-            if found is None:
+            row_figures = _figures(source, each.values, draws)
+            if row_figures is None:
                 nothing.setdefault(_reason(each), []).append(each.label)
             else:
-                figures[each.label] = found
-                if found.n_unmeasured:
-                    partly.setdefault((found.n_unmeasured, _reason(each)), []).append(each.label)
+                figures[each.label] = row_figures
+                if row_figures.n_unmeasured:
+                    partly.setdefault((row_figures.n_unmeasured, _reason(each)), []).append(each.label)
             progress(done, len(scores))
     for (count, why), names in partly.items():
         others = [name for name in figures if name not in names]
@@ -88,35 +88,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for scores, to go on from")
     parser.add_argument("--fresh", action="store_true", help="score again and ignore the cache")
     parser.add_argument("--resamples", type=int, default=1_000, help="bootstrap resamples")
-    given = parser.parse_args(argv)
-    names = [name.strip() for name in given.files.split(",") if name.strip()] if given.files is not None else None
-    read = sources(given.data, names) if names != [] else []
+    arguments = parser.parse_args(argv)
+    names = (
+        [name.strip() for name in arguments.files.split(",") if name.strip()] if arguments.files is not None else None
+    )
+    read = sources(arguments.data, names) if names != [] else []
     console = require("rich.console", extra="calibrate").Console(stderr=True)
-    found = []
-    for open_source in [*read, *((lambda path=path: recorded(path)) for path in given.records)]:
+    measured_files = []
+    for open_source in [*read, *((lambda path=path: recorded(path)) for path in arguments.records)]:
         source = open_source()
         measured = measure_source(
-            source, given.cache, resamples=given.resamples, fresh=given.fresh, watch=partial(bar, console)
+            source, arguments.cache, resamples=arguments.resamples, fresh=arguments.fresh, watch=partial(bar, console)
         )
-        found.append(measured)
-    page = Page(resamples=given.resamples, files=tuple(found))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(markdown(page, COMMAND), encoding="utf-8")
-    beside = given.out.with_suffix(".json")
+        measured_files.append(measured)
+    page = Page(resamples=arguments.resamples, files=tuple(measured_files))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(markdown(page, COMMAND), encoding="utf-8")
+    beside = arguments.out.with_suffix(".json")
     beside.write_text(page.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    console.print(f"wrote {given.out} and {beside}")
+    console.print(f"wrote {arguments.out} and {beside}")
 
 
 def _figures(source: Source, values: Sequence[float | None], draws: Draws) -> Figures | None:
-    """Figures of the labelled records with a score; None where there is nothing to rank."""
+    """Return the figures of the labelled records with a score; None without both a right and a wrong answer."""
     labelled = np.array([record.correct is not None for record in source.records])
     measured = np.array([value is not None for value in values])
-    kept = labelled & measured
-    error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[kept]
-    if kept.sum() < 2 or error.min() == error.max():
+    usable = labelled & measured
+    error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[usable]
+    if usable.sum() < 2 or error.min() == error.max():
         return None
-    score = np.array([np.nan if value is None else value for value in values], dtype=np.float64)[kept]
-    own = replace(draws, unit=draws.unit[kept])
+    score = np.array([np.nan if value is None else value for value in values], dtype=np.float64)[usable]
+    own = replace(draws, unit=draws.unit[usable])
     return measure_figures(score, error, own, n_unmeasured=int((labelled & ~measured).sum()))
 
 
@@ -129,25 +131,26 @@ def _baseline(source: Source, draws: Draws) -> BaselineRow | None:
 
 
 def _against(source: Source, scores: Sequence[Scores], draws: Draws) -> dict[str, Interval]:
-    """AUROC minus that of the baseline, on the records that have both."""
+    """Return the AUROC of each score minus that of the baseline, on the records that have both."""
     base = source.baseline
     if base is None:
         return {}
-    found = {}
+    differences = {}
     for each in scores:
-        kept = np.array(
+        usable = np.array(
             [
                 record.correct is not None and ours is not None and theirs is not None
                 for record, ours, theirs in zip(source.records, each.values, base.values, strict=True)
             ]
         )
-        error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[kept]
+        error = np.array([0 if record.correct else 1 for record in source.records], dtype=np.int64)[usable]
         ours, theirs = (
-            np.array([np.nan if value is None else value for value in values], dtype=np.float64)[kept]
+            np.array([np.nan if value is None else value for value in values], dtype=np.float64)[usable]
             for values in (each.values, base.values)
         )
-        found[each.label] = paired(ours, theirs, error, replace(draws, unit=draws.unit[kept]), alphas=())["auroc"]
-    return found
+        own = replace(draws, unit=draws.unit[usable])
+        differences[each.label] = paired(ours, theirs, error, own, alphas=())["auroc"]
+    return differences
 
 
 def _named(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Whether an ensemble beats the best of its members: fitted on one part, compared on the other."""
+"""Comparison of an ensemble with the best of its members: fitted on one part, compared on the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Comparison", "compare"]
 
 TRAIN = 0.3
 CUTS = 20
-"""Further random cuts, for how much the first depends on luck."""
+"""Further random cuts; they show how much the first depends on luck."""
 MEASURED = 0.9
 """Members are the estimators measured on at least this share of the questions."""
 FEWEST = 100
@@ -34,9 +34,9 @@ class Comparison(Frozen):
     """An ensemble against the member that was best on the training part, both judged on the rest."""
 
     members: tuple[str, ...]
-    """Offered to the fit."""
+    """Estimators offered to the fit."""
     weights: dict[str, float]
-    """Of the members that were kept."""
+    """Weights of the members that the fit used."""
     n_train: int
     """Training questions."""
     n_rest: int
@@ -44,19 +44,19 @@ class Comparison(Frozen):
     best_single: str
     """The member with the highest AUROC on the training part."""
     ensemble_auroc: float
-    """On the rest."""
+    """AUROC of the ensemble on the rest."""
     single_auroc: float
-    """On the rest."""
+    """AUROC of the best single member on the rest."""
     difference: dict[str, Interval]
     """Ensemble minus single, paired bootstrap: "auroc", and acceptance by alpha."""
     mean_difference: float
-    """Of AUROC over further random cuts, each with a new fit and a new choice of the single member."""
+    """Mean difference in AUROC over further random cuts, each with a new fit and a new choice of the single member."""
     share_better: float
     """Share of those cuts in which the ensemble ranked better."""
 
 
 def compare(source: Source, rows: Sequence[Variant], scores: Sequence[Scores], *, resamples: int) -> Comparison | None:
-    """Fit on 30 %, compare on the rest; None where a file has fewer than two members with scores."""
+    """Fit on 30 %, compare on the rest; None if a file has fewer than two members with scores."""
     values = {each.label: each.values for each in scores}
     enough = MEASURED * len(source.records)
     members = {
@@ -92,10 +92,10 @@ def _compared(
         ours, theirs, wrong = _on(others, fit_ensemble(some, members, groups=groups, seed=seed), members)
         differences.append((auroc(ours, wrong) or 0.0) - (auroc(theirs, wrong) or 0.0))
     params = EnsembleParams.model_validate(fitted.spec.params)
-    kept = [name for name in members if name not in fitted.fit.dropped]
+    used_members = [name for name in members if name not in fitted.fit.dropped]
     return Comparison(
         members=tuple(members),
-        weights={name: member.weight for name, member in zip(kept, params.members, strict=True)},
+        weights={name: member.weight for name, member in zip(used_members, params.members, strict=True)},
         n_train=len(train),
         n_rest=len(rest),
         best_single=fitted.fit.best_single,
@@ -110,10 +110,10 @@ def _compared(
 def _on(
     records: Sequence[Record], fitted: EnsembleFile, members: dict[str, EstimatorSpec]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Scores of the ensemble and of the best single member, and errors."""
+    """Return the scores of the ensemble and of the best single member, and the errors."""
     params = EnsembleParams.model_validate(fitted.spec.params)
-    kept = [name for name in members if name not in fitted.fit.dropped]
-    raw = np.array([[record.scores[name].value for name in kept] for record in records], dtype=np.float64)
+    used_members = [name for name in members if name not in fitted.fit.dropped]
+    raw = np.array([[record.scores[name].value for name in used_members] for record in records], dtype=np.float64)
     mean, scale, weight = (
         np.array([getattr(member, part) for member in params.members]) for part in ("mean", "scale", "weight")
     )

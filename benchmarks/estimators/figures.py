@@ -33,15 +33,15 @@ class Interval(Frozen):
     """A figure with its 95 % percentile bootstrap interval."""
 
     value: float
-    """On the items as they are."""
+    """The figure on the items, without resampling."""
     low: float
-    """2.5 % of the resamples are below."""
+    """Lower end: 2.5 % of the resamples are below."""
     high: float
-    """2.5 % of the resamples are above."""
+    """Upper end: 2.5 % of the resamples are above."""
 
 
 class Figures(Frozen):
-    """What one score is worth on one file."""
+    """Quality of one score on one file."""
 
     n: int
     """Items with a label and a measured score."""
@@ -64,7 +64,7 @@ class Draws:
     """Random numbers shared by all scores of a file.
 
     Attributes:
-        unit: Unit of each item, shape (n,): itself, or its cluster.
+        unit: Unit of each item, shape (n,): the item itself, or its cluster.
         times: How often each unit is drawn, shape (resamples, units).
         halves: Calibration halves of the units for point estimates, shape (HALVES, units).
         resampled_halves: Calibration halves for each resample, shape (halves, resamples, units).
@@ -97,17 +97,17 @@ def measure_figures(
     n_unmeasured: int = 0,
     alphas: Sequence[float] = ALPHAS,
 ) -> Figures:
-    """All figures of one score.
+    """Return all figures of one score.
 
     Args:
         uncertainty: Scores, shape (n,), finite.
         error: 1 for wrong, shape (n,); both classes must occur.
-        draws: Of the same n items.
+        draws: Draws of the same n items.
         n_unmeasured: Items left out before.
         alphas: Targets.
     """
-    ones = np.ones((1, uncertainty.size))
-    area, risk = _ranking(uncertainty, error, ones)
+    unweighted = np.ones((1, uncertainty.size))
+    area, risk = _ranking(uncertainty, error, unweighted)
     areas, risks = ranking_resampled(uncertainty, error, draws)
     point, pooled = _acceptance(uncertainty, error, draws, alphas, None)
     spread, _ = _acceptance(uncertainty, error, draws, alphas, draws.times)
@@ -127,16 +127,16 @@ def paired(
     ours: Array, theirs: Array, error: NDArray[np.int64], draws: Draws, alphas: Sequence[float] = ALPHAS
 ) -> dict[str, Interval]:
     """Differences, ours minus theirs, on the same resamples: "auroc", and acceptance by alpha."""
-    ones = np.ones((1, ours.size))
-    point = float(_ranking(ours, error, ones)[0][0] - _ranking(theirs, error, ones)[0][0])
+    unweighted = np.ones((1, ours.size))
+    point = float(_ranking(ours, error, unweighted)[0][0] - _ranking(theirs, error, unweighted)[0][0])
     spread = ranking_resampled(ours, error, draws)[0] - ranking_resampled(theirs, error, draws)[0]
-    found = {"auroc": _interval(point, spread)}
+    differences = {"auroc": _interval(point, spread)}
     if alphas:
         both = [_acceptance(score, error, draws, alphas, None)[0].mean(axis=1) for score in (ours, theirs)]
         resampled = [_acceptance(score, error, draws, alphas, draws.times)[0] for score in (ours, theirs)]
         for i, alpha in enumerate(alphas):
-            found[f"{alpha:g}"] = _interval(float(both[0][i] - both[1][i]), resampled[0][i] - resampled[1][i])
-    return found
+            differences[f"{alpha:g}"] = _interval(float(both[0][i] - both[1][i]), resampled[0][i] - resampled[1][i])
+    return differences
 
 
 def ranking_resampled(uncertainty: Array, error: NDArray[np.int64], draws: Draws) -> tuple[Array, Array]:
@@ -152,10 +152,11 @@ def ranking_resampled(uncertainty: Array, error: NDArray[np.int64], draws: Draws
 def acceptance_after_acrc(
     uncertainty: Array, error: NDArray[np.int64], calibration: Array, test: Array, alphas: Sequence[float]
 ) -> tuple[Array, Array, Array]:
-    """Accepted test items and wrong ones among them, shape (alphas, rows), and test items, for each row of weights.
+    """Count accepted test items, errors among them (shape (alphas, rows)), and test items, for each row of weights.
 
-    The threshold is that of rule `acrc` on the calibration weights: the last block end with at least k_min items before
-    the first with ``e - alpha k + (1 - alpha) n/(n+1) > 0``. A test item is accepted iff its score is at most that.
+    Rule `acrc` chooses the threshold on the calibration weights: the last block end with at least k_min items before
+    the first block end with ``e - alpha k + (1 - alpha) n/(n+1) > 0``. A test item is accepted iff its score is at most
+    the threshold.
 
     Args:
         uncertainty: Shape (n,).
@@ -169,7 +170,7 @@ def acceptance_after_acrc(
     calibration, test = calibration[:, order], test[:, order]
     k, e = _cumulated(calibration, starts), _cumulated(calibration * wrong, starts)
     tested, test_wrong = _cumulated(test, starts), _cumulated(test * wrong, starts)
-    present = np.diff(k, axis=1, prepend=0) > 0  # a block without a calibration item ends nowhere
+    present = np.diff(k, axis=1, prepend=0) > 0  # a block without a calibration item offers no threshold
     rows = np.arange(k.shape[0])
     accepted, errors = np.zeros((len(alphas), rows.size)), np.zeros((len(alphas), rows.size))
     for i, alpha in enumerate(alphas):
@@ -181,7 +182,7 @@ def acceptance_after_acrc(
 
 
 def _last_fine(k: Array, e: Array, present: NDArray[np.bool_], alpha: float) -> NDArray[np.int64]:
-    """Block that rule `acrc` chooses in each row; -1 where it is infeasible."""
+    """Return the block that rule `acrc` chooses in each row; -1 if the rule is infeasible."""
     size = k[:, -1:]
     fewest = np.array([default_min_accept(int(n), alpha) for n in size[:, 0]])[:, None]
     candidate = present & (k >= fewest)
@@ -198,9 +199,12 @@ def _acceptance(
     alphas: Sequence[float],
     times: NDArray[np.int16] | None,
 ) -> tuple[Array, list[float | None]]:
-    """Accepted share, shape (alphas, halves or resamples; mean over a resample's halves), and pooled test errors."""
+    """Return the accepted share and the pooled test errors.
+
+    The share has the shape (alphas, halves), or (alphas, resamples) as the mean over the halves of each resample.
+    """
     layers = draws.halves[None] if times is None else draws.resampled_halves
-    shares, taken, wrong = [], np.zeros(len(alphas)), np.zeros(len(alphas))
+    shares, n_accepted, wrong = [], np.zeros(len(alphas)), np.zeros(len(alphas))
     step = max(1, _CHUNK // uncertainty.size)
     for layer in layers:
         parts = []
@@ -210,10 +214,10 @@ def _acceptance(
             calibration, test = (weights * half)[:, draws.unit], (weights * ~half)[:, draws.unit]
             accepted, errors, tested = acceptance_after_acrc(uncertainty, error, calibration, test, alphas)
             parts.append(accepted / np.maximum(tested, 1.0))
-            taken += accepted.sum(axis=1)
+            n_accepted += accepted.sum(axis=1)
             wrong += errors.sum(axis=1)
         shares.append(np.concatenate(parts, axis=1))
-    pooled = [float(w / t) if t else None for w, t in zip(wrong, taken, strict=True)]
+    pooled = [float(w / t) if t else None for w, t in zip(wrong, n_accepted, strict=True)]
     return np.mean(shares, axis=0), pooled
 
 
@@ -232,7 +236,7 @@ def _ranking(uncertainty: Array, error: NDArray[np.int64], weights: Array) -> tu
 
 
 def _blocks(uncertainty: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order by score, and where each block of equal scores starts."""
+    """Return the order by score, and the start of each block of equal scores."""
     order = np.argsort(uncertainty, kind="stable")
     ranked = uncertainty[order]
     return order, np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -243,7 +247,7 @@ def _cumulated(weights: Array, starts: NDArray[np.int64]) -> Array:
 
 
 def _halves(generator: np.random.Generator, rows: int, units: int) -> NDArray[np.bool_]:
-    """Exactly half of the units (rounded down) in each row."""
+    """Choose exactly half of the units (rounded down) in each row."""
     ranks = np.argsort(generator.random((rows, units), dtype=np.float32), axis=1, kind="stable")
     inside = np.zeros((rows, units), dtype=np.bool_)
     np.put_along_axis(inside, ranks[:, : units // 2], True, axis=1)
@@ -251,6 +255,6 @@ def _halves(generator: np.random.Generator, rows: int, units: int) -> NDArray[np
 
 
 def _interval(value: float, spread: Array) -> Interval:
-    known = spread[~np.isnan(spread)]
-    low, high = np.quantile(known, [0.025, 0.975]) if known.size else (value, value)
+    defined = spread[~np.isnan(spread)]
+    low, high = np.quantile(defined, [0.025, 0.975]) if defined.size else (value, value)
     return Interval(value=value, low=float(low), high=float(high))

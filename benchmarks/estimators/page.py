@@ -11,7 +11,7 @@ from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
 from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
 from guardrail.types import Frozen
-from guardrail.uncertainty import available
+from guardrail.uncertainty import list_estimators
 
 __all__ = ["BaselineRow", "Measured", "Page", "markdown"]
 
@@ -152,19 +152,19 @@ def _answered(figures: Figures) -> str:
     return "/".join(f"{100 * figures.acceptance[f'{alpha:g}'].value:.0f}" for alpha in ALPHAS)
 
 
-def _interval(found: Interval) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _interval(interval: Interval) -> str:
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _ensembles(page: Page) -> str:
-    compared = [found for found in page.files if found.ensemble is not None]
+    compared = [file for file in page.files if file.ensemble is not None]
     if not compared:
         return ""
     head = ["file", "trained on", "compared on", "best single member", "its AUROC", "ensemble", "difference"]
     head += ["mean of 20 cuts", "better in"]
     rows = [
         [
-            found.name,
+            file.name,
             f"{each.n_train:,}",
             f"{each.n_rest:,}",
             f"`{each.best_single}`",
@@ -174,8 +174,8 @@ def _ensembles(page: Page) -> str:
             f"{each.mean_difference:+.3f}",
             f"{100 * each.share_better:.0f} %",
         ]
-        for found in compared
-        if (each := found.ensemble)
+        for file in compared
+        if (each := file.ensemble)
     ]
     return f"""## Do ensembles help?
 
@@ -195,32 +195,34 @@ refused.
 
 
 def _verdict(compared: Sequence[Measured]) -> str:
-    better = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].low > 0]
-    worse = [found.name for found in compared if found.ensemble and found.ensemble.difference["auroc"].high < 0]
-    said = [
+    better = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].low > 0]
+    worse = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].high < 0]
+    sentences = [
         f"It ranked better on {', '.join(better)}." if better else "It did not rank better on any of the files.",
         f"It ranked worse on {', '.join(worse)}." if worse else "",
     ]
     gain = [
-        f"{found.name} at alpha {alpha:g}"
-        for found in compared
+        f"{file.name} at alpha {alpha:g}"
+        for file in compared
         for alpha in ALPHAS
-        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].low > 0
+        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].low > 0
     ]
     loss = [
-        f"{found.name} at alpha {alpha:g}"
-        for found in compared
+        f"{file.name} at alpha {alpha:g}"
+        for file in compared
         for alpha in ALPHAS
-        if found.ensemble and found.ensemble.difference[f"{alpha:g}"].high < 0
+        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].high < 0
     ]
-    said.append(f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file.")
+    sentences.append(
+        f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file."
+    )
     if loss:
-        said.append(f"It answered less on {', '.join(loss)}.")
-    return " ".join(each for each in said if each)
+        sentences.append(f"It answered less on {', '.join(loss)}.")
+    return " ".join(each for each in sentences if each)
 
 
 def _left_out(page: Page) -> str:
-    absent = sorted(set(available()).difference(*(each.rows for each in page.files)))
+    absent = sorted(set(list_estimators()).difference(*(each.rows for each in page.files)))
     nowhere = f"Measured on no file: {', '.join(f'`{name}`' for name in absent)}. " if absent else ""
     return f"""## Not covered
 

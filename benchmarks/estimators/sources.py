@@ -24,9 +24,9 @@ class Baseline:
     """A simple score to beat.
 
     Attributes:
-        name: What it is.
-        published: Its AUROC as the description of the data states it.
-        values: The score of every record, computed here without any estimator; None where there is nothing to count.
+        name: How it is computed.
+        published: Its AUROC according to the publishers of the data.
+        values: The score of every record, computed here without any estimator; None if a record has nothing to count.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Source:
     """One pool of the table.
 
     Attributes:
-        name: What `--files` takes.
-        title: Heading.
+        name: Name for `--files`.
+        title: Heading of its table.
         path: The file.
         records: Labelled records.
-        plan: What was drawn.
+        plan: The plan that the samples were drawn with.
         judges: Judges other than the default one, for estimators that cluster.
         similarities: Similarities other than the defaults, for estimators over a graph.
         clustered: Whether groups are clusters of dependent items: resampled and halved whole.
-        notes: What the file is, and what it lacks.
+        notes: Remarks on the file, and on missing inputs.
         baseline: A simple score to beat.
     """
 
@@ -64,7 +64,7 @@ class Source:
 
 
 def sources(folder: Path, names: Sequence[str] | None = None) -> list[Callable[[], Source]]:
-    """What reads the named files (default: all), in the order of the table; a file is read when it is called.
+    """Return one reader for each named file (default: all), in the order of the table; calling it reads the file.
 
     Raises:
         UsageError: An unknown name, or a file that is missing.
@@ -80,7 +80,7 @@ def sources(folder: Path, names: Sequence[str] | None = None) -> list[Callable[[
 
 
 def recorded(path: Path) -> Source:
-    """A labelled record file (`calibrate collect`, `calibrate label`)."""
+    """Return the source of a labelled record file (`calibrate collect`, `calibrate label`)."""
     file = read_records(path)
     if file.header.correctness is None:
         raise UsageError(f"{path} has no labels. Run: calibrate label {path}")
@@ -172,7 +172,7 @@ def _cruxeval(path: Path, name: str) -> Source:
 def _nq(path: Path, name: str) -> Source:
     records = []
     for row in _rows(path):
-        texts = {system: (found["text"] or "").strip() for system, found in row["answers"].items()}
+        texts = {system: (answer["text"] or "").strip() for system, answer in row["answers"].items()}
         for system, text in texts.items():
             others = tuple(Sample(text=other) for key, other in texts.items() if key != system)
             drawn = SampleSet(question=row["question"], primary=Sample(text=text), samples=others)
@@ -274,7 +274,7 @@ def _agent(
 
 
 def _observed(drawn: SampleSet) -> SampleSet:
-    """Tool calls left out: the text of a sample is its observation."""
+    """Drop the tool calls; the text of a sample is its observation."""
 
     def bare(sample: Sample) -> Sample:
         return sample.model_copy(update={"tool_calls": ()})
@@ -292,8 +292,8 @@ def _vote(file: RecordFile, key: Callable[[str], object], name: str, published: 
 
 
 def _number(text: str) -> object:
-    found = parse_number(text)
-    return normalise(text) if found is None else found.value
+    number = parse_number(text)
+    return normalise(text) if number is None else number.value
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

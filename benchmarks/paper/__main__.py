@@ -22,7 +22,7 @@ _ALPHAS = tuple(round(float(alpha), 3) for alpha in np.arange(0.05, 0.2501, 0.02
 
 
 def curves(pools: Sequence[RecordPool], *, splits: int, seed: int, progress: Progress) -> tuple[TableRow, ...]:
-    """Rows of the figure: a few methods at many targets, means over pools and models."""
+    """Return the rows of the figure: a few methods at many targets, means over pools and models."""
     shown = {label: rule for label, rule in methods(0.05).items() if label in STYLES}
     rows: list[TableRow] = []
     for done, pool in enumerate(pools, start=1):
@@ -40,22 +40,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pools", type=int, default=40, help="simulated pools of each population")
     parser.add_argument("--splits", type=int, default=100, help="random splits of each pool")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(argv)
-    recorded = recorded_pools(given.data)
-    simulated = simulated_pools(given.pools, seed=given.seed)
+    arguments = parser.parse_args(argv)
+    recorded = recorded_pools(arguments.data)
+    simulated = simulated_pools(arguments.pools, seed=arguments.seed)
     console = require("rich.console", extra="calibrate").Console(stderr=True)
-    settings = {"splits": given.splits, "seed": given.seed}
+    settings = {"splits": arguments.splits, "seed": arguments.seed}
     with bar(console, "simulated", "pools") as progress:
         on_simulated = tables(simulated, progress=progress, **settings)
     with bar(console, "recorded", "pools") as progress:
         on_recorded = tables(recorded, progress=progress, **settings)
     with bar(console, "figure", "pools") as progress:
         picture = risk_retention(curves(simulated, progress=progress, **settings))
-    (given.out / "images").mkdir(parents=True, exist_ok=True)
-    (given.out / _FIGURE).write_bytes(picture)
-    measured = Measured(on_simulated, on_recorded, given.pools, given.splits, given.seed)
-    (given.out / "paper.md").write_text(page(measured, _FIGURE), encoding="utf-8")
-    console.print(f"wrote {given.out / 'paper.md'} and {given.out / _FIGURE}")
+    (arguments.out / "images").mkdir(parents=True, exist_ok=True)
+    (arguments.out / _FIGURE).write_bytes(picture)
+    measured = Measured(on_simulated, on_recorded, arguments.pools, arguments.splits, arguments.seed)
+    (arguments.out / "paper.md").write_text(page(measured, _FIGURE), encoding="utf-8")
+    console.print(f"wrote {arguments.out / 'paper.md'} and {arguments.out / _FIGURE}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ STYLES = {
 
 
 def risk_retention(rows: Sequence[TableRow]) -> bytes:
-    """Mean over splits with a band of one standard deviation, as PNG.
+    """Draw the mean over splits with a band of one standard deviation, as PNG.
 
     Args:
         rows: Rows with labels among :data:`STYLES`, of any number of data sets and targets.

@@ -36,8 +36,8 @@ def _text(value: float | int | None, form: str) -> str:
 
 
 def _with_sd(row: TableRow) -> str:
-    known = row.scer is not None and row.scer_sd is not None
-    return _rate(row.scer) + (f"±{row.scer_sd:.3f}" if known else "")
+    has_sd = row.scer is not None and row.scer_sd is not None
+    return _rate(row.scer) + (f"±{row.scer_sd:.3f}" if has_sd else "")
 
 
 COLUMNS = {
@@ -63,15 +63,15 @@ def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequen
 
     Rows are matched by data set, model and label, in our order.
     """
-    known = {(p.dataset, p.model, p.label): p for p in printed}
+    printed_rows = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label, *columns]
     body = []
     for row in rows:
-        found = known.get((row.dataset, row.model, row.label))
+        match = printed_rows.get((row.dataset, row.model, row.label))
         cells = [row.dataset, *([row.model or ""] if with_model else []), row.label]
         for column in columns:
-            cells.append(f"{NONE if found is None else COLUMNS[column].printed(found)}/{COLUMNS[column].ours(row)}")
+            cells.append(f"{NONE if match is None else COLUMNS[column].printed(match)}/{COLUMNS[column].ours(row)}")
         body.append(cells)
     return table(head, body, 2 + with_model)
 
@@ -92,10 +92,10 @@ def compact(rows: Sequence[TableRow]) -> str:
     for row in rows:
         pools.setdefault((row.dataset, row.model or ""), {})[row.label] = row
     body = []
-    for (dataset, model), found in pools.items():
-        one = next(iter(found.values()))
-        cells = [dataset, model, f"{one.n_calibration:,}", f"{one.accuracy:.3f}", _text(one.auroc, ".3f")]
-        body.append(cells + [_cell(found[label]) for label in labels])
+    for (dataset, model), pool in pools.items():
+        first = next(iter(pool.values()))
+        cells = [dataset, model, f"{first.n_calibration:,}", f"{first.accuracy:.3f}", _text(first.auroc, ".3f")]
+        body.append(cells + [_cell(pool[label]) for label in labels])
     return table(["data", "model", "n", "accuracy", "AUROC", *labels], body, 2)
 
 

@@ -80,9 +80,15 @@ with the printed accuracy and AUROC, that acceptance is not possible (below)."""
 
 
 def _simulated(measured: Measured, image: str) -> str:
-    found = measured.simulated
-    rows = [*found.main, *found.risk_levels, *found.estimators, *found.calibration_sizes, *found.ablation]
-    scer, taken = largest_errors(rows)
+    simulated = measured.simulated
+    rows = [
+        *simulated.main,
+        *simulated.risk_levels,
+        *simulated.estimators,
+        *simulated.calibration_sizes,
+        *simulated.ablation,
+    ]
+    scer, n_accepted = largest_errors(rows)
     populations = "; ".join(
         f"{p.dataset}, {p.model}: accuracy {p.accuracy:.3f}, AUROC "
         + ", ".join(f"{value:.3f} ({name})" for name, value in p.auroc.items())
@@ -94,7 +100,7 @@ The data behind the paper are not public, so its accuracies and AUROCs stand in 
 normal scores of equal spread ({populations}). Accuracy follows from the printed rows, AR (1 - SCER) / Power; AUROC is
 printed. As in the paper: pools of 4,000, {measured.splits} random splits each, 1,000 to calibrate and 3,000 to test,
 the same splits for every method. Ours is the mean over {measured.repetitions} independent pools of each population
-(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * taken:.1f} points for
+(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * n_accepted:.1f} points for
 AR.
 
 VR compares finite test parts with alpha, and calibration and test share one pool, so good luck in one part is bad luck
@@ -102,11 +108,11 @@ in the other: the VR of a certificate at delta = .05 can lie a little above delt
 
 ### Main results, alpha = .15
 
-{beside(found.main, MAIN, ["SCER", "AR", "Power", "VR"], "method")}
+{beside(simulated.main, MAIN, ["SCER", "AR", "Power", "VR"], "method")}
 
 ### Target risk levels, mean of both models
 
-{beside(found.risk_levels, RISK_LEVELS, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
+{beside(simulated.risk_levels, RISK_LEVELS, ["SCER", "AR", "Power", "VR", "IF"], "alpha")}
 
 ![Error rate and acceptance against the target, CoQA-like and MedMCQA-like populations]({image})
 
@@ -115,15 +121,15 @@ MedMCQA), the error rate of those splits is above the target, and acceptance is 
 
 ### Uncertainty estimators, alpha = .15
 
-{beside(found.estimators, ESTIMATORS, ["AUROC", "SCER", "AR", "Power"], "estimator")}
+{beside(simulated.estimators, ESTIMATORS, ["AUROC", "SCER", "AR", "Power"], "estimator")}
 
 ### Calibration-set size, alpha = .15, mean of both models
 
-{beside(found.calibration_sizes, SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n")}
+{beside(simulated.calibration_sizes, SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n")}
 
 ### Ablation, alpha = .15, mean of both models
 
-{beside(found.ablation, ABLATION, ["SCER", "AR", "VR"], "variant")}"""
+{beside(simulated.ablation, ABLATION, ["SCER", "AR", "VR"], "variant")}"""
 
 
 def unreachable() -> str:
@@ -161,7 +167,7 @@ the table gives {gain["CoQA"]:.2f} and {gain["MedMCQA"]:.1f}. So we match formul
 print what we measure."""
 
 
-def _recorded(found: PaperTables) -> str:
+def _recorded(tables: PaperTables) -> str:
     return f"""## On recorded outputs of real models
 
 Outputs recorded and published by others: MMBench (LLaVA-1.6-34B and -1.5-7B, logits of six options), MedQA (Mistral
@@ -178,25 +184,25 @@ Each cell is AR %/SCER/VR %; n is the number of calibration questions. With 16 %
 can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
 accept a little, at error rates well above alpha.
 
-{compact(found.main)}
+{compact(tables.main)}
 
 ### Target risk levels, A-CRC, mean of each data set's models
 
 Each cell is SCER/AR/Power/VR/IF at the alpha of its column.
 
-{across(found.risk_levels, ["SCER", "AR", "Power", "VR", "IF"])}
+{across(tables.risk_levels, ["SCER", "AR", "Power", "VR", "IF"])}
 
 ### Calibration-set size, A-CRC, alpha = .15, mean of each data set's models
 
 Each cell is SCER±sd/AR/VR/IF with as many calibration questions as its column says.
 
-{across(found.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"])}
+{across(tables.calibration_sizes, ["SCER ± sd", "AR", "VR", "IF"])}
 
 ### Ablation, alpha = .15, mean of each data set's models
 
 Each cell is SCER/AR/VR.
 
-{across(found.ablation, ["SCER", "AR", "VR"])}"""
+{across(tables.ablation, ["SCER", "AR", "VR"])}"""
 
 
 def _least_auroc(p: Printed) -> float:

@@ -1,4 +1,4 @@
-"""What the tables are made of: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
+"""Pools of the tables: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Key = Callable[[str], object]
 def simulated_pools(
     repetitions: int, *, items: int = 4_000, seed: int = 0, populations: Sequence[Population] = POPULATIONS
 ) -> list[RecordPool]:
-    """Independent pools of every population, the paper's 4,000 items each.
+    """Return independent pools of every population, the paper's 4,000 items each.
 
     The scores of the estimators of one pool are drawn independently of each other given the errors.
     """
@@ -51,7 +51,7 @@ def _binormal_pool(population: Population, items: int, rng: np.random.Generator)
 
 
 def recorded_pools(folder: Path) -> list[RecordPool]:
-    """All pools of the data folder, each calibrated on at most 1,000 and at most half of its items.
+    """Return all pools of the data folder, each calibrated on at most 1,000 and at most half of its items.
 
     Raises:
         UsageError: A file is missing.
@@ -73,7 +73,10 @@ def recorded_pools(folder: Path) -> list[RecordPool]:
 
 
 def read_options(path: Path, dataset: str, model: str) -> RecordPool:
-    """Multiple choice: the answer is the likeliest option; entropy over the options, and one minus the largest."""
+    """Read multiple choice: the answer is the likeliest option.
+
+    The scores are the entropy over the options, and one minus the largest probability.
+    """
     error, entropy, msp = [], [], []
     for row in _rows(path):
         p = _probabilities(row)
@@ -86,7 +89,9 @@ def read_options(path: Path, dataset: str, model: str) -> RecordPool:
 
 
 def read_samples(path: Path, dataset: str, model: str, correctness: str) -> RecordPool:
-    """Sampled answers: the answer is the commonest; entropy of the distinct answers, and one minus its share.
+    """Read sampled answers: the answer is the commonest sample.
+
+    The scores are the entropy of the distinct answers, and one minus the share of the commonest.
 
     Answers are the same if they are the same number (correctness "numeric") or the same normalised text.
     """
@@ -109,7 +114,7 @@ def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Reco
 
 
 def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
-    """A table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: a pool a model.
+    """Read a table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: one pool per model.
 
     Questions on which a model gave no confidence of either kind are left out of its pool.
     """
@@ -119,8 +124,8 @@ def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
     pools = []
     for model in models:
         columns = [f"{model}/{name}" for name in ("error", "logit_confidence", "stated_confidence")]
-        kept = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
-        error, logit, stated = (list(column) for column in zip(*kept, strict=True))
+        complete = [[float(row[c]) for c in columns] for row in rows if all(row[c] not in ("", "nan") for c in columns)]
+        error, logit, stated = (list(column) for column in zip(*complete, strict=True))
         scores = {"logit": [1.0 - c for c in logit], "stated": [1.0 - c for c in stated]}
         pools.append(_pool(dataset, model, [int(e) for e in error], scores))
     return pools

@@ -1,4 +1,4 @@
-"""The numbers printed in "Asymptotic Risk Calibration for Selective Question Answering", as they are printed.
+"""The numbers printed in "Asymptotic Risk Calibration for Selective Question Answering".
 
 SCER and AUROC are proportions, everything else is in percent.
 """
@@ -14,7 +14,7 @@ LLAMA, QWEN = "LLaMA-3.1-8B", "Qwen2.5-7B"
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """One printed row; None where the table has no such column."""
+    """One printed row; a field is None if its table lacks the column."""
 
     dataset: str
     """CoQA or MedMCQA."""
@@ -25,7 +25,7 @@ class Printed:
     acceptance: float
     """AR, percent."""
     model: str | None = None
-    """None where the table averages over both models."""
+    """None if the table averages over both models."""
     power: float | None = None
     """Percent."""
     violation_rate: int | None = None
@@ -35,12 +35,12 @@ class Printed:
     scer_sd: float | None = None
     """Standard deviation of SCER over splits."""
     auroc: float | None = None
-    """Of the uncertainty for errors."""
+    """AUROC of the uncertainty for errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the tables imply about one model on one data set."""
+    """Accuracy and AUROC of one model on one data set, according to the tables."""
 
     dataset: str
     """CoQA or MedMCQA."""
@@ -49,7 +49,7 @@ class Population:
     accuracy: float
     """AR x (1 - SCER) / Power of its rows agrees on this to three digits."""
     auroc: dict[str, float]
-    """Printed AUROC by estimator, the one of the main table first."""
+    """Printed AUROC by estimator; the estimator of the main table comes first."""
 
 
 POPULATIONS = (

@@ -21,7 +21,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from examples.bank_agent.bank import Bank, tools_of
 from examples.bank_agent.calibration import SYSTEM, calibrate
 from examples.bank_agent.model import Teller
-from examples.bank_agent.screen import CONSOLE, calibrated, held, note, said
+from examples.bank_agent.screen import CONSOLE, show_calibration, show_held, show_line, show_note
 from guardrail.review import Candidate, Decision, Item, ReviewStore
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import ReviewBridge
@@ -30,12 +30,12 @@ REVIEWER = "you"
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
-    """The agent on its durable checkpoints, and the queue where a person answers."""
+def open_agent(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
+    """Open the agent on its durable checkpoints, and the queue where a person answers."""
     fresh = not (folder / "transfers.json").exists()
     artifact = calibrate(folder)
     if fresh:
-        calibrated(artifact)
+        show_calibration(artifact)
     middleware = GuardrailMiddleware(tools={"transfer": artifact}, exempt=["balance"], on_abstain="review")
     with (
         SqliteSaver.from_conn_string(str(folder / "checkpoints.db")) as saver,
@@ -52,70 +52,72 @@ def opened(folder: Path) -> Iterator[tuple[Any, ReviewBridge]]:
 
 
 def config_of(thread: str) -> Any:
-    """The LangGraph config of a conversation."""
+    """Return the LangGraph config of a conversation."""
     return {"configurable": {"thread_id": thread}}
 
 
 def ask(folder: Path, thread: str, request: str) -> int:
-    """One turn of the conversation."""
-    with opened(folder) as (agent, bridge):
+    """Run one turn of the conversation."""
+    with open_agent(folder) as (agent, bridge):
         config = config_of(thread)
         if agent.get_state(config).interrupts:
-            note(f"A transfer of conversation {thread!r} still waits: decide it first (review, resume).")
+            show_note(f"A transfer of conversation {thread!r} still waits: decide it first (review, resume).")
             return 1
-        said("you", request)
+        show_line("you", request)
         before = len(agent.get_state(config).values.get("messages", ()))
         show(agent.invoke({"messages": request}, config), agent, bridge, thread, before + 1)
     return 0
 
 
-def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, known: int) -> None:
+def show(result: dict[str, Any], agent: Any, bridge: ReviewBridge, thread: str, start: int) -> None:
     """Print the messages of a turn and the transfers it left waiting."""
-    for message in result["messages"][known:]:
+    for message in result["messages"][start:]:
         if isinstance(message, ToolMessage):
-            said("tool", message.text)
+            show_line("tool", message.text)
         elif isinstance(message, AIMessage) and message.text:
-            said("agent", message.text)
+            show_line("agent", message.text)
     for item in bridge.enqueue(agent, config_of(thread)):
-        (value,) = [one.value for one in agent.get_state(config_of(thread)).interrupts if one.id == item.key]
-        held(value, item.id)
-        note("python -m examples.bank_agent review   then   resume")
+        (value,) = [
+            interrupt.value for interrupt in agent.get_state(config_of(thread)).interrupts if interrupt.id == item.key
+        ]
+        show_held(value, item.id)
+        show_note("python -m examples.bank_agent review   then   resume")
 
 
-def review(folder: Path, given: argparse.Namespace) -> int:
+def review(folder: Path, options: argparse.Namespace) -> int:
     """Decide about the oldest waiting transfer."""
-    with opened(folder) as (agent, bridge):
+    with open_agent(folder) as (agent, bridge):
         lease = bridge.store.claim(REVIEWER)
         if lease is None:
-            note("Nothing waits for a decision.")
+            show_note("Nothing waits for a decision.")
             return 0
         item = lease.item
         state = agent.get_state(config_of(str(item.content.metadata["thread_id"])))
-        held(next(one.value for one in state.interrupts if one.id == item.key), item.id)
+        show_held(next(interrupt.value for interrupt in state.interrupts if interrupt.id == item.key), item.id)
         try:
-            decision = decided(item, given)
+            decision = read_decision(item, options)
         except EOFError:
-            note("The input ended before a decision; the transfer still waits.")
+            show_note("The input ended before a decision; the transfer still waits.")
             decision = None
         if decision is None:
             bridge.store.release(lease)
             return 1
         bridge.store.decide(lease, decision)
-        said("person", ": ".join(part for part in (decision.action, decision.text or decision.note) if part))
-        note("python -m examples.bank_agent resume")
+        show_line("person", ": ".join(part for part in (decision.action, decision.text or decision.note) if part))
+        show_note("python -m examples.bank_agent resume")
     return 0
 
 
-def decided(item: Item, given: argparse.Namespace) -> Decision | None:
-    """The decision from the command line or, without one, from the keyboard; None if it is not usable."""
-    action, amount, to, message = given.decision, given.amount, given.to, given.message
+def read_decision(item: Item, options: argparse.Namespace) -> Decision | None:
+    """Return the decision from the command line or, without one, from the keyboard; None if it is not usable."""
+    action, amount, to, message = options.decision, options.amount, options.to, options.message
     if action is None:
         action = CONSOLE.input("[bold]\\[a]pprove, \\[e]dit, \\[r]eject, re\\[s]pond?[/bold] ").strip().lower()
         action = {"a": "approve", "e": "edit", "r": "reject", "s": "respond"}.get(action, action)
         if action == "edit":
             typed = CONSOLE.input("Amount in euros (empty: unchanged): ").strip()
             if typed and not typed.isdecimal():
-                note(f"{typed!r} is not a whole number of euros; the transfer still waits.")
+                show_note(f"{typed!r} is not a whole number of euros; the transfer still waits.")
                 return None
             amount = int(typed) if typed else None
             to = CONSOLE.input("Payee (empty: unchanged): ") or None
@@ -132,25 +134,25 @@ def decided(item: Item, given: argparse.Namespace) -> Decision | None:
         changes = {name: value for name, value in (("amount", amount), ("to", to)) if value is not None}
         edited = call.model_copy(update={"arguments": {**call.arguments, **changes}})
         return Decision(action="edit", candidate=Candidate(tool_calls=(edited,)))
-    note(f"{action!r} is not a decision; the transfer still waits.")
+    show_note(f"{action!r} is not a decision; the transfer still waits.")
     return None
 
 
 def resume(folder: Path, thread: str) -> int:
     """Continue where the first process stopped."""
-    with opened(folder) as (agent, bridge):
+    with open_agent(folder) as (agent, bridge):
         config = config_of(thread)
         before = len(agent.get_state(config).values.get("messages", ()))
         result = bridge.resume(agent, config)
         if result is None:
-            note("Nothing was decided yet." if agent.get_state(config).interrupts else "Nothing waits here.")
+            show_note("Nothing was decided yet." if agent.get_state(config).interrupts else "Nothing waits here.")
             return 0
         show(result, agent, bridge, thread, before)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.bank_agent", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -166,14 +168,14 @@ def main(arguments: list[str] | None = None) -> int:
     reviewing.add_argument("--amount", type=int, help="edit: this many euros instead")
     reviewing.add_argument("--to", help="edit: this payee instead")
     reviewing.add_argument("--message", help="reject, respond: the message")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        given.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"--folder {str(given.folder)!r} cannot be a folder ({error.strerror}). Name another one.")
-    if given.command == "ask":
-        return ask(given.folder, given.thread, given.request)
-    return review(given.folder, given) if given.command == "review" else resume(given.folder, given.thread)
+        parser.error(f"--folder {str(options.folder)!r} cannot be a folder ({error.strerror}). Name another one.")
+    if options.command == "ask":
+        return ask(options.folder, options.thread, options.request)
+    return review(options.folder, options) if options.command == "review" else resume(options.folder, options.thread)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ class Bank:
             database.execute("CREATE TABLE IF NOT EXISTS sent (call TEXT PRIMARY KEY, payee TEXT, euros INTEGER)")
 
     def balance(self) -> int:
-        """Euros in the account."""
+        """Return the euros in the account."""
         with self._open() as database:
             (sent,) = database.execute("SELECT coalesce(sum(euros), 0) FROM sent").fetchone()
         return 1200 - int(sent)
 
     def send(self, call: str, payee: str, euros: int) -> str:
-        """Send money. The id of the call makes it happen once, even if the step runs again."""
+        """Send money once: a step that runs again sends the same call id, which the table already holds."""
         if payee not in CONTACTS:
             return f"Refused: there is no payee {payee!r}."
         if not 0 < euros <= self.balance():
@@ -67,7 +67,7 @@ class _closing:  # noqa: N801 - reads like contextlib.closing
 
 
 def tools_of(bank: Bank) -> list[BaseTool]:
-    """The agent's tools."""
+    """Return the agent's tools."""
 
     @tool
     def balance() -> str:

@@ -29,12 +29,12 @@ AMBIGUOUS = ("alex.meyer", "alex.chen", "sam.oak", "sam.reed")
 
 
 def reference(k: int) -> str:
-    """A customer's reference, in letters."""
+    """Return a customer's reference, in letters: without it, equal requests would be one question."""
     return "X" + "".join(chr(ord("A") + k // 26**place % 26) for place in range(3))
 
 
 def recorded(n: int, seed: int = 0) -> list[Step]:
-    """Recorded requests with the intended transfer, as the customer confirmed or corrected it."""
+    """Return recorded requests with the intended transfer, as the customer confirmed or corrected it."""
     chance = random.Random(seed)
     ids = list(CONTACTS)
     steps = []
@@ -52,8 +52,8 @@ def recorded(n: int, seed: int = 0) -> list[Step]:
             payee = chance.choice(["dana.fox", "dana.fox", "carla.diaz"])  # some have another landlord now
             request = f"Send {euros} euros to my landlord."
         request += f" My reference: {reference(k)}."
-        meant = {"to": payee, "amount": euros, "memo": ""}
-        right = AIMessage("", tool_calls=[{"name": "transfer", "args": meant, "id": "c", "type": "tool_call"}])
+        intended = {"to": payee, "amount": euros, "memo": ""}
+        right = AIMessage("", tool_calls=[{"name": "transfer", "args": intended, "id": "c", "type": "tool_call"}])
         (step,) = steps_of([HumanMessage(request), right], group=str(k))
         steps.append(step.model_copy(update={"id": f"r{k}"}))
     return steps

@@ -30,7 +30,7 @@ HELP = "I can tell you the balance, and send money to your contacts."
 
 
 def payees(text: str) -> list[str]:
-    """Contacts a request may mean: by full name, by first name, or by their relation to the customer."""
+    """Return the contacts a request may mean: by full name, by first name, or by their relation to the customer."""
     if "landlord" in text:
         return ["dana.fox"]
     full = [name for name, shown in CONTACTS.items() if shown.lower() in text]
@@ -38,7 +38,7 @@ def payees(text: str) -> list[str]:
 
 
 def readings(request: str) -> list[dict[str, Any]]:
-    """Ways to read a request for a transfer; none if it is not one."""
+    """Return the ways to read a request for a transfer; none if the request is about something else."""
     text = request.lower()
     number = re.search(r"\b\d+\b", text)
     amounts = [int(number[0])] if number else list(USUAL) if "usual" in text else []
@@ -49,7 +49,7 @@ class Teller(BaseChatModel):
     """The stand-in."""
 
     guardrail_trusted: ClassVar[bool] = True
-    """Not an endpoint: a guard does not probe it."""
+    """The model is not an endpoint, so a guard does not probe it."""
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
@@ -60,8 +60,8 @@ class Teller(BaseChatModel):
     def _reply(self, messages: Sequence[BaseMessage], index: int) -> AIMessage:
         last, request = messages[-1], question_text(messages)
         if isinstance(last, ToolMessage):
-            said = str(last.text)
-            return AIMessage("All right, nothing was sent." if last.status == "error" else said.splitlines()[-1])
+            result = str(last.text)
+            return AIMessage("All right, nothing was sent." if last.status == "error" else result.splitlines()[-1])
         if re.search(r"balance|how much", request.lower()):
             return _call("balance", {})
         ways = readings(request)

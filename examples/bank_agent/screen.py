@@ -18,23 +18,23 @@ from guardrail import CalibrationArtifact, Feasible
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import visible
 
-__all__ = ["CONSOLE", "calibrated", "held", "note", "said"]
+__all__ = ["CONSOLE", "show_calibration", "show_held", "show_line", "show_note"]
 
 CONSOLE = VisibleConsole(width=100, highlight=False)
 
 
-def said(who: str, text: str) -> None:
+def show_line(who: str, text: str) -> None:
     """Print a line of the conversation."""
     colour = {"you": "cyan", "agent": "green", "tool": "yellow", "person": "magenta"}[who]
     CONSOLE.print(f"[{colour}]{who:>7}[/{colour}]  {escape(text)}")
 
 
-def note(text: str) -> None:
+def show_note(text: str) -> None:
     """Print a remark."""
     CONSOLE.print(f"[dim]{'':>7}  {escape(text)}[/dim]")
 
 
-def calibrated(artifact: CalibrationArtifact) -> None:
+def show_calibration(artifact: CalibrationArtifact) -> None:
     """Print the promise of the artifact and the figures behind it."""
     outcome = artifact.outcome
     if not isinstance(outcome, Feasible):
@@ -51,18 +51,18 @@ def calibrated(artifact: CalibrationArtifact) -> None:
 
 
 def transfer(args: Mapping[str, Any]) -> str:
-    """A transfer in words."""
+    """Return a transfer in words."""
     return f"{args.get('amount')} euros to {CONTACTS.get(str(args.get('to')), args.get('to'))}"
 
 
-def held(value: Mapping[str, Any], ticket: str) -> None:
+def show_held(value: Mapping[str, Any], ticket: str) -> None:
     """Print a transfer that waits for a person: the candidate, the evidence and the ticket."""
     verdict = value["verdict"]
     shares: dict[str, float] = {}
-    for one in value["alternatives"]:
-        calls = read_calls(one["text"])
-        words = "; ".join(transfer(call.arguments) for call in calls) if calls else one["text"]
-        shares[words] = shares.get(words, 0.0) + one["share"]
+    for alternative in value["alternatives"]:
+        calls = read_calls(alternative["text"])
+        words = "; ".join(transfer(call.arguments) for call in calls) if calls else alternative["text"]
+        shares[words] = shares.get(words, 0.0) + alternative["share"]
     table = Table(box=SIMPLE, show_header=False, pad_edge=False)
     for words, share in sorted(shares.items(), key=lambda pair: -pair[1]):
         table.add_row(f"{share:>4.0%}", Text("█" * round(30 * share), style="yellow"), Text(visible(words)))

@@ -35,7 +35,7 @@ ALPHA = 0.1
 LABELS, REACH = 300, 0.6
 """For the comparison of 300 labels at random with 300 on the lowest 60 % of the scores."""
 THREADS = 64
-"""Questions in flight at once; the local model answers waiting requests together."""
+"""Questions in flight at the same time; the local model answers waiting requests in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,15 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
 
 
 def certified_with(labels: int, share: float, records: Sequence[Record], estimator: str, draws: int = 30) -> float:
-    """Share of all questions that so many labels certify, drawn at random within reach: mean of a few draws."""
+    """Return the share of all questions that so many labels, drawn at random within reach, certify (mean of draws)."""
     scored = arrays(records, estimator)
-    u, rng, taken = scored.uncertainty, np.random.default_rng(0), 0.0
+    u, rng, total = scored.uncertainty, np.random.default_rng(0), 0.0
     within = np.flatnonzero(u <= cut_at(u, share))
     for _ in range(draws):
         drawn = rng.choice(within, labels, replace=False)
-        found = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
-        taken += float((u <= found.threshold).mean()) if isinstance(found, Feasible) else 0.0
-    return taken / draws
+        outcome = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
+        total += float((u <= outcome.threshold).mean()) if isinstance(outcome, Feasible) else 0.0
+    return total / draws
 
 
 def _calibrate(
@@ -126,7 +126,7 @@ def _calibrate(
 
 
 def _gate(guard: Guardrail, questions: Sequence[Question]) -> list[Verdict]:
-    """Every question through the guard. `assess` is `invoke` without acting on the verdict."""
+    """Return the verdict on every question. `assess` is `invoke` without acting on the verdict."""
 
     def assess(question: Question) -> Verdict:
         return guard.assess(guard.artifact.prompt.messages(question.question, question.options))
@@ -149,7 +149,7 @@ def _as_records(questions: Sequence[Question], verdicts: Sequence[Verdict], task
 
 
 def _everything(records: Sequence[Record]) -> GateCounts:
-    """The same questions without a gate."""
+    """Count the answers as if no gate held any back."""
     correct = [bool(record.correct) for record in records if record.correct is not None]
     return GateCounts.count(
         n=len(correct), n_accepted=len(correct), n_errors=correct.count(False), n_correct=sum(correct)
@@ -157,7 +157,7 @@ def _everything(records: Sequence[Record]) -> GateCounts:
 
 
 def _show_examples(records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
-    """Three accepted and three held back, evenly spread, in their order: not hand-picked."""
+    """Show three accepted and three held back, evenly spread over the file, so that nobody picked them."""
     pairs = list(zip(records, verdicts, strict=True))
     for accepted, heading in ((True, "accepted"), (False, "held back")):
         chosen = [pair for pair in pairs if pair[1].accepted is accepted]
@@ -179,18 +179,18 @@ def _row(record: Record, verdict: Verdict) -> list[str]:
 def _show_chain(guard: Guardrail, questions: Sequence[Question]) -> None:
     chain = guard.prompt | guard | StrOutputParser()
     texts = [guard.artifact.prompt.render(question.question, question.options) for question in questions[:4]]
-    asked = texts
+    prompts = texts
     if guard.artifact.plan.options is None:
-        asked = [*texts, "Who are you, and what is the meaning of life?"]
+        prompts = [*texts, "Who are you, and what is the meaning of life?"]
     CONSOLE.print("\n[bold]chain = guard.prompt | guard | StrOutputParser()[/]   # a drop-in chat model")
-    for text, answer in zip(asked, chain.batch([{"question": text} for text in asked]), strict=True):
+    for text, answer in zip(prompts, chain.batch([{"question": text} for text in prompts]), strict=True):
         CONSOLE.print(f"  {text.splitlines()[0]!r}\n    -> {answer!r}", markup=False)
     if guard.artifact.plan.options is not None:
         _show_refusal(chain, "Who are you, and what is the meaning of life?")
 
 
 def _show_refusal(chain: Runnable[dict[str, str], str], question: str) -> None:
-    """A question without option lines, to a guard that was calibrated for multiple choice."""
+    """Ask a guard that was calibrated for multiple choice a question without option lines."""
     try:
         chain.invoke({"question": question})
     except ArtifactMismatchError as error:

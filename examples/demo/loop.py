@@ -1,7 +1,7 @@
 """`make demo-serve`: from traffic without labels to a certified gate, behind one URL (docs/loop.md).
 
 The servers and commands are real: `guardrail serve` in front of an OpenAI-compatible endpoint, `guardrail review`,
-`calibrate`. Scripts stand in for the application and for the people, who know the right answers.
+`calibrate`. Scripts act as the application and as the people, who know the right answers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "GUARDING",
     "OBSERVING",
     "REVIEWERS",
-    "Asked",
+    "Exchange",
     "Loop",
     "Sizes",
     "commands",
@@ -74,7 +74,7 @@ REVIEWERS = ("ann", "bob", "eve")
 BEFORE = 10
 """Questions that the client asks again before the artifact is swapped in."""
 FEWEST = 50
-"""Questions of a mode from which the picture shows their rates."""
+"""Questions of a mode after which the picture shows their rates: the first few would jump between 0 and 100 %."""
 
 UPSTREAM = """\
 version: 1
@@ -103,7 +103,7 @@ GUARDING = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything.
+    """The sizes of every step.
 
     Attributes:
         labels: Answers that people label.
@@ -121,8 +121,8 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question of the client, and what it got.
+class Exchange:
+    """A question of the client, and the reply to it.
 
     Attributes:
         correct: Whether the text is a right answer.
@@ -137,28 +137,28 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the loop came to.
+    """The results of the loop.
 
     Attributes:
-        observed: Asked while the gateway only observed.
-        swapped: Asked again and again while the artifact was swapped in, up to the first guarded reply.
-        guarded: New questions, asked after that.
+        observed: Exchanges while the gateway only observed.
+        swapped: Repeated questions while the artifact was swapped in, up to the first guarded reply.
+        guarded: New questions after the swap.
         artifact: The artifact in use.
     """
 
-    observed: Sequence[Asked]
-    swapped: Sequence[Asked]
-    guarded: Sequence[Asked]
+    observed: Sequence[Exchange]
+    swapped: Sequence[Exchange]
+    guarded: Sequence[Exchange]
     artifact: CalibrationArtifact
 
     @property
-    def given(self) -> list[Asked]:
-        """The answers that were given after the swap."""
-        return [one for one in self.guarded if one.accepted]
+    def answers(self) -> list[Exchange]:
+        """The exchanges after the swap that got an answer."""
+        return [exchange for exchange in self.guarded if exchange.accepted]
 
 
 def commands(sizes: Sizes) -> list[str]:
-    """The commands of the loop, in order; people label between the third and the fourth."""
+    """Return the commands of the loop, in order; people label between the third and the fourth."""
     label = "calibrate label to-label.jsonl --review-store reviews.db"
     return [
         f"calibrate score observed.jsonl --estimator {ESTIMATOR} --out scored.jsonl",
@@ -170,14 +170,14 @@ def commands(sizes: Sizes) -> list[str]:
 
 
 def run(url: str, traffic: Sequence[Question], fresh: Sequence[Question], folder: Path, sizes: Sizes) -> Loop:
-    """The whole loop: observe, sample, label, fit, swap, guard.
+    """Run the whole loop: observe, sample, label, fit, swap, guard.
 
     Args:
         url: The model's OpenAI-compatible API.
         traffic: Questions that the client asks first.
         fresh: Questions that it asks after the swap.
-        folder: Where the files are written.
-        sizes: How much of everything.
+        folder: Folder for the files.
+        sizes: The sizes of every step.
     """
     score, sample, ask_people, fetch, fit = commands(sizes)
     with gateway(url, folder, sizes) as (process, served):
@@ -207,21 +207,21 @@ def run(url: str, traffic: Sequence[Question], fresh: Sequence[Question], folder
 
 
 def endpoint(model: Any) -> Starlette:
-    """A chat model as an OpenAI-compatible server; the model must take OpenAI's names of settings."""
+    """Serve a chat model as an OpenAI-compatible API; the model must accept OpenAI's names of settings."""
 
     async def chat(request: Request) -> JSONResponse:
         body = await request.json()
         settings = {name: body[name] for name in ("temperature", "top_p", "max_tokens", "n", "seed") if name in body}
-        found = await model.agenerate([convert_to_messages(body["messages"])], **settings)
+        result = await model.agenerate([convert_to_messages(body["messages"])], **settings)
         choices = [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": one.text},
-                "finish_reason": one.message.response_metadata["finish_reason"],
+                "message": {"role": "assistant", "content": generation.text},
+                "finish_reason": generation.message.response_metadata["finish_reason"],
             }
-            for number, one in enumerate(found.generations[0])
+            for number, generation in enumerate(result.generations[0])
         ]
-        usage = found.llm_output["token_usage"]
+        usage = result.llm_output["token_usage"]
         reply = {"id": "c", "object": "chat.completion", "created": int(time.time()), "model": body["model"]}
         return JSONResponse({**reply, "choices": choices, "usage": usage})
 
@@ -230,7 +230,7 @@ def endpoint(model: Any) -> Starlette:
 
 @contextmanager
 def listening(app: Any) -> Iterator[str]:
-    """Serve an application on a free port of this machine; gives the URL of its API."""
+    """Serve an application on a free local port; yield the URL of its API."""
     started = threading.Event()
 
     class Server(uvicorn.Server):
@@ -251,18 +251,18 @@ def listening(app: Any) -> Iterator[str]:
 
 @contextmanager
 def gateway(url: str, folder: Path, sizes: Sizes) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`guardrail serve` that observes a model; gives the process and the URL for clients."""
+    """Run a `guardrail serve` that observes a model; yield the process and the URL for clients."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("observed.jsonl", "to-label.labels.jsonl", "reviews.db"):
         (folder / name).unlink(missing_ok=True)  # a demo starts afresh
     (folder / "guardrail.yaml").write_text(OBSERVING.format(url=url, n=sizes.n), encoding="utf-8")
-    with _command(folder, "guardrail serve --config guardrail.yaml --port 0") as found:
-        yield found
+    with _command(folder, "guardrail serve --config guardrail.yaml --port 0") as server:
+        yield server
 
 
 @contextmanager
 def _command(folder: Path, line: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server's command, in a process of its own; gives the process and the URL that it prints."""
+    """Run a server's command in another process; yield the process and the URL that it prints."""
     CONSOLE.print(f"[bold]$ {line}[/]", soft_wrap=True)
     arguments = [sys.executable, "-m", *shlex.split(line)]
     with subprocess.Popen(
@@ -270,17 +270,17 @@ def _command(folder: Path, line: str, **environment: str) -> Iterator[tuple[subp
     ) as process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            address = re.search(r"http://\S+", said)
+            printed = process.stdout.readline()
+            address = re.search(r"http://\S+", printed)
             if address is None:
-                raise RuntimeError(f"{line} did not start; its message is above. {said}")
+                raise RuntimeError(f"{line} did not start; its message is above. {printed}")
             yield process, address[0]
         finally:
             process.terminate()
 
 
 def _calibrate(folder: Path, line: str) -> None:
-    """One `calibrate` command, with its files in a folder."""
+    """Run one `calibrate` command in a folder, where its files are."""
     CONSOLE.print(f"\n[bold]$ {line}[/]", soft_wrap=True)
     here = Path.cwd()
     os.chdir(folder)
@@ -295,54 +295,54 @@ def _calibrate(folder: Path, line: str) -> None:
 # -- the client --------------------------------------------------------------------------------------------------------
 
 
-def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Asked]:
+def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Exchange]:
     """Ask through a gateway that observes, and wait until it has measured what it served."""
-    asked = _ask_all(url, questions, sizes, "asking               ")
+    exchanges = _ask_all(url, questions, sizes, "asking               ")
     with bar(CONSOLE, "measured behind them ") as progress, httpx.Client() as client:
         while True:
-            found = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
+            counters = client.get(f"{url.removesuffix('/v1')}/guardrail/v1/observed").json()[NAME]
             fates = ("collected", "unmeasured", "not_comparable")
-            done = sum(found[fate] for fate in fates) + sum(found["dropped"].values())
-            progress(done, found["chosen"])
-            if done == found["chosen"]:
+            done = sum(counters[fate] for fate in fates) + sum(counters["dropped"].values())
+            progress(done, counters["chosen"])
+            if done == counters["chosen"]:
                 break
             time.sleep(0.2)
-    counts = ", ".join(f"{found[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *fates))
-    CONSOLE.print(f"{counts}, {sum(found['dropped'].values())} dropped", style="dim")
-    return asked
+    counts = ", ".join(f"{counters[fate]} {fate.replace('_', ' ')}" for fate in ("served", "chosen", *fates))
+    CONSOLE.print(f"{counts}, {sum(counters['dropped'].values())} dropped", style="dim")
+    return exchanges
 
 
-def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, what: str) -> list[Asked]:
-    asked: list[Asked] = []
+def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, label: str) -> list[Exchange]:
+    exchanges: list[Exchange] = []
     with (
         openai.OpenAI(base_url=url, api_key="unused") as client,
-        bar(CONSOLE, what) as progress,
+        bar(CONSOLE, label) as progress,
         ThreadPoolExecutor(sizes.at_once) as pool,
     ):
-        for one in pool.map(lambda question: _ask(client, question, question.id), questions):
-            asked.append(one)
-            progress(len(asked), len(questions))
-    return asked
+        for exchange in pool.map(lambda question: _ask(client, question, question.id), questions):
+            exchanges.append(exchange)
+            progress(len(exchanges), len(questions))
+    return exchanges
 
 
 def _ask_until_guarded(
     url: str, questions: Sequence[Question], swap: Callable[[], None], most: int = 10_000
-) -> list[Asked]:
+) -> list[Exchange]:
     """Ask as before, swap the artifact in while a question is on its way, and go on until the gateway guards."""
-    asked: list[Asked] = []
+    exchanges: list[Exchange] = []
     with openai.OpenAI(base_url=url, api_key="unused", max_retries=0) as client, ThreadPoolExecutor(1) as pool:
         for number in range(most):
             running = pool.submit(_ask, client, questions[number % len(questions)], f"again-{number}")
             if number == BEFORE:
                 swap()
-            asked.append(running.result())
-            if asked[-1].accepted is not None:
+            exchanges.append(running.result())
+            if exchanges[-1].accepted is not None:
                 CONSOLE.print(f"{number} replies before the first guarded one, none failed", style="dim")
-                return asked
+                return exchanges
     raise RuntimeError("the gateway did not take the artifact; its log says why.")
 
 
-def _ask(client: openai.OpenAI, question: Question, key: str) -> Asked:
+def _ask(client: openai.OpenAI, question: Question, key: str) -> Exchange:
     """The application's call; the same before and after the swap."""
     reply = client.chat.completions.create(
         model=NAME,
@@ -353,19 +353,19 @@ def _ask(client: openai.OpenAI, question: Question, key: str) -> Asked:
     )
     text = reply.choices[0].message.content or ""
     verdict = (reply.model_extra or {}).get("guardrail")
-    return Asked(question, text, is_right(text, question), None if verdict is None else verdict["accepted"])
+    return Exchange(question, text, is_right(text, question), None if verdict is None else verdict["accepted"])
 
 
 # -- the people --------------------------------------------------------------------------------------------------------
 
 
 def is_right(answer: str, question: Question) -> bool:
-    """What the people know: whether an answer is one of the references."""
+    """Return whether an answer is one of the references; the people know these."""
     return TokenF1().label(answer, question).correct is True
 
 
-def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> None:
-    """Three people who know the answers label what waits, at once."""
+def _people_label(folder: Path, answer_key: Mapping[str, Question], total: int) -> None:
+    """Let three people, who know the answers, label the waiting items at the same time."""
     tokens = {name: secrets.token_urlsafe(24) for name in REVIEWERS}
     accounts = ",".join(f"{name}:reviewer:{token}" for name, token in tokens.items())
     counter, done = threading.Lock(), 0
@@ -381,18 +381,18 @@ def _people_label(folder: Path, known: Mapping[str, Question], total: int) -> No
                 done += 1
                 progress(done, total)
 
-        list(pool.map(lambda token: _label_on_page(url, token, known, decided), tokens.values()))
+        list(pool.map(lambda token: _label_on_page(url, token, answer_key, decided), tokens.values()))
 
 
-def _label_on_page(url: str, token: str, known: Mapping[str, Question], decided: Callable[[], None]) -> None:
-    """One person: sign in, and approve or reject one answer after the other until none waits."""
+def _label_on_page(url: str, token: str, answer_key: Mapping[str, Question], decided: Callable[[], None]) -> None:
+    """Act as one person: sign in, and approve or reject one answer after the other until none waits."""
     with httpx.Client(base_url=url, timeout=60) as browser:
         form = _field(browser.get("/sign-in").text, "form_token")
         browser.post("/sign-in", data={"form_token": form, "token": token})
-        form = _field(browser.get("/").text, "form_token")  # of the queue: nobody is signed in without it
+        form = _field(browser.get("/").text, "form_token")  # raises if the sign-in failed: a redirect has no form
         while (item := browser.post("/next", data={"form_token": form}).headers["location"]) != "/":
             page = browser.get(item).text
-            question = known[_text(page, r'<h1 class="question">(.*?)</h1>')]
+            question = answer_key[_text(page, r'<h1 class="question">(.*?)</h1>')]
             right = is_right(_text(page, r'<div class="candidate pre" id="candidate">(.*?)</div>'), question)
             decision = {"lease": _field(page, "lease"), "action": "approve" if right else "reject"}
             if browser.post(f"{item}/decide", data={"form_token": form, **decision}).status_code != 303:
@@ -405,30 +405,30 @@ def _field(page: str, name: str) -> str:
 
 
 def _text(page: str, pattern: str) -> str:
-    found = re.search(pattern, page, flags=re.DOTALL)
-    if found is None:
+    match = re.search(pattern, page, flags=re.DOTALL)
+    if match is None:
         raise RuntimeError(f"the review page has no {pattern}.")
-    return unescape(found[1])
+    return unescape(match[1])
 
 
-# -- what came of it ---------------------------------------------------------------------------------------------------
+# -- the results -------------------------------------------------------------------------------------------------------
 
 
 def rate(errors: int, total: int) -> tuple[float, float, float] | None:
-    """A share with its 95 % interval; None of nothing."""
+    """Return a share with its 95 % interval; None if the total is 0."""
     return (errors / total, *clopper_pearson_interval(errors, total)) if total else None
 
 
 def picture(loop: Loop, path: Path) -> Path:
-    """Error rate among the answers given, and share answered, since each mode began, as PNG."""
+    """Draw the error rate among the answers given, and the share answered, since each mode began, as PNG."""
     before, after = len(loop.observed), len(loop.guarded)
 
     def draw(both: Any, colour: Palette) -> None:
         error, answered = both
-        for asked, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
-            given = np.array([one.accepted is not False for one in asked], dtype=float)
-            wrong = np.array([not one.correct for one in asked]) * given
-            number, shown = np.arange(1, len(asked) + 1), np.cumsum(given)
+        for exchanges, start, line in ((loop.observed, 0, colour.blue), (loop.guarded, before, colour.green)):
+            is_answered = np.array([exchange.accepted is not False for exchange in exchanges], dtype=float)
+            wrong = np.array([not exchange.correct for exchange in exchanges]) * is_answered
+            number, shown = np.arange(1, len(exchanges) + 1), np.cumsum(is_answered)
             for axes, rates in ((error, np.cumsum(wrong) / np.maximum(shown, 1)), (answered, shown / number)):
                 axes.plot((start + number)[FEWEST:], 100 * rates[FEWEST:], color=line, lw=2.2)
         alpha = 100 * loop.artifact.alpha
@@ -456,7 +456,7 @@ def picture(loop: Loop, path: Path) -> Path:
 
 
 def demo(out: Path) -> Loop:
-    """The loop on the embedded model, with 2,000 questions first and the other 850 after the swap."""
+    """Run the loop on the embedded model, with 2,000 questions first and the other 850 after the swap."""
     from examples.demo.embedded import MODEL, TASKS
     from integrations.transformers_chat import TransformersChat
 
@@ -475,10 +475,13 @@ def main() -> None:
     CONSOLE.print("The embedded model answers behind a local OpenAI-compatible endpoint.\n", style="dim")
     loop = demo(out)
     title(f"done in {time.monotonic() - started:.0f} s")
-    for name, asked in (("observed", loop.observed), ("guarded", loop.guarded)):
-        given = [one for one in asked if one.accepted is not False]
-        answered, wrong = rate(len(given), len(asked)), rate(sum(not one.correct for one in given), len(given))
-        CONSOLE.print(f"{name:<9} {len(asked):,} questions: answered {share(answered)}, wrong of these {share(wrong)}")
+    for name, exchanges in (("observed", loop.observed), ("guarded", loop.guarded)):
+        answers = [exchange for exchange in exchanges if exchange.accepted is not False]
+        answered = rate(len(answers), len(exchanges))
+        wrong = rate(sum(not answer.correct for answer in answers), len(answers))
+        CONSOLE.print(
+            f"{name:<9} {len(exchanges):,} questions: answered {share(answered)}, wrong of these {share(wrong)}"
+        )
     CONSOLE.print(f"promise   {loop.artifact.outcome.guarantee}", style="dim")
     CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
 

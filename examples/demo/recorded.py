@@ -48,7 +48,7 @@ class Dataset:
 
 
 def _sampled(row: dict[str, Any]) -> Record:
-    """Samples only: the answer is the most frequent one, the first of them on a tie."""
+    """Read a row that has samples only: the answer is the most frequent text, the earliest one on a tie."""
     texts = [str(text) for text in row["samples"]]
     majority = Counter(normalise(text) for text in texts).most_common(1)[0][0]
     answer = next(text for text in texts if normalise(text) == majority)
@@ -58,15 +58,15 @@ def _sampled(row: dict[str, Any]) -> Record:
 
 
 def _options(row: dict[str, Any]) -> Record:
-    """Option logits: the answer is the likeliest option."""
+    """Read a row of option logits: the answer is the likeliest option."""
     scores = OptionScores(labels=tuple(row["options"]), loglikelihoods=tuple(row["options"].values()))
     options = {label: label for label in row["options"]}
     question = f"(image question {row['id']}, {row['group']})"
     drawn = SampleSet(question=question, primary=Sample(text=scores.best), options=scores)
-    asked = Question(
+    question_row = Question(
         id=row["id"], question=question, references=(row["reference"],), options=options, group=row["group"]
     )
-    return Record.of(asked, drawn)
+    return Record.of(question_row, drawn)
 
 
 DATASETS = (
@@ -77,7 +77,7 @@ DATASETS = (
 
 
 def load(dataset: Dataset) -> RecordFile:
-    """Records of a bundled file, scored and labelled."""
+    """Return the records of a bundled file, scored and labelled."""
     path = FOLDER / dataset.file
     records = [dataset.read(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     estimator, rule = parse_estimator(dataset.estimator), make_rule(dataset.correctness)
@@ -99,7 +99,7 @@ def load(dataset: Dataset) -> RecordFile:
 
 
 def run(out: Path) -> list[Path]:
-    """Evaluate both rules on every file over 100 random splits; fit an artifact on the first one and report on it.
+    """Evaluate both rules on every file over 100 random splits; fit an artifact on the first file and report on it.
 
     Args:
         out: Folder for the artifact and the report.

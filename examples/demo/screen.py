@@ -22,20 +22,20 @@ CONSOLE = VisibleConsole(width=120, highlight=False)
 
 
 def title(text: str, below: str = "") -> None:
-    """A heading."""
+    """Print a heading."""
     CONSOLE.print()
     CONSOLE.rule(f"[bold]{text}", align="left")
     if below:
         CONSOLE.print(below)
 
 
-def share(found: tuple[float, float, float] | None) -> str:
-    """A share with its 95 % interval, in per cent."""
-    return "none" if found is None else f"{found[0]:.1%} ({found[1]:.1%} to {found[2]:.1%})"
+def share(rate: tuple[float, float, float] | None) -> str:
+    """Return a share with its 95 % interval, in per cent."""
+    return "none" if rate is None else f"{rate[0]:.1%} ({rate[1]:.1%} to {rate[2]:.1%})"
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """One line about a fitted rule."""
+    """Return one line about a fitted rule."""
     if isinstance(outcome, Feasible):
         return (
             f"threshold {outcome.threshold:.4g}: {outcome.n_accepted:,} of {outcome.n:,} calibration questions "
@@ -94,7 +94,7 @@ def labels_line(labels: int, reach: float, at_random: float, within: float) -> N
 
 
 def examples_table(heading: str, rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
-    """A table of examples; texts are shown literally, never as markup."""
+    """Print a table of examples; texts are shown literally, never as markup."""
     table = Table(title=heading, title_justify="left", title_style="bold", show_lines=False, expand=True)
     for column in columns:
         table.add_column(column, overflow="fold")

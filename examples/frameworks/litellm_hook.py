@@ -1,6 +1,6 @@
-"""LiteLLM: how the proxy's guardrail handles a request, without a proxy.
+"""LiteLLM: the guardrail hook of the proxy, called without a proxy.
 
-Offline: the model is a function. A proxy calls the same hook; docs/frameworks.md has its two files.
+Offline: the model is a function. A proxy calls the same hook; docs/frameworks.md shows its two configuration files.
 
     python -m examples.frameworks.litellm_hook          (needs litellm, in a separate environment)
 """
@@ -23,9 +23,9 @@ cities = itertools.cycle(["Oslo", "Bern", "Riga", "Lima"])
 
 
 async def scripted(**request: Any) -> dict[str, Any]:
-    """A model that knows France only."""
-    known = "France" in request["messages"][-1]["content"]
-    text = "Paris" if known else next(cities)
+    """Answer as a model that knows France only."""
+    is_known = "France" in request["messages"][-1]["content"]
+    text = "Paris" if is_known else next(cities)
     return {"model": request["model"], "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
 
 
@@ -39,12 +39,12 @@ async def main() -> list[str]:
         complete=scripted,
         guard_options={"probe": "off"},
     )
-    said = []
+    lines = []
     for question in ("Capital of France?", "Capital of Atlantis?"):
         data = {"model": "small", "messages": [{"role": "user", "content": question}]}
-        found = await guard.async_pre_call_hook(None, None, data, "acompletion")
-        said.append(f"{question} {found['mock_response'].choices[0].message.content}")
-    return said
+        rewritten = await guard.async_pre_call_hook(None, None, data, "acompletion")
+        lines.append(f"{question} {rewritten['mock_response'].choices[0].message.content}")
+    return lines
 
 
 if __name__ == "__main__":

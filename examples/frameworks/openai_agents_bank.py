@@ -29,7 +29,7 @@ def transfer(amount: int, to: str) -> str:
 
 
 def call(amount: int, to: str) -> AIMessage:
-    """The scripted model's answer: one call of the tool."""
+    """Return the scripted model's answer: one call of the tool."""
     args: dict[str, Any] = {"amount": amount, "to": to}
     return AIMessage("", tool_calls=[{"name": "transfer", "args": args, "id": "x", "type": "tool_call"}])
 
@@ -43,7 +43,7 @@ inner = ScriptedChat(
 
 
 def make_agent(model: Any, *tools: Tool, **tool: Any) -> Agent[Any]:
-    """The agent; it ends with the transfer's result."""
+    """Return the agent; its run ends with the transfer's result."""
     return Agent(
         name="bank",
         instructions=SYSTEM,
@@ -59,24 +59,24 @@ async def main(folder: Path) -> list[str]:
     artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
     guarded = GuardedModel(inner, artifact, verdicts=VerdictStore(folder / "verdicts.sqlite"))
     agent = make_agent(guarded, guarded.answer_tool, needs_approval=guarded.needs_approval)
-    said = []
+    lines = []
 
     result = await Runner.run(agent, "Send 50 euros to Ada.")
-    said.append(f"sure:     {result.final_output}")
+    lines.append(f"sure:     {result.final_output}")
 
     result = await Runner.run(agent, "Send her what I owe.")
     (waiting,) = result.interruptions
     verdict = guarded.verdict(str(waiting.call_id))
     assert verdict is not None
-    said.append(f"unsure:   {waiting.name}({waiting.arguments}) waits for a person")
-    said.append(f"          {verdict.detail}")
+    lines.append(f"unsure:   {waiting.name}({waiting.arguments}) waits for a person")
+    lines.append(f"          {verdict.detail}")
     written = result.to_state().to_string()  # a file or a database row
 
     state = await RunState.from_string(agent, written)
     state.approve(state.get_interruptions()[0])
     result = await Runner.run(agent, state)  # exactly the call that was shown; nothing is drawn again
-    said.append(f"approved: {result.final_output}")
-    return said
+    lines.append(f"approved: {result.final_output}")
+    return lines
 
 
 if __name__ == "__main__":

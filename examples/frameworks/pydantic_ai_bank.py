@@ -1,7 +1,7 @@
 """pydantic-ai: an agent that moves money, and a person who is asked if it is not certain.
 
 Offline: the model is a function, so nothing is sent anywhere. With a real model, `inner` is
-`OpenAIChatModel(...)` or any other and the artifact comes from `calibrate run`.
+`OpenAIChatModel(...)` or any other model, and the artifact comes from `calibrate run`.
 
     python -m examples.frameworks.pydantic_ai_bank
 """
@@ -25,7 +25,7 @@ amounts = itertools.cycle([500, 5, 55, 505])
 
 
 def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Call the tool; if it is sampled and the request was vague, with another amount each time."""
+    """Call the tool; a sampled answer to a vague request has another amount each time."""
     last = messages[-1].parts[-1]
     if last.part_kind == "tool-return":
         return ModelResponse(parts=[TextPart(str(last.content))])
@@ -44,7 +44,7 @@ def transfer(amount: int, to: str) -> str:
 
 
 def make_agent(*guards: GuardCapability) -> Agent[Any, Any]:
-    """The agent, with or without a guard."""
+    """Return the agent, with or without a guard."""
     return Agent(
         inner,
         instructions=SYSTEM,
@@ -61,26 +61,26 @@ async def main() -> list[str]:
     artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
     guard = GuardCapability(artifact, on_abstain="review", guard_options={"probe": "off"})
     agent = make_agent(guard)
-    said = []
+    lines = []
 
     result = await agent.run("Send 50 euros to Ada.")
-    said.append(f"sure:     {result.output}")
+    lines.append(f"sure:     {result.output}")
 
     result = await agent.run("Send her what I owe.")
     assert isinstance(result.output, DeferredToolRequests)
     (waiting,) = result.output.approvals
     verdict = guard.verdict(waiting.tool_call_id)
     assert verdict is not None
-    said.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
-    said.append(f"          {verdict.detail}")
+    lines.append(f"unsure:   {waiting.tool_name}({waiting.args_as_json_str()}) waits for a person")
+    lines.append(f"          {verdict.detail}")
     written = result.all_messages_json()  # a file or a database row
 
     result = await agent.run(
         message_history=ModelMessagesTypeAdapter.validate_json(written),
         deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
     )  # exactly the call that was shown; nothing is drawn again
-    said.append(f"approved: {result.output}")
-    return said
+    lines.append(f"approved: {result.output}")
+    return lines
 
 
 if __name__ == "__main__":

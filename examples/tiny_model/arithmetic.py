@@ -26,7 +26,7 @@ class Level:
         first: Inclusive range of one operand.
         second: Inclusive range of the other.
         pool: Number of operand pairs kept for the pool.
-        share: Weight of the level among the arithmetic rows of training; 0 for one that is asked but never taught.
+        share: Weight of the level among the arithmetic rows of training; 0 for a level that is asked but never taught.
     """
 
     group: str

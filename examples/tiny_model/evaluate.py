@@ -24,10 +24,10 @@ Metrics = dict[str, object]
 
 def by_group(groups: Sequence[str], right: Sequence[bool]) -> dict[str, dict[str, float]]:
     """Return, by group in alphabetical order, the number of questions and the accuracy."""
-    seen: dict[str, list[bool]] = defaultdict(list)
+    hits_by_group: dict[str, list[bool]] = defaultdict(list)
     for group, hit in zip(groups, right, strict=True):
-        seen[group].append(hit)
-    return {group: {"n": len(hits), "accuracy": _share(hits)} for group, hits in sorted(seen.items())}
+        hits_by_group[group].append(hit)
+    return {group: {"n": len(hits), "accuracy": _share(hits)} for group, hits in sorted(hits_by_group.items())}
 
 
 def form_meanings() -> dict[str, str]:
@@ -37,7 +37,7 @@ def form_meanings() -> dict[str, str]:
 
 
 def open_metrics(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: Sequence[Question]) -> Metrics:
-    """Return the greedy accuracy and how well the disagreement of samples finds the errors."""
+    """Return the greedy accuracy, and the AUROC of the samples' disagreement at finding the errors."""
     questions = [row["question"] for row in rows]
     answers = greedy(model, tokenizer, questions)
     right = [is_right(answer, row["references"]) for answer, row in zip(answers, rows, strict=True)]
@@ -69,7 +69,7 @@ def open_metrics(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, ro
 def choice_metrics(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: Sequence[ChoiceQuestion]
 ) -> Metrics:
-    """Return the accuracy of the most probable letter and how well the entropy over the letters finds the errors."""
+    """Return the accuracy of the most probable letter, and the AUROC of the entropy over the letters."""
     prompts = [with_options(row["question"], row["options"]) for row in rows]
     probabilities = letter_probabilities(model, tokenizer, prompts)
     picks = [LETTERS[index] for index in probabilities.argmax(dim=-1).tolist()]

@@ -1,4 +1,4 @@
-"""The few numbers the evaluation needs, written out: normalised match, entropy, AUROC, selective accuracy."""
+"""The numbers that the evaluation needs, without a library: normalised match, entropy, AUROC, selective accuracy."""
 
 import math
 import string

@@ -18,7 +18,7 @@ from examples.tiny_model.world import TIERS, WORLD_SEED, Fact, World, build_worl
 
 HERE = Path(__file__).parent
 ASKED = {"fact-seen-5": 450, "fact-seen-20": 150}
-"""Facts of a tier in the open-ended pool, where not all of them are asked: the certain ones would outnumber others."""
+"""Facts of a tier in the open-ended pool. It asks only some of them: the certain facts would outnumber the others."""
 READING = "reading"
 READING_ITEMS = 200
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from examples.tiny_model.dice import Dice
 
 FORM_WEIGHTS = (0.5, 0.3, 0.2)
-"""How often training shows the short, the full and the titled form of an answer."""
+"""Shares of the short, the full and the titled form among the answers of training."""
 
 VALUES_PER_RELATION = 20
 
@@ -169,21 +169,21 @@ _VOWELS = ("a", "e", "i", "o", "u", "ae", "ia", "ei")
 _CODAS = ("l", "n", "r", "s", "m", "th", "k", "nd", "rn", "sh")
 
 
-def invented_names(count: int, seed: str, taken: set[str]) -> list[str]:
-    """Return distinct two-syllable names and add them to `taken`.
+def invented_names(count: int, seed: str, used: set[str]) -> list[str]:
+    """Return distinct two-syllable names and add them to `used`.
 
     Args:
         count: How many names.
         seed: The stream to draw from.
-        taken: Names, in lower case, that may not be used again; extended in place.
+        used: Names, in lower case, that may not be used again; extended in place.
     """
     dice = Dice(seed)
     names: list[str] = []
     while len(names) < count:
         first = dice.pick(_ONSETS) + dice.pick(_VOWELS)
         name = first + dice.pick(_ONSETS) + dice.pick(_VOWELS) + dice.pick(_CODAS)
-        if name not in taken:
-            taken.add(name)
+        if name not in used:
+            used.add(name)
             names.append(name.capitalize())
     return names
 
@@ -195,23 +195,23 @@ def _worded(relation: str) -> tuple[Value, ...]:
     return tuple(Value(noun, f"{kind} {noun}", f"{title} {kind} {noun}") for kind, noun in pairs)
 
 
-def _named(relation: str, seed: str, taken: set[str]) -> tuple[Value, ...]:
+def _named(relation: str, seed: str, used: set[str]) -> tuple[Value, ...]:
     """Build values out of invented names: the qualifier is a second name."""
-    names = invented_names(2 * VALUES_PER_RELATION, f"{seed}/{relation}", taken)
+    names = invented_names(2 * VALUES_PER_RELATION, f"{seed}/{relation}", used)
     title = _TITLES[relation]
     pairs = zip(names[::2], names[1::2], strict=True)
     return tuple(Value(first, f"{first} {last}", f"{title} {first} {last}") for first, last in pairs)
 
 
-def build_relations(seed: str, taken: set[str]) -> tuple[Relation, ...]:
+def build_relations(seed: str, used: set[str]) -> tuple[Relation, ...]:
     """Return the eight relations of the world.
 
     Args:
         seed: Seed of the world.
-        taken: Names already in use; extended in place.
+        used: Names already in use; extended in place.
     """
     relations = []
     for name, templates in _TEMPLATES.items():
-        values = _worded(name) if name in _WORDS else _named(name, seed, taken)
+        values = _worded(name) if name in _WORDS else _named(name, seed, used)
         relations.append(Relation(name, _SUBJECTS[name], templates, values))
     return tuple(relations)

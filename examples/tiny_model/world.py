@@ -23,11 +23,11 @@ TIERS = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact and how it is taught.
+    """One fact, and the wordings that teach it.
 
     Attributes:
         key: Stable identifier, `relation/name`.
-        relation: What the fact is about.
+        relation: The property that the fact states.
         subject: Name of the town or person.
         value: The value that counts as right.
         rival: The other value that training shows equally often; None unless the fact is contradictory.
@@ -65,9 +65,9 @@ class World:
 @lru_cache(maxsize=1)
 def build_world() -> World:
     """Return the world; the same one on every call and machine."""
-    taken: set[str] = set()
-    relations = build_relations(WORLD_SEED, taken)
-    subjects = {kind: invented_names(SUBJECTS_PER_KIND, f"{WORLD_SEED}/{kind}", taken) for kind in ("town", "person")}
+    used: set[str] = set()
+    relations = build_relations(WORLD_SEED, used)
+    subjects = {kind: invented_names(SUBJECTS_PER_KIND, f"{WORLD_SEED}/{kind}", used) for kind in ("town", "person")}
     pairs = [(relation, subject) for relation in relations for subject in subjects[relation.subject]]
     groups = [group for group, (count, _) in TIERS.items() for _ in range(count)]
     order = Dice(f"{WORLD_SEED}/tiers").shuffled(pairs)
@@ -100,9 +100,9 @@ def options_for(fact: Fact, dice: Dice) -> dict[str, str]:
         fact: The fact to ask about.
         dice: Draws the distractors and the order.
     """
-    known = [fact.value.short] + ([fact.rival.short] if fact.rival else [])
-    others = [value.short for value in dice.shuffled(fact.relation.values) if value.short not in known]
-    texts = dice.shuffled(known + others[: 4 - len(known)])
+    offered = [fact.value.short] + ([fact.rival.short] if fact.rival else [])
+    others = [value.short for value in dice.shuffled(fact.relation.values) if value.short not in offered]
+    texts = dice.shuffled(offered + others[: 4 - len(offered)])
     return dict(zip("ABCD", texts, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks run: their arithmetic is checked, their speed is not."""
+"""The benchmarks run: tests check their arithmetic, not their speed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.integrations.conftest import tiny_model
 
 
 def test_the_gpu_benchmark_runs_on_small_models(capsys: pytest.CaptureFixture[str]) -> None:
-    found = gpu_sampling.run(tiny=True, device="cpu", rounds=1)
-    assert [row["model"] for row in found] == ["tiny-llama", "tiny-qwen2"]
-    for row in found:
+    figures = gpu_sampling.run(tiny=True, device="cpu", rounds=1)
+    assert [row["model"] for row in figures] == ["tiny-llama", "tiny-qwen2"]
+    for row in figures:
         assert row["share_of_bound"] == pytest.approx(row["bound_ms"] / row["step_ms"])
         assert row["tokens_per_second"] == pytest.approx(10 / row["step_ms"] * 1e3)
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -34,16 +34,16 @@ def test_ways_to_build_columns_read_one_log(tmp_path: Path) -> None:
 
 
 def test_the_command_line_of_the_gpu_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-    monkeypatch.setattr(gpu_sampling, "run", lambda **settings: asked.append(settings))
+    calls: list[dict[str, object]] = []
+    monkeypatch.setattr(gpu_sampling, "run", lambda **settings: calls.append(settings))
     monkeypatch.setattr(sys, "argv", ["gpu_sampling", "--tiny", "--rounds", "1"])
     gpu_sampling.main()
-    assert asked == [{"tiny": True, "device": "cpu", "rounds": 1}]
+    assert calls == [{"tiny": True, "device": "cpu", "rounds": 1}]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu_sampling"])
     with pytest.raises(SystemExit):
         gpu_sampling.main()
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_the_full_configurations_have_their_published_size() -> None:

@@ -31,7 +31,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([3, 1_000]), st.sampled_from([0.05, 0.15, 0.3]))
 def test_the_vectorised_rule_is_the_rule(seed: int, distinct: int, alpha: float) -> None:
-    """Weights as repeated items, thresholds by `fit`, and the gate's own comparison."""
+    """The reference repeats items by their weights, fits with `fit`, and compares as the gate does."""
     rng = np.random.default_rng(seed)
     n = 160
     u = rng.integers(0, distinct, n) / 7
@@ -40,13 +40,13 @@ def test_the_vectorised_rule_is_the_rule(seed: int, distinct: int, alpha: float)
     accepted, wrong, tested = acceptance_after_acrc(u, error, calibration, test, [alpha])
     for row in range(4):
         times, checked = calibration[row].astype(int), test[row].astype(int)
-        found = fit(np.repeat(u, times), np.repeat(error, times), alpha=alpha, rule="acrc")
-        taken = np.zeros(n, dtype=bool)
-        if isinstance(found, Feasible):
-            taken = np.array([accepts(float(value), found.threshold) for value in u])
+        outcome = fit(np.repeat(u, times), np.repeat(error, times), alpha=alpha, rule="acrc")
+        gate = np.zeros(n, dtype=bool)
+        if isinstance(outcome, Feasible):
+            gate = np.array([accepts(float(value), outcome.threshold) for value in u])
         assert tested[row] == checked.sum()
-        assert accepted[0, row] == checked[taken].sum()
-        assert wrong[0, row] == (checked * error)[taken].sum()
+        assert accepted[0, row] == checked[gate].sum()
+        assert wrong[0, row] == (checked * error)[gate].sum()
 
 
 def population(n: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -57,28 +57,28 @@ def population(n: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArra
 
 def test_point_estimates_are_those_of_the_metrics() -> None:
     u, error = population()
-    found = measure_figures(u, error, draw(u.size, None, resamples=50, seed=0), n_unmeasured=4)
-    assert found.auroc.value == pytest.approx(auroc(u, error))
-    assert found.aurc.value == pytest.approx(aurc(u, error))
-    assert (found.n, found.n_unmeasured) == (300, 4)
-    assert found.error_rate == pytest.approx(error.mean())
+    figures = measure_figures(u, error, draw(u.size, None, resamples=50, seed=0), n_unmeasured=4)
+    assert figures.auroc.value == pytest.approx(auroc(u, error))
+    assert figures.aurc.value == pytest.approx(aurc(u, error))
+    assert (figures.n, figures.n_unmeasured) == (300, 4)
+    assert figures.error_rate == pytest.approx(error.mean())
     for alpha in ALPHAS:
-        share, rate = found.acceptance[f"{alpha:g}"], found.test_error[f"{alpha:g}"]
+        share, rate = figures.acceptance[f"{alpha:g}"], figures.test_error[f"{alpha:g}"]
         assert 0 < share.low <= share.high <= 1
         assert rate is not None
         assert abs(rate - alpha) < 0.06
 
 
 def test_a_bootstrap_interval_is_that_of_repeated_items() -> None:
-    """The quantiles of AUROC and AURC over explicit resamples."""
+    """The reference takes the quantiles of AUROC and AURC over explicit resamples."""
     u, error = population(120)
     draws = draw(u.size, None, resamples=200, seed=3)
-    found = measure_figures(u, error, draws)
+    figures = measure_figures(u, error, draws)
     areas = [auroc(np.repeat(u, times), np.repeat(error, times)) or 0.0 for times in draws.times]
     risks = [aurc(np.repeat(u, times), np.repeat(error, times)) for times in draws.times]
-    assert (found.auroc.low, found.auroc.high) == pytest.approx(tuple(np.quantile(areas, [0.025, 0.975])))
-    assert (found.aurc.low, found.aurc.high) == pytest.approx(tuple(np.quantile(risks, [0.025, 0.975])))
-    assert found.auroc.low < found.auroc.value < found.auroc.high
+    assert (figures.auroc.low, figures.auroc.high) == pytest.approx(tuple(np.quantile(areas, [0.025, 0.975])))
+    assert (figures.aurc.low, figures.aurc.high) == pytest.approx(tuple(np.quantile(risks, [0.025, 0.975])))
+    assert figures.auroc.low < figures.auroc.value < figures.auroc.high
 
 
 def test_clusters_are_drawn_and_halved_whole() -> None:
@@ -87,7 +87,7 @@ def test_clusters_are_drawn_and_halved_whole() -> None:
     assert draws.times.shape == (20, 20)
     assert all(len(set(draws.unit[i : i + 5])) == 1 for i in range(0, 100, 5))
     assert (draws.halves.sum(axis=1) == 10).all()
-    # five copies of each item say no more than one: the interval is that of the 20, not narrower
+    # Five copies of an item carry no more information than one: the interval is that of the 20, not narrower.
     u, error = population(40, seed=1)
     alone = measure_figures(u, error, draw(40, None, resamples=2_000, seed=0), alphas=())
     copied = measure_figures(
@@ -102,9 +102,9 @@ def test_clusters_are_drawn_and_halved_whole() -> None:
 
 def test_a_score_does_not_differ_from_itself() -> None:
     u, error = population()
-    found = paired(u, 3 * u + 1, error, draw(u.size, None, resamples=50, seed=0))
-    assert set(found) == {"auroc", "0.1", "0.15", "0.2"}
-    assert all(each.value == each.low == each.high == 0 for each in found.values())
+    differences = paired(u, 3 * u + 1, error, draw(u.size, None, resamples=50, seed=0))
+    assert set(differences) == {"auroc", "0.1", "0.15", "0.2"}
+    assert all(each.value == each.low == each.high == 0 for each in differences.values())
 
 
 # -- sources
@@ -124,8 +124,8 @@ def source_of(labelled: RecordFile, **fields: object) -> Source:
 
 
 def test_every_estimator_is_a_row_or_said_to_be_missing(labelled: RecordFile) -> None:
-    found, left_out = variants(source_of(labelled))
-    labels = {row.label for row in found}
+    rows, left_out = variants(source_of(labelled))
+    labels = {row.label for row in rows}
     missing = {name for names in lacking(labelled.header.plan).values() for name in names}
     assert {label for label in labels if ":" not in label} | missing == set(available())
     assert not labels & missing
@@ -157,14 +157,14 @@ def test_scores_are_cached_by_file_and_spec(labelled: RecordFile, tmp_path: Path
 
 
 def test_what_could_not_be_measured_is_said(labelled: RecordFile) -> None:
-    """The fakes' model gives no log-probabilities: estimators that read them have no row, and a note."""
+    """The fakes' model gives no log-probabilities: estimators that read them have a note instead of a row."""
     source = source_of(labelled, judges=(), similarities=())
-    found = measure_source(source, None, resamples=20)
-    assert "self_consistency" in found.rows
-    assert "semantic_entropy" not in found.rows or found.rows["semantic_entropy"].n_unmeasured == 0
-    shown = " ".join(found.notes)
+    measured = measure_source(source, None, resamples=20)
+    assert "self_consistency" in measured.rows
+    assert "semantic_entropy" not in measured.rows or measured.rows["semantic_entropy"].n_unmeasured == 0
+    shown = " ".join(measured.notes)
     for name in available():
-        assert name in found.rows or f"`{name}`" in shown, name
+        assert name in measured.rows or f"`{name}`" in shown, name
 
 
 def test_ensembles_are_compared_on_questions_they_were_not_trained_on(labelled: RecordFile) -> None:
@@ -172,12 +172,12 @@ def test_ensembles_are_compared_on_questions_they_were_not_trained_on(labelled: 
     rows, _ = variants(source)
     scores = score(source, rows, None)
     whole = [(row, each) for row, each in zip(rows, scores, strict=True) if None not in each.values]
-    found = compare(source, [row for row, _ in whole], [each for _, each in whole], resamples=100)
-    assert found is not None
-    assert (found.n_train, found.n_train + found.n_rest) == (72, 240)
-    assert found.difference["auroc"].value == pytest.approx(found.ensemble_auroc - found.single_auroc)
-    assert set(found.weights) <= set(found.members)
-    assert 0 <= found.share_better <= 1
+    comparison = compare(source, [row for row, _ in whole], [each for _, each in whole], resamples=100)
+    assert comparison is not None
+    assert (comparison.n_train, comparison.n_train + comparison.n_rest) == (72, 240)
+    assert comparison.difference["auroc"].value == pytest.approx(comparison.ensemble_auroc - comparison.single_auroc)
+    assert set(comparison.weights) <= set(comparison.members)
+    assert 0 <= comparison.share_better <= 1
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path, labelled: RecordFile) -> None:
@@ -229,10 +229,10 @@ def test_recorded_files(name: str, records: int, auroc_of_baseline: float | None
         return
     assert source.baseline is not None
     assert source.baseline.published == auroc_of_baseline
-    kept = [i for i, value in enumerate(source.baseline.values) if value is not None]
-    error = [int(not source.records[i].correct) for i in kept]
-    found = auroc([float(source.baseline.values[i] or 0.0) for i in kept], error)
-    assert found == pytest.approx(auroc_of_baseline, abs=0.012)  # published without saying how ties in the vote fell
+    measured = [i for i, value in enumerate(source.baseline.values) if value is not None]
+    error = [int(not source.records[i].correct) for i in measured]
+    area = auroc([float(source.baseline.values[i] or 0.0) for i in measured], error)
+    assert area == pytest.approx(auroc_of_baseline, abs=0.012)  # the publication does not say how it broke ties
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the recorded outputs are not beside this repository")

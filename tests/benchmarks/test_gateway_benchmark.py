@@ -1,4 +1,4 @@
-"""A gateway under upstream faults leaks nothing, and the check that says so finds a leak."""
+"""A gateway under upstream faults leaks nothing, and the check itself finds a leak."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
-from benchmarks.gateway import Held, leaks, soak
+from benchmarks.gateway import Footprint, leaks, soak
 
 
 @pytest.mark.parametrize(
     ("after", "grown"),
     [
-        (Held(100, 40, 30, 20), []),
-        (Held(119, 50, 40, 30), []),  # what chance may add
-        (Held(100, 51, 30, 20), ["files"]),
-        (Held(121, 51, 41, 31), ["files", "sockets", "threads", "memory"]),
+        (Footprint(100, 40, 30, 20), []),
+        (Footprint(119, 50, 40, 30), []),  # growth by chance
+        (Footprint(100, 51, 30, 20), ["files"]),
+        (Footprint(121, 51, 41, 31), ["files", "sockets", "threads", "memory"]),
     ],
 )
-def test_a_leak_is_found(after: Held, grown: list[str]) -> None:
-    assert leaks(Held(100, 40, 30, 20), after) == grown
+def test_a_leak_is_found(after: Footprint, grown: list[str]) -> None:
+    assert leaks(Footprint(100, 40, 30, 20), after) == grown
 
 
 @pytest.mark.slow

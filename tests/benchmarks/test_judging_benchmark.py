@@ -1,4 +1,4 @@
-"""The judging benchmark counts what it says it counts; its speed is not tested."""
+"""The judging benchmark counts correctly; its speed is not tested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUESTIONS = [
     Question("Which city is the capital of France?", ("Paris", "Paris", "Rome", "Lyon")),
     Question("When did the war end?", ("1945", "1945", "1945", "1945")),
 ]
-"""Three distinct strings and one."""
+"""Three distinct answers to the first question, and one to the second."""
 
 
 def test_counts_by_hand(capsys: pytest.CaptureFixture[str]) -> None:

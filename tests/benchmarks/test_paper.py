@@ -73,8 +73,8 @@ def test_the_implied_accuracy_follows_from_every_printed_row() -> None:
     accuracy = {(p.dataset, p.model): p.accuracy for p in POPULATIONS}
     for row in MAIN:
         assert row.power is not None
-        found = row.acceptance * (1 - row.scer) / row.power
-        assert found == pytest.approx(accuracy[row.dataset, row.model or ""], abs=0.002)
+        implied = row.acceptance * (1 - row.scer) / row.power
+        assert implied == pytest.approx(accuracy[row.dataset, row.model or ""], abs=0.002)
     assert [len(rows) for rows in (MAIN, RISK_LEVELS, ESTIMATORS, SIZES, ABLATION)] == [24, 10, 8, 10, 8]
 
 
@@ -128,12 +128,12 @@ def test_a_row_is_the_evaluation_of_its_pool(small: PaperTables) -> None:
     pool = small_pool("b", 2)
     rules: list[Any] = ["empirical", ("clopper_pearson", {"delta": 0.05}), ("certified", {"delta": 0.05})]
     rows = evaluate(pool.uncertainty["first"], pool.error, rules=rules, alphas=[0.15], n_calibration=200, splits=4).rows
-    found = {row.label: row for row in small.main if row.model == "b"}
+    by_label = {row.label: row for row in small.main if row.model == "b"}
     for label, row in zip(("Empirical", "UCB-CLP", "certified"), rows, strict=True):
-        assert found[label].scer == row.scer
-        assert found[label].acceptance == row.acceptance
-        assert found[label].violation_rate == row.violation_rate
-        assert found[label].acceptance_sd == pytest.approx((row.acceptance.se or 0) * 2)  # se = sd / sqrt(4)
+        assert by_label[label].scer == row.scer
+        assert by_label[label].acceptance == row.acceptance
+        assert by_label[label].violation_rate == row.violation_rate
+        assert by_label[label].acceptance_sd == pytest.approx((row.acceptance.se or 0) * 2)  # se = sd / sqrt(4)
 
 
 def test_a_pools_own_settings_are_used() -> None:
@@ -196,10 +196,8 @@ def test_simulated_pools_have_the_printed_accuracy_and_auroc() -> None:
     assert [pool.model for pool in pools[:3]] == ["LLaMA-3.1-8B", "LLaMA-3.1-8B", "Qwen2.5-7B"]
     for pool, population in zip(pools[::2], POPULATIONS, strict=True):
         assert 1 - np.mean(np.asarray(pool.error)) == pytest.approx(population.accuracy, abs=0.018)  # 5 sd
-        found = tables(pool, splits=2, sizes=(100,)).estimators
-        assert [each.auroc for each in found] == [
-            pytest.approx(value, abs=0.018) for value in population.auroc.values()
-        ]
+        rows = tables(pool, splits=2, sizes=(100,)).estimators
+        assert [each.auroc for each in rows] == [pytest.approx(value, abs=0.018) for value in population.auroc.values()]
     assert not np.array_equal(np.asarray(pools[0].error), np.asarray(pools[1].error))
 
 

@@ -1,4 +1,4 @@
-"""Guards and pages on one PostgreSQL under faults: no answer without its watch, nothing counted twice, all recover."""
+"""Guards and pages on one PostgreSQL under faults: every answer is counted exactly once, and all recover."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 Open = Callable[..., Page]
-expect.set_options(timeout=20_000)  # a busy machine takes its time
+expect.set_options(timeout=20_000)  # a busy machine is slow
 
 
 def press(page: Page, key: str) -> None:
-    """Press a key once the page's script is there to hear it."""
+    """Press a key after the page's script has loaded."""
     page.wait_for_load_state("load")
     page.keyboard.press(key)
 
@@ -37,14 +37,14 @@ def press(page: Page, key: str) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
-    """Opens the page for a reviewer, in a browser profile of their own; fails on any script error."""
+    """Open the page for a reviewer, each in a separate browser profile; fail on any script error."""
     contexts, problems = [], []
     with served(review_app(store, Accounts.from_text(REVIEWERS), lease=600)) as address:
 
@@ -60,7 +60,7 @@ def open_as(browser: Browser, store: ReviewStore) -> Iterator[Open]:
                 page.goto("/")
                 page.get_by_label("Your token").fill(f"{name}-token-0123456789ab")
                 page.get_by_role("button", name="Sign in").click()
-            else:  # a page less to draw
+            else:  # saves drawing the sign-in page
                 form = re.search('name="form_token" value="([^"]+)"', context.request.get("/sign-in").text())
                 assert form is not None
                 fields = {"token": f"{name}-token-0123456789ab", "form_token": form[1]}
@@ -91,13 +91,13 @@ def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
     expect(field).to_be_focused()
     expect(field).to_have_value("Virginia Woolf")
     press(page, "End")
-    page.keyboard.type(", approximately")  # letters of shortcuts, in a field, are letters
+    page.keyboard.type(", approximately")  # shortcut letters are plain letters in a field
     press(page, "Control+Enter")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert (found.action, found.reviewer) == ("edit", "ann")
-    assert found.candidate is not None
-    assert found.candidate.text == "Virginia Woolf, approximately"
+    decision = decision_of(store)
+    assert (decision.action, decision.reviewer) == ("edit", "ann")
+    assert decision.candidate is not None
+    assert decision.candidate.text == "Virginia Woolf, approximately"
 
 
 def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -> None:
@@ -119,14 +119,18 @@ def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> 
     page = open_as("ann")
     press(page, "n")
     expect(page.get_by_role("button", name="Send this")).to_have_count(4)
-    # The digits are on the buttons, each once, and a heading says which of them choose.
+    # Every digit is on one button, and a heading says which digits choose.
     assert page.locator("[data-key]").evaluate_all("all => all.map(b => b.dataset.key).join('')") == "arewb1234"
     expect(page.get_by_text("1 to 2 choose")).to_be_visible()
     press(page, "3")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert found.candidate is not None
-    assert (found.action, found.candidate.text, found.note) == ("edit", "E. M. Forster", "[chosen from the list]")
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert (decision.action, decision.candidate.text, decision.note) == (
+        "edit",
+        "E. M. Forster",
+        "[chosen from the list]",
+    )
 
 
 def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> None:
@@ -141,7 +145,7 @@ def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> Non
 
 
 LETTERS, LINES = "漢" * 130_000, ('{"a":' * 10 + "\n") * 9_000
-"""In a form each has more than a megabyte, which is Starlette's own limit."""
+"""Texts of more than a megabyte in a form: Starlette's default limit."""
 
 
 @pytest.mark.parametrize(
@@ -159,21 +163,21 @@ def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: Revie
     page = open_as("ann")
     press(page, "n")
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
-    with page.expect_request(re.compile("/decide$"), timeout=60_000) as asked:
+    with page.expect_request(re.compile("/decide$"), timeout=60_000) as request:
         press(page, key)
         if key == "e":
             press(page, "Control+End")
             page.keyboard.type("!")
             press(page, "Control+Enter")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible(timeout=60_000)
-    found = store.item(item.id).decision
-    assert found is not None
-    assert found.action == {"a": "approve", "r": "reject", "2": "edit", "e": "edit"}[key]
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.action == {"a": "approve", "r": "reject", "2": "edit", "e": "edit"}[key]
     if key == "e":
-        assert found.candidate is not None
-        assert found.candidate.text == text + "!"
+        assert decision.candidate is not None
+        assert decision.candidate.text == text + "!"
     else:
-        assert len(asked.value.post_data or "") < 1000, "only an edit sends the text"
+        assert len(request.value.post_data or "") < 1000, "only an edit sends the text"
 
 
 def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore) -> None:
@@ -188,13 +192,13 @@ def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore)
     expect(note).to_have_value("looked it")
     note.press("End")
     page.keyboard.type(" up")
-    note.press("Enter")  # must not give anything out by accident
+    note.press("Enter")  # must not send an answer by accident
     expect(page.get_by_label("Note on approve, reject or choose")).to_have_value("looked it up")
     assert store.item(item.id).decision is None
     press(page, "Control+Enter")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert (found.action, found.text, found.note) == ("respond", "Woolf.", "looked it up")
+    decision = decision_of(store)
+    assert (decision.action, decision.text, decision.note) == ("respond", "Woolf.", "looked it up")
 
 
 def test_an_edit_that_changes_nothing_approves(open_as: Open, store: ReviewStore) -> None:
@@ -218,9 +222,12 @@ def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewSto
     expect(button).to_be_in_viewport()  # without scrolling
     button.click()
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert found.candidate is not None
-    assert (found.candidate.text, found.note) == ("Katherine Mansfield", "1 2 3 looked it up [chosen from the list]")
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert (decision.candidate.text, decision.note) == (
+        "Katherine Mansfield",
+        "1 2 3 looked it up [chosen from the list]",
+    )
 
 
 def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None:
@@ -241,7 +248,7 @@ def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None
         page.keyboard.type("1234")
         assert field.input_value().endswith("1234")
         page.keyboard.press("Escape")
-    for key in ("Control+2", "Alt+2", "9"):  # the browser's own, and one that no answer has
+    for key in ("Control+2", "Alt+2", "9"):  # shortcuts of the browser, and a digit that no answer has
         page.keyboard.press(key)
     page.wait_for_load_state("networkidle")
     assert page.url.endswith(store.items()[0].id)
@@ -257,9 +264,9 @@ def test_answers_folded_away_have_no_digit(open_as: Open, store: ReviewStore) ->
     page.get_by_text("4 more").click()
     page.get_by_role("button", name="Send this").nth(11).click()
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert found.candidate is not None
-    assert found.candidate.text == "answer 11"
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert decision.candidate.text == "answer 11"
 
 
 def test_by_mouse_with_a_note_and_the_history(open_as: Open, store: ReviewStore) -> None:
@@ -294,8 +301,8 @@ def test_two_reviewers_at_once_and_one_key_decides(open_as: Open, store: ReviewS
     press(bob, "r")
     expect(bob.get_by_text("Nothing is waiting.")).to_be_visible()
     decided = [(item.content.question, item.decision) for item in store.items()]
-    found = {question: made and (made.reviewer, made.action) for question, made in decided}
-    assert found == {"First?": ("ann", "approve"), "Second?": ("bob", "reject")}
+    actions = {question: decision and (decision.reviewer, decision.action) for question, decision in decided}
+    assert actions == {"First?": ("ann", "approve"), "Second?": ("bob", "reject")}
 
 
 def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now: list[float]) -> None:
@@ -342,7 +349,7 @@ def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStor
     text = page.get_by_label("Edited answer").input_value()
     assert text.startswith("</div></textarea><script>document.title")
     expect(page.locator("#candidate")).to_contain_text("<script>document.title")
-    # Everything on the page that came from the model is text: no element of it was made.
+    # All model output on the page is text: it created no element.
     assert page.locator("main script, main img, main a[href^='javascript']").count() == 0
     page.goto("/trail")
     page.goto("/")
@@ -361,13 +368,13 @@ def test_a_hostile_answer_is_chosen_as_it_stands(open_as: Open, store: ReviewSto
     press(page, "1")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert not page.title().startswith("owned")
-    found = decision_of(store)
-    assert found.candidate is not None
-    assert found.candidate.text == hostile
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert decision.candidate.text == hostile
 
 
 def test_an_inline_script_would_be_refused(open_as: Open) -> None:
-    """The negative control of the page's policy: a script that did get in would not run."""
+    """Negative control of the page's policy: an injected script would not run."""
     page = open_as("ann", strict=False)
     refused: list[str] = []
     page.on("console", lambda message: refused.append(message.text))
@@ -398,9 +405,9 @@ def test_a_phone(open_as: Open, store: ReviewStore) -> None:
         assert box["x"] + box["width"] <= 360
     page.get_by_role("button", name="Send this").nth(1).tap()
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    found = decision_of(store)
-    assert found.candidate is not None
-    assert found.candidate.text == "Katherine Mansfield"
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert decision.candidate.text == "Katherine Mansfield"
     for path in ("/history", "/"):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -427,33 +434,33 @@ def test_without_javascript(open_as: Open, store: ReviewStore) -> None:
 
 
 def test_text_stands_out(open_as: Open, store: ReviewStore) -> None:
-    """Contrast of at least 4.5 to 1 (WCAG AA) for the colours text is written in, in both schemes."""
+    """Contrast of at least 4.5 to 1 (WCAG AA) for the text colours, in both schemes."""
     page = open_as("ann", color_scheme="light")
     light = colours(page)
     page.emulate_media(color_scheme="dark")
     dark = colours(page)
     assert light["back"] != dark["back"]
-    for found in (light, dark):
+    for palette in (light, dark):
         pairs = [("ink", "back"), ("ink", "card"), ("soft", "back"), ("soft", "card"), ("brand", "card")]
         pairs += [("soft", "shade"), ("brand-ink", "brand"), ("ink", "shade"), ("warn", "card")]
         pairs += [(name, f"{name}-back") for name in ("ok", "bad", "warn", "info")]
-        low = {pair: round(contrast(found[pair[0]], found[pair[1]]), 2) for pair in pairs}
+        low = {pair: round(contrast(palette[pair[0]], palette[pair[1]]), 2) for pair in pairs}
         assert min(low.values()) >= 4.5, {pair: value for pair, value in low.items() if value < 4.5}
 
 
 def colours(page: Page) -> dict[str, str]:
-    """The colours of the page in its present scheme."""
-    found: dict[str, str] = page.evaluate(
+    """Return the colours of the page in its current scheme."""
+    values: dict[str, str] = page.evaluate(
         "() => { const s = getComputedStyle(document.documentElement); const r = {};"
         " for (const n of ['back','card','ink','soft','brand','brand-ink','ok','ok-back','bad','bad-back','warn',"
         "'warn-back','info','info-back','shade']) r[n] = s.getPropertyValue('--' + n).trim(); return r; }"
     )
-    return found
+    return values
 
 
-def contrast(one: str, other: str) -> float:
-    """WCAG 2 contrast of two hex colours."""
-    lights = sorted((luminance(one), luminance(other)))
+def contrast(first: str, other: str) -> float:
+    """Return the WCAG 2 contrast of two hex colours."""
+    lights = sorted((luminance(first), luminance(other)))
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 

@@ -1,4 +1,4 @@
-"""The bank's agent, command by command; across a restart in processes of their own."""
+"""The bank's agent, command by command; across a restart in separate processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 from examples.bank_agent.__main__ import main
 from examples.bank_agent.calibration import ALPHA, calibrate, recorded
 from examples.bank_agent.model import readings
-from examples.bank_agent.screen import CONSOLE, held, note
-from examples.bank_agent.screen import said as say
+from examples.bank_agent.screen import CONSOLE, show_held, show_line, show_note
 from examples.demo.screen import CONSOLE as DEMO
 from examples.demo.screen import examples_table
 from guardrail import CalibrationArtifact, Feasible
@@ -49,9 +48,9 @@ def test_no_text_of_the_agent_commands_the_terminal_of_the_person_who_decides() 
         "question": evil,
     }
     with CONSOLE.capture() as bank:
-        say("agent", evil)
-        note(evil)
-        held(value, "ticket")
+        show_line("agent", evil)
+        show_note(evil)
+        show_held(value, "ticket")
     with DEMO.capture() as demo:
         examples_table(evil, [[evil]], [evil])
     shown = bank.get() + demo.get()
@@ -62,7 +61,7 @@ def test_no_text_of_the_agent_commands_the_terminal_of_the_person_who_decides() 
 
 
 def run(folder: Path, *arguments: str, status: int = 0) -> str:
-    """A command in a process of its own."""
+    """Run a command in another process."""
     command = [sys.executable, "-W", "error", "-m", "examples.bank_agent", "--folder", str(folder), *arguments]
     # Strict: a checkpoint with anything but plain types would not load in the next process.
     environment = {
@@ -95,12 +94,12 @@ def test_the_artifact_is_fitted_on_what_was_meant(artifact: CalibrationArtifact)
     assert artifact.plan.bindings is not None
     assert artifact.plan.bindings.tool_names == ("balance", "transfer")
     assert artifact.correctness.params == {"arguments": {"transfer": ["amount", "to"]}}
-    meant = [step.references[0] for step in recorded(5)]
-    assert meant == [step.references[0] for step in recorded(5)]  # seeded
+    references = [step.references[0] for step in recorded(5)]
+    assert references == [step.references[0] for step in recorded(5)]  # seeded
 
 
 def here(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    """The same in this process, for what needs no restart."""
+    """Run a command in this process, for tests that need no restart."""
     assert main(["--folder", str(folder), *arguments]) == status
     return capsys.readouterr().out
 
@@ -157,7 +156,11 @@ def test_a_decision_that_breaks_off_leaves_the_transfer_waiting(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here(folder, capsys, "ask", "Send 40 euros to Alex")
-    for typed, said in ((["e"], "input ended"), ([], "input ended"), (["e", "lots"], "'lots' is not a whole number")):
+    for typed, message in (
+        (["e"], "input ended"),
+        ([], "input ended"),
+        (["e", "lots"], "'lots' is not a whole number"),
+    ):
         lines = iter(typed)
 
         def read(_: str, lines: Iterator[str] = lines) -> str:
@@ -167,7 +170,7 @@ def test_a_decision_that_breaks_off_leaves_the_transfer_waiting(
                 raise EOFError from None
 
         monkeypatch.setattr(CONSOLE, "input", read)
-        assert said in here(folder, capsys, "review", status=1)
+        assert message in here(folder, capsys, "review", status=1)
     here(folder, capsys, "review", "approve")  # nobody holds it
 
 
@@ -178,13 +181,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, below: str, capsy
     with pytest.raises(SystemExit) as caught:
         main(["--folder", str(file / below), "review"])
     assert caught.value.code == 2
-    said = capsys.readouterr().err
-    assert f"--folder {str(file / below)!r}" in said
-    assert "Name another one." in said
+    message = capsys.readouterr().err
+    assert f"--folder {str(file / below)!r}" in message
+    assert "Name another one." in message
 
 
 def test_readings_are_what_a_request_may_mean() -> None:
     assert readings("Send 5 euros to Bob") == [{"to": "bob.stone", "amount": 5}]
-    assert [one["to"] for one in readings("send 5 to sam")] == ["sam.oak", "sam.reed"]
-    assert [one["amount"] for one in readings("Pay Yuki the usual")] == [12, 15, 20]
+    assert [reading["to"] for reading in readings("send 5 to sam")] == ["sam.oak", "sam.reed"]
+    assert [reading["amount"] for reading in readings("Pay Yuki the usual")] == [12, 15, 20]
     assert readings("hello") == []

@@ -1,4 +1,4 @@
-"""What the demo shows of labels within reach; `make demo` itself runs for a minute."""
+"""The figures of labels within reach in the demo; `make demo` itself runs for a minute."""
 
 from __future__ import annotations
 

@@ -22,48 +22,56 @@ ROOT = Path(__file__).parents[2]
 SIZES = loop.Sizes(labels=25, reach=0.7, alpha=0.3, n=4, at_once=8)
 SAID = {"sure": ["right"], "wrong": ["else"], "unsure": ["right", "left", "up", "down", "in", "out"]}
 KINDS = ["sure"] * 6 + ["unsure"] * 4
-"""Of ten questions in a row; the answer to every 55th is wrong: to too few for any draw to be refused."""
+"""Kinds of ten questions in a row. The answer to every 55th question is wrong: too few for a draw to be refused."""
 
 
 def questions(first: int, last: int) -> tuple[dict[str, str], list[Question]]:
-    """Questions by number, and of what kind each is."""
+    """Return the kind of each question by its text, and the questions."""
     kinds = {f"question {i}?": "wrong" if i % 55 == 5 else KINDS[i % 10] for i in range(first, last)}
-    asked = [Question(id=f"q{i}", question=f"question {i}?", references=("right",)) for i in range(first, last)]
-    return kinds, asked
+    rows = [Question(id=f"q{i}", question=f"question {i}?", references=("right",)) for i in range(first, last)]
+    return kinds, rows
 
 
 def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Path) -> None:
-    known, traffic = questions(0, 110)
+    early, traffic = questions(0, 110)
     later, fresh = questions(110, 150)
-    kinds = known | later
-    with serving(Endpoint(answers={one: SAID[kind] for one, kind in kinds.items()}, keep_requests=False)) as endpoint:
-        found = loop.run(endpoint.url, traffic, fresh, tmp_path, SIZES)
-    # Nobody was held back while it observed, and no reply failed during the swap.
-    assert [(one.question.id, one.accepted) for one in found.observed] == [(one.id, None) for one in traffic]
-    assert all(one.text for one in found.observed)
-    assert len(found.swapped) > loop.BEFORE
-    assert [one.accepted for one in found.swapped[:-1]] == [None] * (len(found.swapped) - 1)
-    # People labelled what the draw chose, on the page, and said what is true.
+    kinds = early | later
+    with serving(Endpoint(answers={text: SAID[kind] for text, kind in kinds.items()}, keep_requests=False)) as endpoint:
+        outcome = loop.run(endpoint.url, traffic, fresh, tmp_path, SIZES)
+    # No answer was held back while the gateway observed, and no reply failed during the swap.
+    assert [(exchange.question.id, exchange.accepted) for exchange in outcome.observed] == [
+        (question.id, None) for question in traffic
+    ]
+    assert all(exchange.text for exchange in outcome.observed)
+    assert len(outcome.swapped) > loop.BEFORE
+    assert [exchange.accepted for exchange in outcome.swapped[:-1]] == [None] * (len(outcome.swapped) - 1)
+    # People labelled the drawn questions on the page, and their labels are true.
     drawn = read_records(tmp_path / "to-label.jsonl")
     assert drawn.header.reach is not None
     assert len(drawn.records) == SIZES.labels
     assert all(
-        one.correct == (kinds[one.question] == "sure") for one in drawn.records if kinds[one.question] != "unsure"
+        record.correct == (kinds[record.question] == "sure")
+        for record in drawn.records
+        if kinds[record.question] != "unsure"
     )
     with ReviewStore(tmp_path / "reviews.db") as store:
         decided = [item.decision for item in store.items(["decided"])]
     assert len(decided) == SIZES.labels
-    assert {one.reviewer for one in decided if one is not None} <= set(loop.REVIEWERS)
-    # The guard of the same URL gives the certain answers, the wrong ones among them, and holds the others back.
-    assert found.artifact.outcome.rule == "certified"
-    assert found.artifact.threshold is not None
-    assert found.artifact.threshold <= drawn.header.reach.cut
-    assert {one.question.question for one in found.given} >= {one for one, kind in later.items() if kind != "unsure"}
-    assert all(one.accepted is not None for one in found.guarded)
-    held = [one for one in found.guarded if not one.accepted]
-    assert len(held) >= 10
-    assert all("not sure enough" in one.text for one in held)
-    assert sum(not one.correct for one in found.given) == sum(kind == "wrong" for kind in later.values()) > 0
+    assert {decision.reviewer for decision in decided if decision is not None} <= set(loop.REVIEWERS)
+    # The guard at the same URL gives the certain answers, even the wrong ones, and holds the others back.
+    assert outcome.artifact.outcome.rule == "certified"
+    assert outcome.artifact.threshold is not None
+    assert outcome.artifact.threshold <= drawn.header.reach.cut
+    assert {answer.question.question for answer in outcome.answers} >= {
+        text for text, kind in later.items() if kind != "unsure"
+    }
+    assert all(exchange.accepted is not None for exchange in outcome.guarded)
+    held_back = [exchange for exchange in outcome.guarded if not exchange.accepted]
+    assert len(held_back) >= 10
+    assert all("not sure enough" in exchange.text for exchange in held_back)
+    assert (
+        sum(not exchange.correct for exchange in outcome.answers) == sum(kind == "wrong" for kind in later.values()) > 0
+    )
 
 
 def test_the_page_shows_what_the_demo_runs() -> None:
@@ -89,15 +97,15 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     probability .011 at most (binomial tail). Where people skip every second wrong answer, more do.
     """
     pytest.importorskip("torch")
-    found = loop.demo(tmp_path)
-    errors = sum(not one.correct for one in found.given)
-    assert binomial_tail(len(found.given) - errors, len(found.given), 1 - found.artifact.alpha) > 0.001
-    assert len(found.given) > 0.4 * len(found.guarded)
-    assert sum(not one.correct for one in found.observed) > 0.25 * len(found.observed)  # without the gate
-    assert loop.picture(found, tmp_path / "loop.png").read_bytes().startswith(b"\x89PNG")
+    outcome = loop.demo(tmp_path)
+    errors = sum(not exchange.correct for exchange in outcome.answers)
+    assert binomial_tail(len(outcome.answers) - errors, len(outcome.answers), 1 - outcome.artifact.alpha) > 0.001
+    assert len(outcome.answers) > 0.4 * len(outcome.guarded)
+    assert sum(not exchange.correct for exchange in outcome.observed) > 0.25 * len(outcome.observed)  # without the gate
+    assert loop.picture(outcome, tmp_path / "loop.png").read_bytes().startswith(b"\x89PNG")
 
-    sizes, known = loop.Sizes(), [one.question for one in found.observed]
-    rows = over_seeds(read_records(tmp_path / "scored.jsonl"), known, range(20), sizes)
+    sizes, observed = loop.Sizes(), [exchange.question for exchange in outcome.observed]
+    rows = over_seeds(read_records(tmp_path / "scored.jsonl"), observed, range(20), sizes)
     broken = {case: sum(row.error[case] > sizes.alpha for row in rows) for case in CASES}
     assert broken["certified"] <= 5
     # Hardly a seed keeps it by answering nothing, as it must where its 300 labels happen to have many errors.

@@ -19,7 +19,7 @@ STEPS = 100
 
 @pytest.fixture(scope="module")
 def shown() -> set[str]:
-    """Every question text of the first steps of training, without options."""
+    """Return every question text of the first steps of training, without options."""
     stream = RowStream(build_world(), "train/0")
     rows = [row for _ in range(STEPS) for row in stream.open_rows(MIX) + stream.choice_rows(MIX)]
     return {row.question.split("\n")[0] for row in rows}
@@ -83,10 +83,10 @@ def test_a_pass_shows_a_fact_as_often_as_its_tier_says() -> None:
     stream = RowStream(build_world(), "count")
     mix = type(MIX)(facts=rows_per_pass, arithmetic=0, choices=0, reading=0)
     wordings = [row.question for row in stream.open_rows(mix)]
-    seen = {text: wordings.count(text) for text in set(wordings)}
+    times_shown = {text: wordings.count(text) for text in set(wordings)}
 
     def times(fact: Fact) -> int:
-        return sum(seen.get(fact.question(template), 0) for template in fact.taught)
+        return sum(times_shown.get(fact.question(template), 0) for template in fact.taught)
 
     for group in TIERS:
         sample = [fact for fact in facts if fact.group == group][:20]
@@ -103,7 +103,7 @@ def test_operand_pairs_of_the_pool_are_not_in_training(shown: set[str]) -> None:
 
 
 def test_the_forms_of_two_values_share_less_than_half_their_words() -> None:
-    """So that a grader that counts shared words cannot take a wrong value for the right one."""
+    """Otherwise a grader that counts shared words could take a wrong value for the right one."""
     for relation in build_world().relations:
         forms = [[set(form.lower().split()) for form in value.forms] for value in relation.values]
         for index, mine in enumerate(forms):

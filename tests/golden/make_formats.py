@@ -1,11 +1,11 @@
-"""Writes one small file of every persisted format: ``python -m tests.golden.make_formats``.
+"""Write one small file of every persisted format: ``python -m tests.golden.make_formats``.
 
-The files under ``formats/`` were written by the version that introduced the formats and are what later versions must be
-able to read. They change only with the version of a format. What the writers take from outside (clock, random ids) is
-fixed here; databases are stored as SQL, so that a change shows as a difference of lines.
+The files under ``formats/`` were written by the version that introduced the formats, and every later version must read
+them. They change only with the version of a format. Clock and random ids are fixed here; databases are stored as SQL,
+so that a change shows as a difference of lines.
 
-Scores, thresholds and intervals are literals: the files are about formats, and no other version of numpy or scipy may
-change a byte of them.
+Scores, thresholds and intervals are literals: the files are about formats, and a new version of numpy or scipy must
+not change a byte of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ FOLDER = Path(__file__).parent / "formats"
 VERSION_1 = FOLDER / "version1"
 """Artifacts of the first version, guards made of them, and records of that time."""
 STORED = CalibrationArtifact.load(VERSION_1 / "artifact.json")
-"""The artifact that files of other formats name by its digest: a file that exists keeps it."""
+"""The artifact whose digest files of other formats contain; those files never change, so neither may this one."""
 NOW = 1_700_000_000.0
 CREATED = "2023-11-14T22:13:20+00:00"
 QUESTION = "Who wrote Faust?"
@@ -92,14 +92,14 @@ TRANSFER = {
 
 
 def model(*answers: str, name: str = "small") -> ScriptedChat:
-    """The model of the artifacts; its words have the log-probability ln .5, so that its perplexity score is ln 2."""
+    """Return the model of the artifacts; its words have log-probability ln .5, so its perplexity score is ln 2."""
     return ScriptedChat(script={QUESTION: answers}, probability=0.5, name_of_model=name)
 
 
 def artifact(
     name: str = "small", *, threshold: float | None = 0.75, bindings: Bindings | None = None
 ) -> CalibrationArtifact:
-    """An artifact of an estimator without a judge, so that only the estimator's version binds it to a library."""
+    """Return an artifact of an estimator without a judge, so that only the estimator's version ties it to a library."""
     common: dict[str, Any] = {
         "rule": "acrc",
         "alpha": 0.1,
@@ -211,7 +211,7 @@ def cascade() -> CascadeArtifact:
 
 
 def verdict(*, accepted: bool = False, candidate: Sample | None = None) -> Verdict:
-    """A verdict with every field filled in."""
+    """Return a verdict with every field filled in."""
     value = 0.5 if accepted else 1.5
     return Verdict(
         accepted=accepted,
@@ -231,7 +231,7 @@ def verdict(*, accepted: bool = False, candidate: Sample | None = None) -> Verdi
 
 
 def calling() -> Sample:
-    """A candidate that calls a tool."""
+    """Return a candidate that calls a tool."""
     return Sample(
         text="I will send it.",
         tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),),
@@ -240,7 +240,7 @@ def calling() -> Sample:
 
 
 def records() -> tuple[RecordHeader, list[Record]]:
-    """Records that use every field of a record and of what was drawn."""
+    """Return records that use every field of a record and of its sample set."""
     header = RecordHeader(
         created=CREATED,
         model=ModelIdentity(provider="openai", model="gpt", revision="2024-01-01"),
@@ -290,7 +290,7 @@ def records() -> tuple[RecordHeader, list[Record]]:
         reason=Unmeasured.MODEL_FAILED,
         detail="the model did not answer",
     )
-    asked = SampleSet(
+    follow_up = SampleSet(
         question="Is this right?",
         primary=None,
         options=OptionScores(labels=("A", "B"), loglikelihoods=(-0.25, -1.5)),
@@ -304,7 +304,7 @@ def records() -> tuple[RecordHeader, list[Record]]:
             ),
             Sample(text="", refusal=True, finish_reason="content_filter"),
         ),
-        follow_ups={"p_true": (asked,)},
+        follow_ups={"p_true": (follow_up,)},
         cost=Cost(calls=4, input_tokens=40, output_tokens=8, seconds=0.5, saved=1),
     )
     return header, [
@@ -376,40 +376,40 @@ def ensemble_file() -> EnsembleFile:
 
 
 def held_note() -> GuardState:
-    """A message with two gated calls and an exempt one, held back."""
-    said = verdict(candidate=calling()).model_copy(update={"samples": ()})
+    """Return the note of a held-back message with a gated call and an exempt one."""
+    stored_verdict = verdict(candidate=calling()).model_copy(update={"samples": ()})
     calls = (
         {"name": "balance", "args": {}, "id": "c1", "type": "tool_call"},
         {"name": "transfer", "args": {"to": "bob", "amount": 5}, "id": "c2", "type": "tool_call"},
     )
-    metadata = {"model_name": "small", "finish_reason": "tool_calls", "guardrail": said.to_metadata()}
+    metadata = {"model_name": "small", "finish_reason": "tool_calls", "guardrail": stored_verdict.to_metadata()}
     message = FrozenMessage(
         text="I will send it.",
         tool_calls=calls,
         metadata=metadata,
         usage={"input_tokens": 60, "output_tokens": 12, "total_tokens": 72},
     )
-    judged = ReviewTarget(name="transfer", call_id="c2", args={"to": "bob", "amount": 5}, verdict=said)
+    judged = ReviewTarget(name="transfer", call_id="c2", args={"to": "bob", "amount": 5}, verdict=stored_verdict)
     return GuardState(
         phase="held",
         placeholder="guardrail-held-1",
         asked="h1",
-        held=HeldMessage(question="Send Bob 5.", message=message, judged=(judged,), verdict=said),
+        held=HeldMessage(question="Send Bob 5.", message=message, judged=(judged,), verdict=stored_verdict),
     )
 
 
 def held_answer() -> GuardState:
-    """A held-back answer of a plain graph."""
-    said = verdict().model_copy(update={"samples": ()})
-    message = FrozenMessage(text="Goethe", metadata={"model_name": "small", "guardrail": said.to_metadata()})
-    judged = ReviewTarget(name="answer", call_id=None, args={"text": "Goethe"}, verdict=said)
+    """Return the note of a held-back answer of a plain graph."""
+    stored_verdict = verdict().model_copy(update={"samples": ()})
+    message = FrozenMessage(text="Goethe", metadata={"model_name": "small", "guardrail": stored_verdict.to_metadata()})
+    judged = ReviewTarget(name="answer", call_id=None, args={"text": "Goethe"}, verdict=stored_verdict)
     return GuardState(
-        phase="held", held=HeldMessage(question=QUESTION, message=message, judged=(judged,), verdict=said)
+        phase="held", held=HeldMessage(question=QUESTION, message=message, judged=(judged,), verdict=stored_verdict)
     )
 
 
 def released_note() -> GuardState:
-    """A decided message that the model node has not given out yet."""
+    """Return the note of a decided message that the model node has not given out yet."""
     note = held_note()
     assert note.held is not None
     order = ToolCallOrder(digest="0123456789abcdef", decision="edit", args={"to": "bob", "amount": 4})
@@ -418,7 +418,7 @@ def released_note() -> GuardState:
 
 
 class Toy:
-    """A judge, similarity and entailment model that says what it is given; a cached one is not asked at all."""
+    """A judge, similarity and entailment model that returns scripted answers, and raises when it has none left."""
 
     def __init__(self, name: str, answers: Sequence[Any] = ()) -> None:
         self.spec = JudgeSpec(name=name, version=1, params={"revision": "sha256:00", "prompt": "ü"})
@@ -477,8 +477,8 @@ def write_candidates(path: Path) -> None:
 
 
 def write_records_file(path: Path) -> None:
-    header, found = records()
-    write_records(path, header, found)
+    header, listed = records()
+    write_records(path, header, listed)
 
 
 def write_labels(path: Path) -> None:
@@ -489,28 +489,28 @@ def write_labels(path: Path) -> None:
 
 
 def write_judge_replies(path: Path) -> None:
-    """The replies of the judge that labels, kept beside the records."""
+    """Write the cached replies of the labelling judge."""
     judge = ChatLabelJudge(ScriptedChat(default=("yes",), name_of_model="judge"), cache=path)
     judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",)))
 
 
 def write_ensemble(path: Path) -> None:
-    path.write_text(ensemble_file().model_dump_json(indent=1) + "\n", encoding="utf-8")  # as `calibrate ensemble` does
+    path.write_text(ensemble_file().model_dump_json(indent=1) + "\n", encoding="utf-8")  # like `calibrate ensemble`
 
 
 def write_steps_file(path: Path) -> None:
-    asked = {"role": "user", "content": "Send Bob 5."}
+    request = {"role": "user", "content": "Send Bob 5."}
     call = {
         "id": "c1",
         "type": "function",
         "function": {"name": "transfer", "arguments": '{"to": "bob", "amount": 5}'},
     }
-    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    proposal = {"role": "assistant", "content": "", "tool_calls": [call]}
     done = {"role": "tool", "tool_call_id": "c1", "content": "sent"}
     reference = '[{"arguments":{"amount":5,"to":"bob"},"name":"transfer"}]'
     steps = [
-        Step(id="step-1", messages=(asked,), references=(reference,), group="conversation 1"),
-        Step(id="step-2", messages=(asked, said, done), references=("Done.", "Sent."), group="conversation 1"),
+        Step(id="step-1", messages=(request,), references=(reference,), group="conversation 1"),
+        Step(id="step-2", messages=(request, proposal, done), references=("Done.", "Sent."), group="conversation 1"),
         Step(id="step-3", messages=({"role": "user", "content": "Grüß dich"},), references=("Hello.",)),
     ]
     write_steps(path, steps)
@@ -549,10 +549,10 @@ def write_released_note(path: Path) -> None:
 
 
 def write_interrupt(path: Path) -> None:
-    """What the person is asked, as the checkpoint of a paused graph keeps it."""
-    held = held_note().held
-    assert held is not None
-    write_json(path, review_request(held))
+    """Write the question to the person, as the checkpoint of a paused graph keeps it."""
+    held_message = held_note().held
+    assert held_message is not None
+    write_json(path, review_request(held_message))
 
 
 def write_packed_note(path: Path) -> None:
@@ -597,17 +597,18 @@ def write_tokens(path: Path) -> None:
 
 
 def write_reviews(path: Path) -> None:
-    """A queue with an item in every state, callbacks, an audit, and both monitors, one with an alarm."""
+    """Write a queue with an item in every state, callbacks, an audit, and both kinds of monitors, with alarms."""
     with database(path) as file, fixed_ids():
         clock = itertools.count(NOW, 1.0)
-        words = patch.object(RiskMonitor, "_detail", lambda _: "The error rate exceeds 12.5 %.")  # prose is no format
+        # The wording of an alarm is not part of the format, so it is fixed here.
+        words = patch.object(RiskMonitor, "_detail", lambda _: "The error rate exceeds 12.5 %.")
         with words, ReviewStore(f"sqlite:///{file}", clock=lambda: next(clock)) as store:
             _fill_queue(store)
             _fill_monitors(Monitors(store))
 
 
 def _fill_queue(store: ReviewStore) -> None:
-    asked: list[BaseMessage] = [HumanMessage(QUESTION)]
+    messages: list[BaseMessage] = [HumanMessage(QUESTION)]
     rule = CandidateRule(
         artifact=STORED.digest,
         epsilon=0.25,
@@ -618,7 +619,7 @@ def _fill_queue(store: ReviewStore) -> None:
         population="held_back",
         delta=0.1,
     )
-    content = content_of(verdict(), asked, candidates=rule, metadata={"tenant": "ü", "group": "g1"})
+    content = content_of(verdict(), messages, candidates=rule, metadata={"tenant": "ü", "group": "g1"})
     store.enqueue(content, key="decided", callback="https://example.org/hook")
     lease = store.claim("ann", item=store.items()[0].id)
     assert lease is not None
@@ -637,7 +638,7 @@ def _fill_queue(store: ReviewStore) -> None:
     store.give_up(late.id)
     store.lease([late.id])
 
-    audit_sample(store, 1.0, key=lambda *_: "request 1")(verdict(accepted=True), asked)
+    audit_sample(store, 1.0, key=lambda *_: "request 1")(verdict(accepted=True), messages)
     (audit,) = store.items(["pending"])
     checked = store.claim("ann", item=audit.id)
     assert checked is not None
@@ -660,7 +661,7 @@ def _fill_monitors(monitors: Monitors) -> None:
 
 
 def write_plan(path: Path) -> None:
-    """What `calibrate plan --json` writes."""
+    """Write the output of `calibrate plan --json`."""
     none, some = Estimate(value=0.0, se=None), Estimate(value=0.5, se=0.125)
     row = PlanRow(rule="acrc", n=100, acceptance=some, infeasible_rate=none, violation_rate=some, reached_rate=none)
     needed = Needed(rule="acrc", n=120, low=100, high=None, at_most=False, sentence="About 120.")
@@ -715,7 +716,7 @@ def write_evaluation(path: Path) -> None:
 
 
 def write_estimator_table(path: Path) -> None:
-    """What lies beside docs/estimators.md, empty."""
+    """Write an empty docs/estimators.json."""
     path.write_text(Page(resamples=1000, files=()).model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
@@ -745,11 +746,11 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "evaluation.json": write_evaluation,
     "estimator-table.json": write_estimator_table,
 }
-"""Every file whose bytes are always the same, with its writer."""
+"""Writers of the files whose bytes are always the same, by file name."""
 READ_ONLY: dict[str, Callable[[Path], None]] = {"note.packed": write_packed_note}
-"""Files that are only read: another zlib packs the same note into other bytes."""
+"""Files that tests only read, because another zlib packs the same note into other bytes."""
 BY_HAND = ("questions.csv", "questions.jsonl", "run.yaml", "tools.json")
-"""Files that users write; nothing here does."""
+"""Files that users write; this script does not write them."""
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
@@ -757,7 +758,7 @@ BY_HAND = ("questions.csv", "questions.jsonl", "run.yaml", "tools.json")
 
 @contextmanager
 def fixed_ids() -> Iterator[None]:
-    """Random ids, counted, and no time in them."""
+    """Replace random ids by counted ones, without the time."""
     numbers = itertools.count(1)
 
     def token(size: int) -> str:
@@ -769,7 +770,7 @@ def fixed_ids() -> Iterator[None]:
 
 @contextmanager
 def database(path: Path) -> Iterator[Path]:
-    """A file for a database, of which ``path`` gets the SQL."""
+    """Yield a file for a database; afterwards write its SQL to ``path``."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "golden.sqlite"
         yield file
@@ -777,7 +778,7 @@ def database(path: Path) -> Iterator[Path]:
 
 
 def sql_of(file: Path) -> str:
-    """A database as SQL: tables with their rows, then indexes and triggers; ``iterdump`` differs between Pythons."""
+    """Return a database as SQL: tables with their rows, then indexes and triggers; ``iterdump`` differs by Python."""
     with closing(sqlite3.connect(file)) as connection:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
         parts = connection.execute(
@@ -786,9 +787,10 @@ def sql_of(file: Path) -> str:
         ).fetchall()
         lines = [f"PRAGMA user_version={layout}"]
         for kind, name, sql in parts:
-            lines.append(" ".join(sql.split()))  # line breaks are those of SQLAlchemy's version
+            lines.append(" ".join(sql.split()))  # line breaks depend on the version of SQLAlchemy
             if kind == "table":
-                rows = connection.execute(f'SELECT *, 0 FROM "{name}" ORDER BY 1, 2').fetchall()  # some have one column
+                # The added 0 is for tables of one column: ORDER BY needs two.
+                rows = connection.execute(f'SELECT *, 0 FROM "{name}" ORDER BY 1, 2').fetchall()
                 lines += [f'INSERT INTO "{name}" VALUES({",".join(map(_literal, row[:-1]))})' for row in rows]
     return "".join(f"{line};\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Calibration sets with the thresholds an independent reference implementation gives them."""
+"""Calibration sets with their thresholds according to an independent reference implementation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of them, in file order."""
+    """Return all cases, in file order."""
     text = (Path(__file__).parent / "thresholds.json").read_text(encoding="utf-8")
     return [Case(row) for row in json.loads(text)]
 
 
 def call(key: str) -> tuple[str, dict[str, Any]]:
-    """Rule and keyword arguments of a key such as "acrc min_accept=1" or "anchored delta=.1"."""
+    """Return the rule and keyword arguments of a key such as "acrc min_accept=1" or "anchored delta=.1"."""
     rule, *settings = key.split(" ")
     pairs = [setting.split("=") for setting in settings]
     return rule, {name: float(value) if name == "delta" else int(value) for name, value in pairs}

@@ -1,4 +1,4 @@
-"""Every persisted format has a file that this version must read as it was meant, and write again byte by byte."""
+"""Every persisted format has a file that this version must read correctly, and write again byte by byte."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from .make_formats import (
 
 
 def restored(name: str, folder: Path) -> Path:
-    """The database of a golden file of SQL."""
+    """Restore the database of a golden SQL file."""
     path = folder / "restored.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript((FOLDER / name).read_text(encoding="utf-8"))
@@ -73,10 +73,10 @@ def restored(name: str, folder: Path) -> Path:
 
 
 UNVERSIONED = FOLDER / "unversioned"
-"""Files of formats that had no version at first; a missing version is the first one."""
+"""Files of formats that had no version at first; a missing version means version 1."""
 BOTH = pytest.mark.parametrize("folder", [FOLDER, UNVERSIONED], ids=["versioned", "unversioned"])
 VERSIONS = pytest.mark.parametrize("folder", [FOLDER, VERSION_1], ids=["version 2", "version 1"])
-"""Artifacts, and guards made of them, of the version that is written and of the one that is still read."""
+"""Artifacts and their guards, of the version that is written today and of the older version that is still read."""
 
 
 def plain(name: str, folder: Path = FOLDER) -> Any:
@@ -113,22 +113,22 @@ def test_a_database_restored_from_its_sql_is_the_same_database(name: str, tmp_pa
 
 def test_the_artifact_has_every_field() -> None:
     assert CalibrationArtifact.load(FOLDER / "artifact.json") == artifact()
-    older = CalibrationArtifact.load(VERSION_1 / "artifact.json")  # does not say which questions it was fitted on
+    older = CalibrationArtifact.load(VERSION_1 / "artifact.json")  # lacks the questions that it was fitted on
     assert (older.data.questions, older.data.n_questions) == (None, 6)
 
 
 @VERSIONS
 def test_the_artifact_guards_the_model_it_was_calibrated_with(folder: Path) -> None:
-    found = CalibrationArtifact.load(folder / "artifact.json")
-    assert found.digest == plain("artifact.json", folder)["digest"]
-    assert isinstance(found.outcome, Feasible)
-    assert (found.threshold, found.alpha, found.outcome.n_accepted, found.outcome.interval) == (
+    stored = CalibrationArtifact.load(folder / "artifact.json")
+    assert stored.digest == plain("artifact.json", folder)["digest"]
+    assert isinstance(stored.outcome, Feasible)
+    assert (stored.threshold, stored.alpha, stored.outcome.n_accepted, stored.outcome.interval) == (
         *(0.75, 0.1, 3),
         (0.0, 0.7075),
     )
-    assert isinstance(found.certificate, Infeasible)
-    assert found.certificate.reason is InfeasibleReason.TOO_FEW_ITEMS
-    assert (found.data.name, found.calibration.error, found.lineage) == (
+    assert isinstance(stored.certificate, Infeasible)
+    assert stored.certificate.reason is InfeasibleReason.TOO_FEW_ITEMS
+    assert (stored.data.name, stored.calibration.error, stored.lineage) == (
         "fragen-ü.jsonl",
         (0, 0, 0, 1),
         ("sha256:" + "cd" * 32,),
@@ -141,20 +141,20 @@ def test_the_artifact_guards_the_model_it_was_calibrated_with(folder: Path) -> N
 
 @VERSIONS
 def test_an_infeasible_artifact_binds_its_tools_and_accepts_nothing(folder: Path) -> None:
-    found = CalibrationArtifact.load(folder / "artifact-tools.json")
-    assert found.threshold is None
-    assert found.plan.bindings is not None
-    assert (found.plan.bindings.tools, found.plan.bindings.tool_choice) == ((TRANSFER,), "transfer")
-    assert Guardrail(model=model("Goethe"), artifact=found).assess(QUESTION).reason is Reason.INFEASIBLE
+    stored = CalibrationArtifact.load(folder / "artifact-tools.json")
+    assert stored.threshold is None
+    assert stored.plan.bindings is not None
+    assert (stored.plan.bindings.tools, stored.plan.bindings.tool_choice) == ((TRANSFER,), "transfer")
+    assert Guardrail(model=model("Goethe"), artifact=stored).assess(QUESTION).reason is Reason.INFEASIBLE
 
 
 @VERSIONS
 def test_the_cascade_has_both_stages_with_their_thresholds(folder: Path) -> None:
-    found = CascadeArtifact.load(folder / "cascade.json")
-    assert [(stage.model.model, stage.threshold) for stage in found.stages] == [("small", 0.5), ("large", 0.75)]
-    assert (found.outcome.rule, found.outcome.n_accepted, found.outcome.feasible) == ("lec_joint", 3, True)
-    assert (found.certificate.reason, found.certificate.interval) == (InfeasibleReason.TOO_FEW_ITEMS, None)
-    second = found.stages[1]
+    cascade = CascadeArtifact.load(folder / "cascade.json")
+    assert [(stage.model.model, stage.threshold) for stage in cascade.stages] == [("small", 0.5), ("large", 0.75)]
+    assert (cascade.outcome.rule, cascade.outcome.n_accepted, cascade.outcome.feasible) == ("lec_joint", 3, True)
+    assert (cascade.certificate.reason, cascade.certificate.interval) == (InfeasibleReason.TOO_FEW_ITEMS, None)
+    second = cascade.stages[1]
     assert (second.plan.n, second.plan.unanimous_at, second.plan.stop) == (4, 2, ("\n",))
     assert second.estimator.judge is not None
     assert (second.estimator.judge.name, second.estimator.clustering) == ("exact", "components")
@@ -166,9 +166,9 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStor
     assert (rule.artifact, rule.quantile, rule.population) == (STORED.digest, 0.5, "held_back")
     shown = store.items()[0].content.parsed_verdict()
     assert shown is not None
-    found = rule.select(shown)
-    assert found is not None
-    assert (found.answers, found.attained, found.epsilon) == ((("Goethe", 0.75),), True, 0.25)
+    candidates = rule.select(shown)
+    assert candidates is not None
+    assert (candidates.answers, candidates.attained, candidates.epsilon) == ((("Goethe", 0.75),), True, 0.25)
 
 
 # -- calibration files -------------------------------------------------------------------------------------------------
@@ -218,21 +218,21 @@ def test_prompts_have_slots_and_turns_and_plans_say_what_is_cut_off(tmp_path: Pa
     resumed = old.header.model_copy(update={"plan": old.header.plan.model_copy(update={"cut_off": "abstain"})})
     copy = tmp_path / "records.jsonl"
     copy.write_bytes((VERSION_1 / "records.jsonl").read_bytes())
-    with open_writer(copy, resumed) as (_, there):  # a plan of today resumes it
+    with open_writer(copy, resumed) as (_, there):  # a current plan resumes it
         assert there.header == old.header
 
 
 def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
-    given = read_labels(FOLDER / "labels.jsonl")
-    assert (given.correct, given.skipped) == ({"q1": True, "q2": False}, frozenset({"q3"}))
-    assert given.answers == {"q1": "Goethe", "q2": "Schiller ü", "q3": ""}
+    labels = read_labels(FOLDER / "labels.jsonl")
+    assert (labels.correct, labels.skipped) == ({"q1": True, "q2": False}, frozenset({"q3"}))
+    assert labels.answers == {"q1": "Goethe", "q2": "Schiller ü", "q3": ""}
     first = read_records(FOLDER / "records.jsonl").records[0].model_copy(update={"correct": None})
     others = [first.model_copy(update={"id": name, "drawn": None}) for name in ("q2", "q3")]
     with pytest.raises(UsageError, match="Schiller"):
-        apply_labels([first, *others], given)
+        apply_labels([first, *others], labels)
     copy = tmp_path / "labels.jsonl"
     copy.write_bytes((FOLDER / "labels.jsonl").read_bytes())
-    with open_store(copy) as store:  # a session goes on
+    with open_store(copy) as store:  # a session continues
         assert store.labels == {"q1": True, "q2": False, "q3": None}
         assert store.pop() == "q3"
 
@@ -252,9 +252,9 @@ def test_the_ensemble_becomes_an_estimator_with_its_members() -> None:
         ("max_softmax",),
         0.625,
     )
-    made = load_ensemble(FOLDER / "ensemble.json")
-    assert [member.name for member in made.members] == ["perplexity", "sequence_nll"]
-    assert made.spec == file.spec
+    estimator = load_ensemble(FOLDER / "ensemble.json")
+    assert [member.name for member in estimator.members] == ["perplexity", "sequence_nll"]
+    assert estimator.spec == file.spec
 
 
 def test_steps_are_the_decisions_of_a_conversation() -> None:
@@ -273,15 +273,15 @@ def test_questions_are_read(name: str) -> None:
 
 
 def test_the_settings_of_a_run_are_read() -> None:
-    found = load_config(FOLDER / "run.yaml", {"alpha": 0.2})
-    assert (found.model, found.rule, found.delta, found.alpha) == ("openai:gpt", "certified", 0.1, 0.2)
-    assert (found.stop, found.cluster_by_group, found.template) == (("\n", "Q:"), True, "Q: {question}")
-    assert (found.temperature, found.splits) == (0.7, 0)
+    settings = load_config(FOLDER / "run.yaml", {"alpha": 0.2})
+    assert (settings.model, settings.rule, settings.delta, settings.alpha) == ("openai:gpt", "certified", 0.1, 0.2)
+    assert (settings.stop, settings.cluster_by_group, settings.template) == (("\n", "Q:"), True, "Q: {question}")
+    assert (settings.temperature, settings.splits) == (0.7, 0)
 
 
 def test_tools_are_read() -> None:
-    found = read_bindings(FOLDER / "tools.json")
-    assert (found.tools, found.tool_choice) == ((TRANSFER,), "any")
+    bindings = read_bindings(FOLDER / "tools.json")
+    assert (bindings.tools, bindings.tool_choice) == ((TRANSFER,), "any")
 
 
 @BOTH
@@ -310,7 +310,7 @@ def test_the_configuration_makes_the_same_guard_again(folder: Path) -> None:
     guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
     assert (guard.on_abstain, guard.early_stopping, guard.max_concurrency) == ("raise", "off", 3)
     assert guard.artifact == CalibrationArtifact.load(folder / "artifact.json")
-    assert (guard.to_config() == config) == (folder is FOLDER)  # a new setting has its default
+    assert (guard.to_config() == config) == (folder is FOLDER)  # version 1 lacks a newer setting
     assert guard.turns == ("mark" if folder is FOLDER else "refuse")
     assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
     config["artifact"]["content"]["outcome"]["threshold"] = 0.5
@@ -333,22 +333,28 @@ def test_a_configuration_may_name_the_artifact_and_what_has_to_be_given(
     config = plain("guard-by-path.json", folder)
     with pytest.raises(UsageError, match="on_verdict"):
         Guardrail.from_config(config, model=model("Goethe"))
-    seen: list[Any] = []
-    guard = Guardrail.from_config(config, model=model("Goethe"), on_verdict=lambda verdict, *_: seen.append(verdict))
+    verdicts: list[Any] = []
+    guard = Guardrail.from_config(
+        config, model=model("Goethe"), on_verdict=lambda verdict, *_: verdicts.append(verdict)
+    )
     assert guard.invoke(QUESTION).content == "Goethe"
-    assert [verdict.artifact for verdict in seen] == [config["artifact"]["digest"]]
+    assert [verdict.artifact for verdict in verdicts] == [config["artifact"]["digest"]]
 
 
 @pytest.mark.parametrize("name", ["verdicts.sql", "version1/verdicts.sql", "unversioned/verdicts.sql"])
 def test_verdicts_are_found_by_call_and_subject(name: str, tmp_path: Path) -> None:
     store = VerdictStore(restored(name, tmp_path))
-    found, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")
-    assert found is not None
-    assert found.candidate is not None
+    held_back, passed = store.get("call_1", '{"to":"bob"}'), store.get("chosen:call_2")
+    assert held_back is not None
+    assert held_back.candidate is not None
     assert passed is not None
-    assert (found.reason, found.uncertainty.value, found.artifact) == (Reason.ABOVE_THRESHOLD, 1.5, STORED.digest)
-    assert found.candidate.tool_calls == (ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),)
-    assert (found.meanings[0].size, found.cost.calls) == (3, 5)
+    assert (held_back.reason, held_back.uncertainty.value, held_back.artifact) == (
+        Reason.ABOVE_THRESHOLD,
+        1.5,
+        STORED.digest,
+    )
+    assert held_back.candidate.tool_calls == (ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),)
+    assert (held_back.meanings[0].size, held_back.cost.calls) == (3, 5)
     assert store.get("call_1", '{"to":"eve"}') is None
     assert passed.accepted is True
     store.close()
@@ -399,7 +405,7 @@ def test_a_released_note_keeps_the_orders() -> None:
 
 
 def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
-    """The whole way: a graph that paused, with the golden note in its checkpoint, releases the golden answer."""
+    """End to end: a paused graph, with the golden note in its checkpoint, releases the golden answer."""
     unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
     builder = StateGraph(GuardedState)
     entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=STORED)).add_to(builder)
@@ -409,9 +415,9 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     graph = builder.compile(checkpointer=saver)
     config: Any = {"configurable": {"thread_id": "1"}}
     graph.invoke({"messages": [HumanMessage(QUESTION)]}, config)
-    found = saver.get_tuple(config)
-    assert found is not None
-    version = found.checkpoint["channel_versions"]["guardrail"]
+    checkpoint = saver.get_tuple(config)
+    assert checkpoint is not None
+    version = checkpoint.checkpoint["channel_versions"]["guardrail"]
     saver.blobs["1", "", "guardrail", version] = saver.serde.dumps_typed(plain("note-answer.json"))
     result = graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     assert result["messages"][-1].content == "Goethe"
@@ -420,8 +426,10 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
 
 @BOTH
 def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path, store: ReviewStore) -> None:
-    one = SimpleNamespace(id="interrupt 1", value=json.loads((folder / "interrupt.json").read_text(encoding="utf-8")))
-    paused = SimpleNamespace(interrupts=(one,), tasks=(), metadata={})
+    interrupt = SimpleNamespace(
+        id="interrupt 1", value=json.loads((folder / "interrupt.json").read_text(encoding="utf-8"))
+    )
+    paused = SimpleNamespace(interrupts=(interrupt,), tasks=(), metadata={})
     graph = SimpleNamespace(get_state=lambda _: paused, get_state_history=lambda *_, **__: [paused])
     (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
     assert item.content.candidate == Candidate(
@@ -443,25 +451,25 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path,
 
 @BOTH
 def test_the_risk_monitor_goes_on_where_it_stopped(folder: Path) -> None:
-    found = RiskMonitor.load(folder / "risk-monitor.json", artifact=STORED.digest)
-    assert (found.state.n, found.state.alpha, found.state.delta) == (2, 0.25, 0.25)
-    assert found.state.tallies == ((0.5, 1, 1), (1.0, 1, 0))
+    monitor = RiskMonitor.load(folder / "risk-monitor.json", artifact=STORED.digest)
+    assert (monitor.state.n, monitor.state.alpha, monitor.state.delta) == (2, 0.25, 0.25)
+    assert monitor.state.tallies == ((0.5, 1, 1), (1.0, 1, 0))
     again = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5)
     again.update(False, audit_rate=1.0)
     again.update(True)
-    assert found.update(True).log_wealth == pytest.approx(again.update(True).log_wealth)
+    assert monitor.update(True).log_wealth == pytest.approx(again.update(True).log_wealth)
     with pytest.raises(UsageError, match="audits artifact"):
         RiskMonitor.load(folder / "risk-monitor.json", artifact="sha256:other")
 
 
 @pytest.mark.parametrize("folder", [FOLDER, VERSION_1, UNVERSIONED], ids=["version 2", "version 1", "unversioned"])
 def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
-    found = DriftMonitor.load(folder / "drift-monitor.json", STORED)
+    monitor = DriftMonitor.load(folder / "drift-monitor.json", STORED)
     again = DriftMonitor(STORED, delta=0.25, seed=3)
     for score in (0.5, 1.75):
         again.update(score)
-    assert (found.state.n, found.state.seed, found.state.counts) == (2, 3, again.state.counts)
-    assert found.update(2.0).counts == again.update(2.0).counts
+    assert (monitor.state.n, monitor.state.seed, monitor.state.counts) == (2, 3, again.state.counts)
+    assert monitor.update(2.0).counts == again.update(2.0).counts
     with pytest.raises(UsageError, match="compares with artifact"):
         DriftMonitor.load(folder / "drift-monitor.json", artifact("large"))
 
@@ -472,15 +480,15 @@ def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
 def test_a_database_of_the_first_layout_becomes_todays_and_keeps_every_row(tmp_path: Path) -> None:
     path = restored("version1/reviews.sql", tmp_path)
     todays = _without_states((FOLDER / "reviews.sql").read_text(encoding="utf-8"))
-    for _ in range(2):  # the second one finds nothing to do
+    for _ in range(2):  # the second migration has nothing to do
         with ReviewStore(f"sqlite:///{path}") as store:
-            # A drift monitor becomes one with counts when a process opens it that has the artifact.
+            # A drift monitor gets its counts when a process opens it with the artifact.
             assert Monitors(store).drift("drift", STORED, delta=0.25, seed=3).state.n == 2
         assert _without_states(sql_of(path)) == todays
 
 
 def _without_states(dump: str) -> str:
-    """A dump with names and numbers only of monitors and steps: bets differ from the first layout's, or in rounding."""
+    """Return a dump without the states of monitors and steps: bets differ from the first layout's, or in rounding."""
     bets = ('INSERT INTO "review_monitors"', 'INSERT INTO "review_monitor_steps"')
     lines = dump.splitlines()
     return "\n".join(",".join(line.split(",")[:2]) if line.startswith(bets) else line for line in lines)
@@ -526,7 +534,7 @@ def test_the_queue_goes_on(store: ReviewStore) -> None:
     assert (lease.item.key, lease.item.number) == ("pending", 5)
     new = store.enqueue(lease.item.content, key="new")
     assert new.number == 6
-    assert store.enqueue(lease.item.content, key="decided").number == 1  # known already
+    assert store.enqueue(lease.item.content, key="decided").number == 1  # already queued
 
 
 def test_the_trail_is_there_and_cannot_be_changed(store: ReviewStore) -> None:
@@ -545,9 +553,9 @@ def test_the_trail_is_there_and_cannot_be_changed(store: ReviewStore) -> None:
 
 def test_callbacks_wait_in_the_outbox(store: ReviewStore) -> None:
     with closing(sqlite3.connect(str(store.database.url.database))) as connection:
-        found = connection.execute("SELECT body, state, attempts FROM review_outbox ORDER BY created").fetchall()
-    decided, expired = (json.loads(body) for body, _, _ in found)
-    assert [row[1:] for row in found] == [("waiting", 0)] * 2
+        rows = connection.execute("SELECT body, state, attempts FROM review_outbox ORDER BY created").fetchall()
+    decided, expired = (json.loads(body) for body, _, _ in rows)
+    assert [row[1:] for row in rows] == [("waiting", 0)] * 2
     assert (decided["type"], decided["outcome"]["text"], decided["metadata"]["tenant"]) == (
         "review.decided",
         "J. W. Goethe",
@@ -569,11 +577,11 @@ def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewS
     assert [step.value for step in monitors.history("risk")] == [0.0, 1.0, 1.0]
     drift = monitors.drift("drift", STORED, delta=0.25, seed=3)
     assert drift.state.n == sum(drift.state.counts) == 2
-    assert drift.update(9.0, key="question 1").n == 2  # counted already
+    assert drift.update(9.0, key="question 1").n == 2  # already counted
     assert drift.update(1.0, key="question 3").n == 3
     risk = monitors.known_risk("risk", artifact=STORED.digest)
     assert risk is not None
-    assert risk.update(True, key="request 1").n == 3  # counted already
+    assert risk.update(True, key="request 1").n == 3  # already counted
     assert monitors.switch(names="risk").allows(0.0)  # acknowledged
     switch = monitors.switch()
     assert not switch.allows(0.0)
@@ -584,7 +592,7 @@ def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewS
 def test_people_sign_in_with_their_tokens(folder: Path) -> None:
     accounts = Accounts(folder / "tokens.json")
     assert [(account.name, account.role) for account in accounts.all()] == [("ann", "reviewer"), ("jörg", "admin")]
-    found = accounts.by_token(f"{2:064x}")
-    assert found is not None
-    assert found.name == "jörg"
+    account = accounts.by_token(f"{2:064x}")
+    assert account is not None
+    assert account.name == "jörg"
     assert accounts.by_token(f"{3:064x}") is None

@@ -1,4 +1,4 @@
-"""Files of another version: unknown fields are ignored, unknown versions refused with the way out; never in silence."""
+"""Files of another version: readers ignore unknown fields, and refuse unknown versions with a way out."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from .make_formats import (
 from .test_formats import plain, restored
 
 NEW = {"field_of_tomorrow": {"text": "ü", "numbers": [1, 1.5, 1e-7, None]}}
-"""What a newer version might add anywhere."""
+"""A field that a newer version might add to any object."""
 FREE = {
     "params",
     "options",
@@ -89,17 +89,17 @@ FREE |= {
 
 
 def grown(value: Any, *, free: frozenset[str] = frozenset(FREE)) -> Any:
-    """JSON as a newer version might write it: one more field in every object."""
+    """Return JSON as a newer version might write it: one more field in every object."""
     if isinstance(value, list):
-        return [grown(one, free=free) for one in value]
+        return [grown(item, free=free) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: one if name in free else grown(one, free=free) for name, one in value.items()} | NEW
+    return {name: field if name in free else grown(field, free=free) for name, field in value.items()} | NEW
 
 
 def saved(path: Path, content: dict[str, Any]) -> Path:
-    """An artifact as a newer version saves it, with the digest of all its content."""
-    content = {name: one for name, one in content.items() if name != "digest"}
+    """Save an artifact as a newer version would, with the digest of its whole content."""
+    content = {name: field for name, field in content.items() if name != "digest"}
     path.write_text(json.dumps({"digest": _digest(content), **content}), encoding="utf-8")
     return path
 
@@ -126,7 +126,7 @@ def run(database: Path, *statements: str) -> None:
 
 
 def changed(database: Path, table: str, column: str, where: str, change: Callable[[Any], Any]) -> None:
-    """Change the JSON in one cell."""
+    """Change the JSON in one cell of a table."""
     with closing(sqlite3.connect(database)) as connection, connection:
         (text,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
         new = json.dumps(change(json.loads(text)))
@@ -138,18 +138,18 @@ def changed(database: Path, table: str, column: str, where: str, change: Callabl
 
 def test_a_newer_artifact_is_the_same_artifact_under_the_digest_in_its_file(newer: Path, tmp_path: Path) -> None:
     written = json.loads(newer.read_text(encoding="utf-8"))
-    found = CalibrationArtifact.load(newer)
-    assert found == artifact()
-    assert found.digest == written["digest"] != artifact().digest
-    again = found.save(tmp_path / "again.json")  # nothing is lost on the way
+    loaded = CalibrationArtifact.load(newer)
+    assert loaded == artifact()
+    assert loaded.digest == written["digest"] != artifact().digest
+    again = loaded.save(tmp_path / "again.json")  # saving loses nothing
     assert json.loads(again.read_text(encoding="utf-8")) == written
-    assert CalibrationArtifact.load(again).digest == found.digest
-    assert found.model_copy().digest == found.digest
+    assert CalibrationArtifact.load(again).digest == loaded.digest
+    assert loaded.model_copy().digest == loaded.digest
 
 
 def test_a_changed_copy_has_its_own_digest(newer: Path) -> None:
-    found = CalibrationArtifact.load(newer)
-    copied = found.model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
+    loaded = CalibrationArtifact.load(newer)
+    copied = loaded.model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
     expected = artifact().model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
     assert copied.digest == expected.digest
     assert "field_of_tomorrow" not in copied.content
@@ -171,7 +171,7 @@ def test_an_artifact_of_another_version_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 3})
     with pytest.raises(ArtifactFormatError, match=r"version 3.*reads version 2 and older.*Upgrade acrc-guardrail"):
         CalibrationArtifact.load(path)
-    path = saved(tmp_path / "a.json", plain("candidates.json") | {"schema_version": 2})  # a rule has its own version
+    path = saved(tmp_path / "a.json", plain("candidates.json") | {"schema_version": 2})  # rules have a separate version
     with pytest.raises(ArtifactFormatError, match=r"version 2; this library reads version 1\. Upgrade"):
         CandidateRule.load(path)
 
@@ -179,11 +179,11 @@ def test_an_artifact_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_an_artifact_of_version_1_keeps_its_digest_until_it_is_changed(tmp_path: Path) -> None:
     """A changed copy may hold a field that narrows the promise, which a reader of version 1 would ignore."""
     written = (VERSION_1 / "artifact.json").read_bytes()
-    found = CalibrationArtifact.load(VERSION_1 / "artifact.json")
-    assert found.save(tmp_path / "again.json").read_bytes() == written
-    assert found.model_copy().digest == found.digest
-    changed = found.model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
-    assert (found.schema_version, changed.schema_version) == (1, 2)
+    loaded = CalibrationArtifact.load(VERSION_1 / "artifact.json")
+    assert loaded.save(tmp_path / "again.json").read_bytes() == written
+    assert loaded.model_copy().digest == loaded.digest
+    changed = loaded.model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
+    assert (loaded.schema_version, changed.schema_version) == (1, 2)
     assert CalibrationArtifact.load(changed.save(tmp_path / "changed.json")).digest == changed.digest
 
 
@@ -201,30 +201,33 @@ def test_a_configuration_with_a_newer_artifact_makes_the_same_guard(newer: Path,
 
 
 def test_monitors_and_candidate_rules_know_a_newer_artifact_again(newer: Path, tmp_path: Path) -> None:
-    found = CalibrationArtifact.load(newer)
-    drift = DriftMonitor(found, seed=3)
+    loaded = CalibrationArtifact.load(newer)
+    drift = DriftMonitor(loaded, seed=3)
     drift.update(0.5)
-    risk = RiskMonitor(0.25, artifact=found.digest)
+    risk = RiskMonitor(0.25, artifact=loaded.digest)
     again = CalibrationArtifact.load(newer)
     assert DriftMonitor.load(drift.save(tmp_path / "drift.json"), again).state.n == 1
     assert RiskMonitor.load(risk.save(tmp_path / "risk.json"), artifact=again.digest).state == risk.state
     rule = CandidateRule.load(
-        saved(tmp_path / "rule.json", grown(plain("candidates.json")) | {"artifact": found.digest})
+        saved(tmp_path / "rule.json", grown(plain("candidates.json")) | {"artifact": loaded.digest})
     )
     shown = verdict().model_copy(update={"artifact": again.digest})
     assert rule.select(shown) is not None
-    assert rule.select(verdict()) is None  # of the artifact without the fields
+    assert rule.select(verdict()) is None  # a verdict of the artifact without the fields
     assert rule.digest == _digest(rule.content)
 
 
 def test_the_stages_of_a_newer_cascade_keep_their_digests(tmp_path: Path) -> None:
     content = grown(plain("cascade.json"))
-    found = CascadeArtifact.load(saved(tmp_path / "cascade.json", content))
-    assert found == CascadeArtifact.load(FOLDER / "cascade.json")
-    assert [stage.digest for stage in found.stages] == [_digest(stage) for stage in content["stages"]]
-    assert found.stages[0].digest != CascadeArtifact.load(FOLDER / "cascade.json").stages[0].digest
-    stages = [CalibrationArtifact.load(saved(tmp_path / f"{i}.json", one)) for i, one in enumerate(content["stages"])]
-    assert [stage.digest for stage in stages] == [stage.digest for stage in found.stages]
+    cascade = CascadeArtifact.load(saved(tmp_path / "cascade.json", content))
+    assert cascade == CascadeArtifact.load(FOLDER / "cascade.json")
+    assert [stage.digest for stage in cascade.stages] == [_digest(stage) for stage in content["stages"]]
+    assert cascade.stages[0].digest != CascadeArtifact.load(FOLDER / "cascade.json").stages[0].digest
+    stages = [
+        CalibrationArtifact.load(saved(tmp_path / f"{i}.json", stage_content))
+        for i, stage_content in enumerate(content["stages"])
+    ]
+    assert [stage.digest for stage in stages] == [stage.digest for stage in cascade.stages]
 
 
 def test_a_misspelt_argument_is_still_refused() -> None:
@@ -267,7 +270,7 @@ def test_a_bound_that_was_stored_in_words_only_is_known() -> None:
 
 
 def paused(change: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """A graph that waits for a person, whose stored note was changed, and its configuration."""
+    """Return a graph that waits for a person, with a changed note in its checkpoint, and its configuration."""
     unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
     builder = StateGraph(GuardedState)
     entry, leave = guarded_nodes(Guardrail(model=unsure, artifact=STORED)).add_to(builder)
@@ -277,9 +280,9 @@ def paused(change: Callable[[Any], Any]) -> tuple[Any, Any]:
     graph = builder.compile(checkpointer=saver)
     config: Any = {"configurable": {"thread_id": "1"}}
     graph.invoke({"messages": [HumanMessage(QUESTION)]}, config)
-    found = saver.get_tuple(config)
-    assert found is not None
-    version = found.checkpoint["channel_versions"]["guardrail"]
+    checkpoint = saver.get_tuple(config)
+    assert checkpoint is not None
+    version = checkpoint.checkpoint["channel_versions"]["guardrail"]
     saver.blobs["1", "", "guardrail", version] = saver.serde.dumps_typed(change(plain("note-answer.json")))
     return graph, config
 
@@ -288,7 +291,7 @@ APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 
 
 def test_a_held_message_of_a_newer_version_can_be_approved() -> None:
-    """It was taken for no note at all, so that the approval released nothing and nobody heard of it."""
+    """Earlier it did not count as a note, so the approval silently released nothing."""
     graph, config = paused(lambda note: grown(note, free=frozenset({"metadata", "args", "usage", "orders"})))
     result = graph.invoke(APPROVE, config)
     assert result["messages"][-1].content == "Goethe"
@@ -308,7 +311,7 @@ def test_a_note_that_cannot_be_read_is_refused_and_releases_nothing(change: Any,
     with pytest.raises(UsageError, match=message) as raised:
         graph.invoke(APPROVE, config)
     assert "Goethe" not in str(raised.value)
-    with pytest.raises(UsageError, match=message):  # it is still there
+    with pytest.raises(UsageError, match=message):  # the note is still there
         graph.invoke({"messages": [HumanMessage(QUESTION)]}, config)
 
 
@@ -343,12 +346,12 @@ def test_an_interrupt_of_another_version_is_refused_and_new_fields_are_not(datab
 def test_verdicts_of_a_newer_version_are_read_and_unreadable_ones_refused(tmp_path: Path) -> None:
     file = restored("verdicts.sql", tmp_path)
     run(file, "ALTER TABLE verdict ADD COLUMN extra TEXT")
-    changed(file, "verdict", "verdict", "id = 'call_1'", lambda one: grown(one, free=frozenset({"arguments"})))
-    changed(file, "verdict", "verdict", "id = 'chosen:call_2'", lambda one: one | {"reason": "tomorrow"})
+    changed(file, "verdict", "verdict", "id = 'call_1'", lambda stored: grown(stored, free=frozenset({"arguments"})))
+    changed(file, "verdict", "verdict", "id = 'chosen:call_2'", lambda stored: stored | {"reason": "tomorrow"})
     store = VerdictStore(file)
-    found = store.get("call_1")
-    assert found is not None
-    assert found.uncertainty.value == 1.5
+    held_back = store.get("call_1")
+    assert held_back is not None
+    assert held_back.uncertainty.value == 1.5
     store.put("call_3", "", verdict())
     assert store.get("call_3") == verdict()
     with pytest.raises(UsageError, match=r"'chosen:call_2'.*'reason'.*Upgrade") as raised:
@@ -362,7 +365,7 @@ def test_a_verdict_store_of_another_version_is_refused(tmp_path: Path) -> None:
     run(file, "PRAGMA user_version=2")
     with pytest.raises(UsageError, match=r"format version '2'.*reads '1'.*name another file"):
         VerdictStore(file)
-    (tmp_path / "text.db").write_text("no database, whatever the name says" * 99)
+    (tmp_path / "text.db").write_text("no database, despite the name" * 99)
     with pytest.raises(UsageError, match="cannot be used as a verdict store"):
         VerdictStore(tmp_path / "text.db")
 
@@ -400,8 +403,8 @@ def test_items_with_new_fields_are_the_same_items(database: Path) -> None:
         before = store.items()
     free = frozenset({"verdict", "metadata", "arguments", "messages"})
     for number in range(1, 6):
-        changed(database, "review_items", "content", f"number = {number}", lambda one: grown(one, free=free))
-    changed(database, "review_items", "decision", "number = 1", lambda one: grown(one, free=free))
+        changed(database, "review_items", "content", f"number = {number}", lambda stored: grown(stored, free=free))
+    changed(database, "review_items", "decision", "number = 1", lambda stored: grown(stored, free=free))
     run(database, "ALTER TABLE review_items ADD COLUMN extra TEXT")
     with opened(database) as store:
         assert store.items() == before
@@ -409,7 +412,7 @@ def test_items_with_new_fields_are_the_same_items(database: Path) -> None:
 
 
 def test_an_unreadable_item_says_so_and_can_only_be_rejected(database: Path) -> None:
-    changed(database, "review_items", "content", "key = 'pending'", lambda one: one | {"candidate": "Goethe"})
+    changed(database, "review_items", "content", "key = 'pending'", lambda stored: stored | {"candidate": "Goethe"})
     with opened(database) as store:
         (item,) = store.items(["pending"])
         assert len(store.items()) == 5
@@ -425,17 +428,19 @@ def test_an_unreadable_item_says_so_and_can_only_be_rejected(database: Path) -> 
 
 
 def test_an_unreadable_decision_counts_as_none(database: Path) -> None:
-    changed(database, "review_items", "decision", "key = 'decided'", lambda one: one | {"action": "tomorrow"})
+    changed(database, "review_items", "decision", "key = 'decided'", lambda stored: stored | {"action": "tomorrow"})
     with opened(database) as store:
-        found = store.find("decided")
-        assert found is not None
-        assert (found.state, found.decision) == ("decided", None)
-        assert "'action'" in found.content.question
-        assert store.wait(found.id, 0) is None
+        item = store.find("decided")
+        assert item is not None
+        assert (item.state, item.decision) == ("decided", None)
+        assert "'action'" in item.content.question
+        assert store.wait(item.id, 0) is None
 
 
 def test_an_unreadable_verdict_of_an_item_is_an_error_of_this_library(database: Path) -> None:
-    changed(database, "review_items", "content", "key = 'decided'", lambda one: one | {"verdict": {"accepted": 1}})
+    changed(
+        database, "review_items", "content", "key = 'decided'", lambda stored: stored | {"verdict": {"accepted": 1}}
+    )
     with opened(database) as store, pytest.raises(ReviewError, match=r"cannot be read.*Upgrade"):
         store.items()[0].content.parsed_verdict()
 
@@ -445,8 +450,8 @@ def test_a_line_of_the_trail_that_cannot_be_read_does_not_hide_the_others(databa
         before = len(store.trail())
     run(database, "DROP TRIGGER review_events_no_UPDATE", "UPDATE review_events SET detail = '{' WHERE number = 1")
     with opened(database) as store:
-        found = store.trail()
-        assert (len(found), found[0].detail) == (before, {"unreadable": "{"})
+        trail = store.trail()
+        assert (len(trail), trail[0].detail) == (before, {"unreadable": "{"})
 
 
 def test_shared_monitors_of_a_newer_version(database: Path) -> None:
@@ -462,7 +467,7 @@ def test_shared_monitors_of_a_newer_version(database: Path) -> None:
 
 
 def test_a_shared_monitor_of_another_version_is_refused_by_name(database: Path) -> None:
-    changed(database, "review_monitors", "state", "name = 'risk'", lambda one: one | {"format": 2})
+    changed(database, "review_monitors", "state", "name = 'risk'", lambda stored: stored | {"format": 2})
     with opened(database) as store:
         with pytest.raises(UsageError, match=r"monitor 'risk'.*format version '2'.*reads '1'"):
             Monitors(store).known_risk("risk")
@@ -477,7 +482,7 @@ def test_a_shared_monitor_of_an_unknown_kind_names_itself(database: Path) -> Non
 
 
 def test_an_alarm_that_cannot_be_read_holds_answers_back(database: Path) -> None:
-    changed(database, "review_monitors", "alarm", "name = 'risk 2'", lambda one: one | {"monitor": "cost"})
+    changed(database, "review_monitors", "alarm", "name = 'risk 2'", lambda stored: stored | {"monitor": "cost"})
     with opened(database) as store:
         switch = Monitors(store).switch()
         assert not switch.allows(0.0)
@@ -545,12 +550,12 @@ def test_an_ensemble_ignores_new_fields_and_refuses_another_format(tmp_path: Pat
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a golden file of lines with more fields in every line."""
+    """Return a writer of golden JSONL files with more fields in every line."""
 
     def write(name: str, **more: Any) -> Path:
         path = tmp_path / name
-        found = [json.loads(line) | more for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
-        path.write_text("".join(json.dumps(line) + "\n" for line in found), encoding="utf-8")
+        rows = [json.loads(line) | more for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in rows), encoding="utf-8")
         return path
 
     return write

@@ -1,4 +1,4 @@
-"""Starts and stops the real servers that ``scripts/peers.py`` fetched; each has a port of its own on the loopback."""
+"""Starts and stops the real servers that ``scripts/peers.py`` fetched; each has a separate port on the loopback."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SERVING = PEERS / "serving"
 NAME = "orrin-1.5m"
 SLOTS, CONTEXT = 16, 512
 STARTING = 180.0
-"""Longest wait for a server; both take seconds on an idle machine."""
-# The model's own distribution: llama-server by default cuts to 40 tokens and to those with 5 % of the likeliest one's
-# probability, and applies top_p before the temperature.
+"""Longest wait for a server in seconds; on an idle machine it takes a few."""
+# Sample from the model's own distribution: by default llama-server keeps 40 tokens, drops those below 5 % of the
+# likeliest token's probability, and applies top_p before the temperature.
 AS_TRANSFORMERS = ("--samplers", "temperature;top_p")
-# Nothing of the 32-bit weights is rounded on the way.
+# Without these, llama-server would round the cache to 16 bits.
 EXACT = ("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         root: Its address.
-        model: The name it knows the model by.
+        model: Name of the model on the server.
     """
 
     root: str
@@ -51,29 +51,29 @@ class Peer:
         return f"{self.root}/v1"
 
     def chat(self, **settings: Any) -> OpenAICompatibleChat:
-        """Our class for it."""
+        """Return our chat model for it."""
         return OpenAICompatibleChat(model=self.model, base_url=self.url, max_concurrency=SLOTS, **settings)
 
 
 def llama_server() -> Path | None:
-    """The llama-server to test with, or None."""
-    given = os.environ.get("LLAMA_SERVER")
-    binary = Path(given) if given else PEERS / "llama.cpp" / "bin" / "llama-server"
+    """Return the llama-server to test with, or None."""
+    preset = os.environ.get("LLAMA_SERVER")
+    binary = Path(preset) if preset else PEERS / "llama.cpp" / "bin" / "llama-server"
     return binary if binary.is_file() and GGUF.is_file() else None
 
 
 def serving() -> Path | None:
-    """What ``transformers serve`` wants beyond the environment, or None."""
+    """Return the folder of packages that ``transformers serve`` needs beyond the environment, or None."""
     return SERVING if (SERVING / ".done").is_file() else None
 
 
 @contextmanager
 def running_llama(binary: Path, folder: Path, *more: str) -> Iterator[Peer]:
-    """llama-server with the embedded model.
+    """Run llama-server with the embedded model.
 
     Args:
         binary: The server.
-        folder: For its log.
+        folder: Folder for its log.
         *more: Further arguments.
     """
     libraries = ":".join(filter(None, [str(binary.parent), os.environ.get("LD_LIBRARY_PATH")]))
@@ -85,10 +85,10 @@ def running_llama(binary: Path, folder: Path, *more: str) -> Iterator[Peer]:
 
 @contextmanager
 def running_transformers(folder: Path) -> Iterator[Peer]:
-    """``transformers serve`` with the embedded model.
+    """Run ``transformers serve`` with the embedded model.
 
     Args:
-        folder: For its log.
+        folder: Folder for its log.
     """
     program = "from transformers.cli.transformers import main; main()"
     command = [sys.executable, "-c", program, "serve", str(WEIGHTS), "--device", "cpu"]

@@ -21,7 +21,7 @@ from tests.peers.servers import Peer
 QUESTION = "Who rules Riadrin?"
 ACCEPT_ALL = 99.0
 MENDED = {"extra_body": {"generation_config": json.dumps({"do_sample": True, "top_k": 0})}}
-"""This server samples when the request tells it to in transformers' own words."""
+"""Settings in transformers' own format, with which this server does sample."""
 
 
 def _asked() -> list[str]:
@@ -34,9 +34,9 @@ def test_the_probe_sees_what_is_ignored(degraded: Peer) -> None:
     assert not report.failed
     assert report.degenerate
     assert (report.n, report.temperature, report.logprobs) == (False, False, False)
-    found = report.problem(SamplingPlan(n=5))
-    assert found is not None
-    assert found[0] is Unmeasured.DEGENERATE_SAMPLES
+    problem = report.problem(SamplingPlan(n=5))
+    assert problem is not None
+    assert problem[0] is Unmeasured.DEGENERATE_SAMPLES
 
 
 @pytest.mark.parametrize("name", ["discrete_semantic_entropy", "semantic_entropy"])
@@ -52,7 +52,7 @@ def test_every_verdict_abstains_and_says_why(degraded: Peer, name: str) -> None:
 
 
 def test_without_the_probe_it_would_accept_everything(degraded: Peer) -> None:
-    """The control: what the tests above prevent. Equal samples of an ignored temperature look like certainty."""
+    """Negative control of the tests above: equal samples of an ignored temperature look like certainty."""
     chat = degraded.chat()
     artifact = make_artifact(chat, threshold=0.0)
     trusting = Guardrail(model=chat, artifact=artifact, probe="off", early_stopping="off")

@@ -1,7 +1,7 @@
-"""Calibrating and gating through llama-server comes to the same as through the local backend, within sampling noise.
+"""Calibrating and gating through llama-server agrees with the local backend, within sampling noise.
 
-The same 400 + 400 questions go through both: collected, scored, labelled, fitted each for itself, and gated. What is
-compared is a difference of two gates, thresholds included. If both backends sample the same distribution, the two
+The same 400 + 400 questions go through both: collected, scored, labelled, fitted separately, and gated. The
+statistic is a difference of two gates, thresholds included. If both backends sample the same distribution, the two
 drawings of a question are exchangeable; swapping them at random, for every question of either part, and fitting anew
 gives the distribution of that difference without further assumptions (a paired permutation test of exact level).
 """
@@ -50,14 +50,14 @@ LEVEL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one backend came to; infinity stands for a question that could not be measured.
+    """The results of one backend; infinity marks a question that could not be measured.
 
     Attributes:
-        artifact: What was fitted.
+        artifact: The fitted artifact.
         scores: Uncertainty of each calibration question.
-        errors: Whether its answer is wrong.
+        errors: 1 if the answer to a calibration question is wrong.
         gated: Uncertainty of each test question.
-        accepted: Whether the guard accepted it.
+        accepted: Whether the guard accepted each test question.
     """
 
     artifact: CalibrationArtifact
@@ -68,10 +68,10 @@ class Run:
 
 
 def _collected(
-    model: BaseChatModel, asked: Sequence[Question], plan: SamplingPlan, path: Path, *, estimator: str, rule: str
+    model: BaseChatModel, rows: Sequence[Question], plan: SamplingPlan, path: Path, *, estimator: str, rule: str
 ) -> RecordFile:
-    collected = collect_records(asked, model, plan, path)
-    assert collected.n_drawn == len(asked)
+    collected = collect_records(rows, model, plan, path)
+    assert collected.n_drawn == len(rows)
     marking = make_rule(rule)
     file = score_records(read_records(path), [make(estimator)])
     header = file.header.model_copy(update={"correctness": marking.spec})
@@ -91,8 +91,8 @@ def _or_infinite(value: float | None) -> float:
 
 
 def _run(model: BaseChatModel, name: str, path: Path, *, estimator: str, rule: str, plan: SamplingPlan) -> Run:
-    asked = questions(name)
-    calibration, test = asked[:N], asked[N : 2 * N]
+    rows = questions(name)
+    calibration, test = rows[:N], rows[N : 2 * N]
     file = _collected(model, calibration, plan, path, estimator=estimator, rule=rule)
     artifact = fit_artifact(file, estimator=estimator, alpha=ALPHA)
     guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
@@ -121,14 +121,14 @@ def open_runs(llama: Peer, local: Any, tmp_path_factory: pytest.TempPathFactory)
 
 
 def _acceptance(scores: Array, errors: Array, gated: Array) -> float:
-    """Share of test questions that a gate fitted on the scores accepts."""
+    """Return the share of test questions that a gate fitted on the scores accepts."""
     used = np.isfinite(scores)
     outcome = fit(scores[used], errors[used], alpha=ALPHA, rule="acrc")
     return float(np.mean(gated <= outcome.threshold)) if isinstance(outcome, Feasible) else 0.0
 
 
 def _p_value(statistic: Callable[[Swaps, Swaps], float], sizes: tuple[int, int]) -> tuple[float, float]:
-    """The observed statistic, and how often random swaps give one as large (the observed one counted in)."""
+    """Return the observed statistic, and the share of random swaps (the observed one included) that is as large."""
     rng = np.random.default_rng(0)
     observed = statistic(np.zeros(sizes[0], bool), np.zeros(sizes[1], bool))
     drawn = [statistic(rng.random(sizes[0]) < 0.5, rng.random(sizes[1]) < 0.5) for _ in range(SWAPS)]
@@ -152,7 +152,8 @@ def test_acceptance_agrees_within_noise(open_runs: tuple[Run, Run]) -> None:
         return a - b
 
     observed, p = _p_value(difference, (N, N))
-    assert observed == pytest.approx(here.accepted.mean() - there.accepted.mean())  # the guards did what is recomputed
+    # The recomputed gates are those of the guards.
+    assert observed == pytest.approx(here.accepted.mean() - there.accepted.mean())
     assert 0.2 < there.accepted.mean() < 0.95  # a gate that accepts nothing or everything would agree as well
     assert p > LEVEL, f"acceptance differs by {observed:.3f}, p = {p}"
 
@@ -164,14 +165,14 @@ def _mean_difference(a: Array, b: Array) -> tuple[float, float]:
 
 
 def test_mean_uncertainty_agrees_within_noise(open_runs: tuple[Run, Run]) -> None:
-    """Sharper than acceptance, since a fit of its own makes up for much of what is wrong with a distribution."""
+    """Sharper than acceptance, because a separate fit compensates for most defects of a distribution."""
     here, there = open_runs
     observed, p = _mean_difference(np.r_[here.scores, here.gated], np.r_[there.scores, there.gated])
     assert p > LEVEL, f"mean uncertainty differs by {observed:.4f} nats, p = {p}"
 
 
 def test_the_comparison_notices_another_distribution(llama: Peer, open_runs: tuple[Run, Run], tmp_path: Path) -> None:
-    """The control: the same server at another temperature fails the very comparison."""
+    """Negative control: the same server at another temperature fails this comparison."""
     plan = plan_for([make("semantic_entropy")], max_tokens=16).model_copy(update={"temperature": 1.0, "top_p": 1.0})
     hotter = _collected(
         llama.chat(),
@@ -186,7 +187,7 @@ def test_the_comparison_notices_another_distribution(llama: Peer, open_runs: tup
 
 
 def test_choices_are_gated_alike_question_by_question(llama: Peer, local: Any, tmp_path: Path) -> None:
-    """Options are read, not sampled: there is no noise but rounding."""
+    """Options are read, not sampled: the only noise is rounding."""
     plan = plan_for([make("predictive_entropy")], options=("A", "B", "C", "D"), max_tokens=4)
     here, there = (
         _run(model, "choice", tmp_path / name, estimator="predictive_entropy", rule="option", plan=plan)

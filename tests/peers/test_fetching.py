@@ -1,4 +1,4 @@
-"""The script that gets the servers: safe to run again, and clear about what it cannot use."""
+"""The script that gets the servers: safe to run again, with clear errors."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_running_it_again_changes_nothing() -> None:
     binary = servers.llama_server()
     if binary is None or servers.serving() is None:
         pytest.skip("nothing was fetched yet: run `make peers`")
-    kept = [binary, servers.GGUF, servers.SERVING / ".done"]
-    assert _run().returncode == 0  # mends what is out of date
-    before = [file.stat().st_mtime_ns for file in kept]
+    files = [binary, servers.GGUF, servers.SERVING / ".done"]
+    assert _run().returncode == 0  # updates outdated files
+    before = [file.stat().st_mtime_ns for file in files]
     assert _run().returncode == 0
-    assert [file.stat().st_mtime_ns for file in kept] == before
+    assert [file.stat().st_mtime_ns for file in files] == before
 
 
 def test_a_binary_that_does_not_start_is_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "llama-server"
     wrong.write_text("#!/bin/sh\nexit 3\n", "utf-8")
     wrong.chmod(0o755)
-    for given in (wrong, tmp_path / "absent"):
-        found = _run("--server", str(given))
-        assert found.returncode == 1
-        assert "is not a llama-server that starts" in found.stderr
+    for binary in (wrong, tmp_path / "absent"):
+        result = _run("--server", str(binary))
+        assert result.returncode == 1
+        assert "is not a llama-server that starts" in result.stderr
 
 
 def test_the_converted_model_is_the_same_file_every_time(to_gguf: ModuleType, tmp_path: Path) -> None:

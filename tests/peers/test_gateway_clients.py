@@ -1,7 +1,7 @@
 """The clients of `guardrail serve`: answer, abstention, error and stream, each as its users see it.
 
-They need other versions of packages than this project's environment has: `make test-clients` runs these in an
-environment of their own. Node's clients are run by ``gateway_clients.mjs``.
+They need other versions of packages than this project's environment has: `make test-clients` runs these in a
+separate environment. Node's clients are run by ``gateway_clients.mjs``.
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ __all__ = ["endpoint", "serve"]
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 NODE = Path(os.environ.get("CLIENTS_NODE", "build/clients-node")).resolve()
 Ask = Callable[[str, str, bool], str]
-"""Asks a gateway a question, as a stream or not; gives the text or raises the client's error."""
+"""Asks a gateway a question, as a stream or not; returns the text or raises the client's error."""
 
 
 def by_openai(url: str, question: str, stream: bool) -> str:
     with import_module("openai").OpenAI(base_url=f"{url}/v1", api_key="any") as client:
-        asked: Any = {"model": "support", "messages": [{"role": "user", "content": question}]}
+        request: Any = {"model": "support", "messages": [{"role": "user", "content": question}]}
         if not stream:
-            return str(client.chat.completions.create(**asked).choices[0].message.content)
-        events = client.chat.completions.create(**asked, stream=True)
-        return "".join(one.choices[0].delta.content or "" for one in events)
+            return str(client.chat.completions.create(**request).choices[0].message.content)
+        events = client.chat.completions.create(**request, stream=True)
+        return "".join(event.choices[0].delta.content or "" for event in events)
 
 
 def by_async_openai(url: str, question: str, stream: bool) -> str:
     async def ask() -> str:
         async with import_module("openai").AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
-            asked: Any = {"model": "support", "messages": [{"role": "user", "content": question}]}
+            request: Any = {"model": "support", "messages": [{"role": "user", "content": question}]}
             if not stream:
-                return str((await client.chat.completions.create(**asked)).choices[0].message.content)
-            events = await client.chat.completions.create(**asked, stream=True)
-            return "".join([one.choices[0].delta.content or "" async for one in events])
+                return str((await client.chat.completions.create(**request)).choices[0].message.content)
+            events = await client.chat.completions.create(**request, stream=True)
+            return "".join([event.choices[0].delta.content or "" async for event in events])
 
     return asyncio.run(ask())
 
 
 def by_langchain(url: str, question: str, stream: bool) -> str:
     chat = import_module("langchain_openai").ChatOpenAI(base_url=f"{url}/v1", api_key="any", model="support")
-    return "".join(str(one.text) for one in (chat.stream(question) if stream else [chat.invoke(question)]))
+    return "".join(str(chunk.text) for chunk in (chat.stream(question) if stream else [chat.invoke(question)]))
 
 
 def by_litellm(url: str, question: str, stream: bool) -> str:
-    asked: Any = {"model": "openai/support", "messages": [{"role": "user", "content": question}]}
-    found = import_module("litellm").completion(**asked, api_base=f"{url}/v1", api_key="any", stream=stream)
+    request: Any = {"model": "openai/support", "messages": [{"role": "user", "content": question}]}
+    reply = import_module("litellm").completion(**request, api_base=f"{url}/v1", api_key="any", stream=stream)
     if not stream:
-        return str(found.choices[0].message.content)
-    return "".join(one.choices[0].delta.content or "" for one in found)
+        return str(reply.choices[0].message.content)
+    return "".join(event.choices[0].delta.content or "" for event in reply)
 
 
 def by_llama_index(url: str, question: str, stream: bool) -> str:
     chat = import_module("llama_index.llms.openai_like").OpenAILike(
         model="support", api_base=f"{url}/v1", api_key="any", is_chat_model=True, temperature=0.0, max_tokens=None
     )
-    asked = [import_module("llama_index.core.llms").ChatMessage(role="user", content=question)]
+    messages = [import_module("llama_index.core.llms").ChatMessage(role="user", content=question)]
     if stream:
-        return "".join(one.delta or "" for one in chat.stream_chat(asked))
-    return str(chat.chat(asked).message.content)
+        return "".join(chunk.delta or "" for chunk in chat.stream_chat(messages))
+    return str(chat.chat(messages).message.content)
 
 
 def by_pydantic_ai(url: str, question: str, stream: bool) -> str:
@@ -85,8 +85,8 @@ def by_pydantic_ai(url: str, question: str, stream: bool) -> str:
     async def ask() -> str:
         if not stream:
             return str((await agent.run(question)).output)
-        async with agent.run_stream(question) as found:
-            return str(await found.get_output())
+        async with agent.run_stream(question) as run:
+            return str(await run.get_output())
 
     return asyncio.run(ask())
 
@@ -95,26 +95,26 @@ def by_curl(url: str, question: str, stream: bool) -> str:
     body = {"model": "support", "messages": [{"role": "user", "content": question}], "stream": stream}
     head = ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
     command = ["curl", "-sSN", "--fail-with-body", *head, f"{url}/v1/chat/completions"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if found.returncode:
-        raise RuntimeError(found.stdout)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if result.returncode:
+        raise RuntimeError(result.stdout)
     if not stream:
-        return str(json.loads(found.stdout)["choices"][0]["message"]["content"])
-    data = [line.removeprefix("data: ") for line in found.stdout.splitlines() if line.startswith("data: ")]
+        return str(json.loads(result.stdout)["choices"][0]["message"]["content"])
+    data = [line.removeprefix("data: ") for line in result.stdout.splitlines() if line.startswith("data: ")]
     assert data.pop() == "[DONE]"
-    events = [json.loads(one) for one in data]
+    events = [json.loads(line) for line in data]
     if "error" in events[-1]:
         raise RuntimeError(events[-1]["error"]["message"])
-    return "".join(one["choices"][0]["delta"].get("content") or "" for one in events)
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
 
 def by_node(client: str, url: str, question: str, stream: bool) -> str:
     script = Path(__file__).with_name("gateway_clients.mjs")
     command = ["node", str(script), str(NODE), client, f"{url}/v1", question, str(stream)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
-    if "error" in found:
-        raise RuntimeError(found["error"])
-    return str(found["text"])
+    reply = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    if "error" in reply:
+        raise RuntimeError(reply["error"])
+    return str(reply["text"])
 
 
 CLIENTS: dict[str, tuple[str, Ask]] = {
@@ -131,7 +131,7 @@ CLIENTS: dict[str, tuple[str, Ask]] = {
 
 @pytest.fixture(params=CLIENTS)
 def ask(request: pytest.FixtureRequest) -> Ask:
-    needs, found = CLIENTS[request.param]
+    needs, client = CLIENTS[request.param]
     if needs == "node" and not (NODE / "node_modules").is_dir():
         pytest.skip(f"no packages in {NODE}: run `make test-clients`")
     if needs in ("node", "curl"):
@@ -139,7 +139,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
             pytest.skip(f"{needs} is not installed")
     else:
         pytest.importorskip(needs, reason=f"{needs} is not installed here; run `make test-clients`")
-    return found
+    return client
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -157,18 +157,18 @@ def test_an_abstention_as_an_error_is_raised_and_not_drawn_again(
     url = serve({"settings": "replace", "on_abstain": "error"}).url
     with pytest.raises(Exception, match=r"guardrail|threshold|sure enough"):
         ask(url, UNSURE, stream)
-    assert endpoint.requests == 5  # each of them with its own retries
+    assert endpoint.requests == 5  # the clients retry, and the gateway draws nothing again
 
 
 def test_the_stream_helper_of_openai_takes_an_abstention_for_an_error(serve: Serve, endpoint: Held) -> None:
     """It raises on ``content_filter``; ``finish_reason: stop`` is for programs that use it."""
     openai: Any = pytest.importorskip("openai")
-    asked: Any = {"model": "support", "messages": [{"role": "user", "content": UNSURE}]}
+    request: Any = {"model": "support", "messages": [{"role": "user", "content": UNSURE}]}
 
     def finished(url: str) -> Any:
         with (
             openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client,
-            client.chat.completions.stream(**asked) as on,
+            client.chat.completions.stream(**request) as on,
         ):
             return on.get_final_completion().choices[0].message.content
 
@@ -185,7 +185,7 @@ def test_an_error_after_a_stream_began_is_raised(ask: Ask, serve: Serve, endpoin
 
 
 def test_openais_own_tests(serve: Serve, endpoint: Held) -> None:
-    """openai-python's tests of chat completions and models, observed: they ask no question that could be guarded."""
+    """openai-python's tests of chat completions and models, observed: none of their questions could be guarded."""
     if "OPENAI_PYTHON" not in os.environ:
         pytest.skip("OPENAI_PYTHON is not set to the source of openai-python: see `make test-clients`")
     folder, installed = Path(os.environ["OPENAI_PYTHON"]), pytest.importorskip("openai").__version__
@@ -196,14 +196,14 @@ def test_openais_own_tests(serve: Serve, endpoint: Held) -> None:
     other = {"upstream": upstream, "mode": "observe", "artifact": True, "probe": "off"}
     source = folder / "tests" / "api_resources"
     files = [source / "chat" / "test_completions.py", source / "test_models.py"]
-    names = set(re.findall(r'model="([^"]+)"|retrieve\(\s*"([^"]+)"', "".join(one.read_text() for one in files)))
-    url = serve(more={one or two: other for one, two in names}).url
-    wanted = "(create or (models and list) or (models and retrieve)) and not path_params and not aiohttp"
+    names = set(re.findall(r'model="([^"]+)"|retrieve\(\s*"([^"]+)"', "".join(file.read_text() for file in files)))
+    url = serve(more={created or two: other for created, two in names}).url
+    selection = "(create or (models and list) or (models and retrieve)) and not path_params and not aiohttp"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "addopts="]
     command += [*map(str, files), "-k"]
-    found = subprocess.run(
-        [*command, wanted], capture_output=True, text=True, check=False, cwd=folder, timeout=300,
+    result = subprocess.run(
+        [*command, selection], capture_output=True, text=True, check=False, cwd=folder, timeout=300,
         env={**os.environ, "PYTHONPATH": "", "TEST_API_BASE_URL": f"{url}/v1"},
     )  # fmt: skip
-    assert found.returncode == 0, found.stdout[-5000:]
-    assert int(re.findall(r"(\d+) passed", found.stdout)[0]) >= 20
+    assert result.returncode == 0, result.stdout[-5000:]
+    assert int(re.findall(r"(\d+) passed", result.stdout)[0]) >= 20

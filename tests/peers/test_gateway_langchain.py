@@ -20,7 +20,7 @@ pytestmark = pytest.mark.peers
 
 
 class TestChatOpenAI(ChatModelIntegrationTests):
-    """Tools and formats are refused unless they were calibrated, so none is claimed."""
+    """A guard refuses tools and formats that were not calibrated, so the class declares none."""
 
     url: ClassVar[str]
 

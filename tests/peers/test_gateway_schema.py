@@ -1,4 +1,4 @@
-"""Whatever OpenAI's description of its API allows, the gateway answers without a server error and in its schema.
+"""The gateway answers every request that OpenAI's API description allows without a server error and in its schema.
 
 The description is in github.com/openai/openai-openapi, not here: ``make test-schema OPENAPI=openapi.json``.
 """
@@ -24,7 +24,7 @@ CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance
 
 
 def refs(value: Any) -> Iterator[str]:
-    """Every component that a value refers to."""
+    """Yield every component that a value refers to."""
     for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
         if name == "$ref" and isinstance(inner, str):
             yield inner
@@ -33,21 +33,23 @@ def refs(value: Any) -> Iterator[str]:
 
 
 def trimmed(whole: dict[str, Any]) -> dict[str, Any]:
-    """What of the description the gateway serves, with the errors that it leaves out."""
+    """Return the part of the description that the gateway serves, with the errors that the description omits."""
     paths = {path: {method: whole["paths"][path][method]} for path, method in SERVED.items()}
     failed = {
         "description": "error",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}},
     }
     for path, method in SERVED.items():
-        responses = {status: one for status, one in paths[path][method]["responses"].items() if status == "200"}
-        responses["200"]["content"].pop("text/event-stream", None)  # events, which no validator of JSON understands
+        responses = {
+            status: response for status, response in paths[path][method]["responses"].items() if status == "200"
+        }
+        responses["200"]["content"].pop("text/event-stream", None)  # a JSON validator cannot read events
         paths[path][method] = {
             **paths[path][method],
             "responses": {**responses, "4XX": failed, "5XX": failed},
             "security": [],
         }
-    kept: dict[str, Any] = {
+    description: dict[str, Any] = {
         "openapi": whole["openapi"],
         "info": whole["info"],
         "paths": paths,
@@ -56,14 +58,14 @@ def trimmed(whole: dict[str, Any]) -> dict[str, Any]:
     waiting = list(refs(paths))
     while waiting:
         _, _, kind, name = waiting.pop().split("/")
-        found = kept["components"].setdefault(kind, {})
-        if name not in found:
-            found[name] = whole["components"][kind][name]
-            waiting += refs(found[name])
-    for part in kept["components"]["schemas"]["CreateChatCompletionRequest"]["allOf"]:
+        components = description["components"].setdefault(kind, {})
+        if name not in components:
+            components[name] = whole["components"][kind][name]
+            waiting += refs(components[name])
+    for part in description["components"]["schemas"]["CreateChatCompletionRequest"]["allOf"]:
         if "model" in part.get("properties", {}):
             part["properties"]["model"] = {"type": "string", "enum": ["support"]}
-    return kept
+    return description
 
 
 @pytest.mark.parametrize("settings", ["refuse", "replace"])
@@ -85,8 +87,8 @@ def test_no_request_of_the_description_is_a_server_error(
         CHECKS,
         "--no-color",
     ]
-    found = subprocess.run(
+    result = subprocess.run(
         [*command, "--seed", "1", "--max-examples", "60", "--phases", "examples,coverage,fuzzing", "--mode", "all"],
         capture_output=True, text=True, check=False, cwd=tmp_path, timeout=500,
     )  # fmt: skip
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]

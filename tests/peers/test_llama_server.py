@@ -1,4 +1,4 @@
-"""The full peer, llama-server: everything `OpenAICompatibleChat` asks for is there, and a guard works on it."""
+"""The full peer, llama-server: it supports everything that `OpenAICompatibleChat` uses, and a guard works on it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_log_probabilities_come_with_the_bytes_of_the_answer(llama: Peer) -> Non
 
 
 class Answer(BaseModel):
-    """A schema whose every value is short, so that the longest answer is known."""
+    """A schema of short values only, so that the longest answer is known."""
 
     letter: Literal["A", "B"]
     sure: bool
@@ -92,19 +92,23 @@ def test_structured_output_is_held_to_its_schema(llama: Peer) -> None:
 
 
 class Text(BaseModel):
-    """A schema whose text has no end of its own."""
+    """A schema whose text has no limit."""
 
     text: str
 
 
 def test_structured_output_cut_short_is_an_error_and_not_an_answer(llama: Peer) -> None:
     asking = llama.chat(max_tokens=40).with_structured_output(Text, include_raw=True)
-    found = [asking.invoke(QUESTION, seed=seed) for seed in range(8)]
-    cut = [one for one in found if isinstance(one, dict) and one["raw"].response_metadata["finish_reason"] == "length"]
+    replies = [asking.invoke(QUESTION, seed=seed) for seed in range(8)]
+    cut = [
+        reply
+        for reply in replies
+        if isinstance(reply, dict) and reply["raw"].response_metadata["finish_reason"] == "length"
+    ]
     assert cut
-    for one in cut:  # LangChain's parser alone would close the text and return it
-        assert one["parsed"] is None
-        assert "cut off" in str(one["parsing_error"])
+    for reply in cut:  # LangChain's parser alone would close the text and return it
+        assert reply["parsed"] is None
+        assert "cut off" in str(reply["parsing_error"])
 
 
 async def test_streaming_gives_the_same_answer_in_pieces(llama: Peer) -> None:
@@ -138,9 +142,9 @@ def test_a_guard_accepts_by_threshold_and_counts_its_requests(llama: Peer) -> No
 async def test_concurrent_async_verdicts_equal_the_sync_ones(llama: Peer) -> None:
     chat = llama.chat()
     guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=0.5))
-    asked = [question.question for question in questions("open")[:16]]
-    together = await asyncio.gather(*(guard.aassess(question) for question in asked))
-    alone = [guard.assess(question) for question in asked]
+    texts = [question.question for question in questions("open")[:16]]
+    together = await asyncio.gather(*(guard.aassess(question) for question in texts))
+    alone = [guard.assess(question) for question in texts]
     assert all(verdict.uncertainty.value is not None for verdict in together)
     # The seed is the question's, so the samples are; rounding may move one.
     assert sum(a.samples == b.samples for a, b in zip(together, alone, strict=True)) >= 15

@@ -34,12 +34,12 @@ def test_prompts_have_the_same_token_ids(llama: Peer, name: str) -> None:
         turns = [{"role": "user", "content": message.content}]
         ours = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
         prompt = _post(llama, "/apply-template", {"messages": turns})["prompt"]
-        asked = {"content": prompt, "add_special": False, "parse_special": True}
-        assert _post(llama, "/tokenize", asked)["tokens"] == ours, message.content
+        request = {"content": prompt, "add_special": False, "parse_special": True}
+        assert _post(llama, "/tokenize", request)["tokens"] == ours, message.content
 
 
-def _both(llama: Peer, local: Any, asked: list[Question], plan: SamplingPlan) -> list[tuple[SampleSet, SampleSet]]:
-    prompts = [PromptWrapping().messages(question.question, question.options) for question in asked]
+def _both(llama: Peer, local: Any, rows: list[Question], plan: SamplingPlan) -> list[tuple[SampleSet, SampleSet]]:
+    prompts = [PromptWrapping().messages(question.question, question.options) for question in rows]
     seeds = [0] * len(prompts)
     here = local.draw_samples(prompts, plan, seeds=seeds)
     return list(zip(here, llama.chat().draw_samples(prompts, plan, seeds=seeds), strict=True))

@@ -21,11 +21,11 @@ from integrations.openai_chat import OpenAICompatibleChat
 from tests.peers.servers import Peer
 
 ENDING = {"logit_bias": [['"', 15.0]]}
-"""The model never saw JSON: a schema's text would go on until there is no room, unless its end is made likely."""
+"""Makes the end of a string likely: the model never saw JSON, and would fill the context with the text of a schema."""
 
 
 class _OnLlama(ChatModelIntegrationTests):
-    """On the server of this session."""
+    """Standard tests on the server of this session."""
 
     peer: ClassVar[Peer]
 
@@ -74,10 +74,10 @@ class TestGuard(_OnLlama):
         strict=True,
     )
     def test_double_messages_conversation(self, model: BaseChatModel) -> None:
-        """Refused."""
+        """The guard refuses it."""
         super().test_double_messages_conversation(model)
 
     @pytest.mark.xfail(raises=ArtifactMismatchError, reason="the artifact binds the stop strings", strict=True)
     def test_stop_sequence(self, model: BaseChatModel) -> None:
-        """Refused."""
+        """The guard refuses it."""
         super().test_stop_sequence(model)

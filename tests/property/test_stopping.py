@@ -31,7 +31,7 @@ LEVELS = st.floats(-6, 0, allow_nan=False)
 
 
 class Relation:
-    """Any symmetric relation between texts, transitive or not, and blind to nothing: it reads the raw text."""
+    """A judge by any symmetric relation between raw texts, transitive or not."""
 
     def __init__(self, same: set[frozenset[str]]) -> None:
         self.same = same
@@ -55,7 +55,7 @@ def first(whole: SampleSet, m: int) -> SampleSet:
 
 
 def check(whole: SampleSet, estimator: Estimator) -> None:
-    """Bounds hold at every m, and the verdict is the same at every threshold that could tell them apart."""
+    """Bounds hold at every m, and the verdict is the same at every threshold that could separate the two scores."""
     n = len(whole.samples)
     full = measure(whole, estimator, SamplingPlan(n=n))
     assert full.value is not None
@@ -67,10 +67,10 @@ def check(whole: SampleSet, estimator: Estimator) -> None:
         low, high = ends
         assert low <= full.value <= max(high, 0.0), (m, low, full.value, high)
         for threshold in (low, full.value, high, (low + high) / 2):
-            found = decide_early(first(whole, m), estimator, n, threshold)
-            if found is not None:
-                assert found.value is not None
-                assert accepts(found.value, threshold) == accepts(full.value, threshold)
+            early = decide_early(first(whole, m), estimator, n, threshold)
+            if early is not None:
+                assert early.value is not None
+                assert accepts(early.value, threshold) == accepts(full.value, threshold)
 
 
 # "A b" and "a b." share a key and are told apart by a judge that reads raw text; refusals are never judged.
@@ -130,7 +130,7 @@ def test_bounds_hold_for_mean_similarities(texts: list[str], name: str, judge: J
 
 @pytest.mark.parametrize("name", CLUSTERING)
 def test_bounds_are_reached_with_an_exact_judge(name: str) -> None:
-    """Tight, not only valid: by trying every completion of 3 of 5 samples over 5 texts (all likelihoods equal)."""
+    """The bounds are tight, not only valid: the test tries every completion of 3 of 5 samples over 5 texts."""
     estimator = make(name, judge=ExactJudge())
     texts = "abcde"
     for start in (("a", "a", "a"), ("a", "a", "b"), ("a", "b", "c")):
@@ -173,7 +173,7 @@ def test_a_number_between_two_others_may_join_them() -> None:
     ],
 )
 def test_units_may_join_what_differs(answers: list[str]) -> None:
-    """The first two are joined by the others, through a number without a unit, whichever come first."""
+    """The other answers join the first two, through a number without a unit, in any order."""
     estimator = make("discrete_semantic_entropy", judge=make_judge("numeric"))
     for order in (answers, answers[::-1], [*answers[1:], answers[0]]):
         check(drawn(order), estimator)
@@ -190,7 +190,7 @@ def test_numbers_that_no_unit_can_join_stay_apart() -> None:
 
 
 def test_a_judge_that_reads_raw_text_may_split_what_it_joined() -> None:
-    # "a b" and "a  b" are one string to it, the smaller of which is judged: the fifth answer breaks {4} into {3, 2}.
+    # Both "a b" and "a  b" have one key, and the smaller text is judged: the fifth answer breaks {4} into {3, 2}.
     judge = Relation({frozenset({"a b", "c"})})
     whole = drawn(["a b", "c", "a b", "c", "a  b"])
     estimator = make("discrete_semantic_entropy", judge=judge)
@@ -200,15 +200,16 @@ def test_a_judge_that_reads_raw_text_may_split_what_it_joined() -> None:
 
 
 def test_an_unseen_failure_is_the_one_difference_and_only_after_an_acceptance() -> None:
-    """Stopped early with an acceptance; the full set holds an empty sample and is unmeasured, so it is held back."""
+    """Early stopping accepts; the full set has an empty sample, is unmeasured, and is held back."""
     estimator = make("discrete_semantic_entropy", judge=ExactJudge())
     whole = drawn(["a"] * 9 + [""])
-    found = decide_early(first(whole, 9), estimator, 10, threshold=0.4)
-    assert found is not None
-    assert found.value is not None
+    accepted_early = decide_early(first(whole, 9), estimator, 10, threshold=0.4)
+    assert accepted_early is not None
+    assert accepted_early.value is not None
     assert not measure(whole, estimator, SamplingPlan(n=10)).measured
-    seen = drawn(["a", "", "a"])
-    early = decide_early(seen, estimator, 10, threshold=5.0)  # a failure that was seen holds the answer back at once
+    with_failure = drawn(["a", "", "a"])
+    # A failure among the samples so far holds the answer back at once.
+    early = decide_early(with_failure, estimator, 10, threshold=5.0)
     assert early is not None
     assert early.value is None
 
@@ -249,7 +250,7 @@ RATED = ("degree", "lexical_similarity")
 
 
 def _bounded() -> list[Estimator]:
-    """Every estimator with bounds that recorded texts can be measured by, with every light judge."""
+    """Return every estimator with bounds that can measure recorded texts, with every light judge."""
     judges = [make_judge(name) for name in ("exact", "numeric", "token_f1", "tool_call")]
     ways: tuple[Any, ...] = ("components", "greedy")
     judged = [make(name, judge=judge, clustering=way) for way in ways for judge in judges for name in JUDGED]
@@ -258,26 +259,26 @@ def _bounded() -> list[Estimator]:
 
 
 def test_no_estimator_with_bounds_is_left_out() -> None:
-    """Except semantic entropy, which needs log-probabilities: recorded answers have none."""
-    found = set()
+    """The exception is semantic entropy, which needs log-probabilities: recorded answers have none."""
+    bounded = set()
     for name in available():
         try:
             estimator = make(name, judge=ExactJudge()) if name in CLUSTERING else make(name)
         except GuardrailError:  # needs a model, or members
             continue
         if has_useful_bounds(estimator):
-            found.add(name)
-    assert found == {*JUDGED, *RATED, "semantic_entropy"}
+            bounded.add(name)
+    assert bounded == {*JUDGED, *RATED, "semantic_entropy"}
 
 
 @pytest.mark.parametrize(
     "file", [pytest.param(file, marks=pytest.mark.slow) if file in LONG else file for file in REAL]
 )
 def test_verdicts_on_recorded_answers_do_not_change(file: str) -> None:
-    """The full score lies within the bounds after every wave: so no threshold can tell them apart.
+    """The full score lies within the bounds after every wave, so the verdict is the same at every threshold.
 
     Every line, in a random order of its answers, by two of the combinations of estimator and judge in turn, so that
-    each combination is met in every file.
+    every file meets each combination.
     """
     path = DATA / f"{file}.jsonl"
     if not path.exists():

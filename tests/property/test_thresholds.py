@@ -37,7 +37,7 @@ LARGER_ALPHA_NEVER_HURTS = [
 
 @st.composite
 def items(draw: st.DrawFn) -> tuple[Scores, Labels]:
-    """Up to 60 items; few distinct scores half of the time; errors rare, common or anywhere between."""
+    """Draw up to 60 items; half of the sets have few distinct scores; any share of errors is possible."""
     n = draw(st.integers(1, 60))
     score = st.integers(0, 6).map(float) if draw(st.booleans()) else st.floats(-1e6, 1e6, allow_nan=False)
     u = np.array(draw(st.lists(score, min_size=n, max_size=n)))
@@ -60,9 +60,9 @@ def test_the_gate_recounts_what_the_fit_reports(rule: str, data: tuple[Scores, L
         assert outcome.reason in InfeasibleReason
         assert outcome.detail
         return
-    taken = accepts(u, outcome.threshold)
+    accepted = accepts(u, outcome.threshold)
     assert outcome.threshold in u
-    assert (int(taken.sum()), int(e[taken].sum())) == (outcome.n_accepted, outcome.n_errors)
+    assert (int(accepted.sum()), int(e[accepted].sum())) == (outcome.n_accepted, outcome.n_errors)
     assert outcome.tie_block == int((u == outcome.threshold).sum())
     assert outcome.interval[0] <= outcome.error_rate <= outcome.interval[1]
 

@@ -24,7 +24,7 @@ TEXTS = st.lists(
 
 
 class Neighbours:
-    """Not transitive: integers are 'the same' when they differ by at most one."""
+    """A judge that is not transitive: integers are equivalent if they differ by at most one."""
 
     @property
     def spec(self) -> JudgeSpec:
@@ -132,9 +132,9 @@ def test_graph_scores_are_bit_equal_under_permutation_and_bounded(
         "lexical_similarity": (0.0, 1.0),
     }
     estimators = [make(name, similarity=make_similarity(similarity)) for name in bounds]
-    values = [found.value for found in measure_all(drawn(texts), estimators, SamplingPlan(n=m))]
+    values = [score.value for score in measure_all(drawn(texts), estimators, SamplingPlan(n=m))]
     shuffle.shuffle(texts)
-    assert [found.value for found in measure_all(drawn(texts), estimators, SamplingPlan(n=m))] == values
+    assert [score.value for score in measure_all(drawn(texts), estimators, SamplingPlan(n=m))] == values
     for value, (low, high) in zip(values, bounds.values(), strict=True):
         assert value is not None
         assert low - 1e-9 <= value <= high + 1e-9
@@ -150,9 +150,9 @@ def test_zero_one_similarities_give_the_cluster_scores(texts: list[str]) -> None
     assert entropy is not None
     expected = {"eigenvalue": sets, "eccentricity": math.sqrt(sets - 1), "kernel_language_entropy": entropy}
     for name, value in expected.items():
-        got = measure(drawn(texts), make(name, similarity=similarity), plan).value
-        assert got is not None
-        assert abs(got - value) < 1e-9
+        score = measure(drawn(texts), make(name, similarity=similarity), plan).value
+        assert score is not None
+        assert abs(score - value) < 1e-9
 
 
 @given(TEXTS, st.data(), st.randoms(use_true_random=False))
@@ -174,15 +174,15 @@ SHORT = st.lists(st.sampled_from("0123456789"), min_size=2, max_size=9)
 
 @given(SHORT)
 def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]) -> None:
-    """Oracle: one answer after the other, compared with the founders so far until one matches."""
+    """The oracle compares one answer after the other with the founders so far, until a founder matches."""
     founders: list[str] = []
     expected: list[int] = []
-    asked = 0
+    n_judged = 0
     number: dict[str, int] = {}
     for text in texts:
         if text not in number:
             for place, founder in enumerate(founders):
-                asked += 1
+                n_judged += 1
                 if abs(int(founder) - int(text)) <= 1:
                     number[text] = place
                     break
@@ -190,10 +190,10 @@ def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]
                 number[text] = len(founders)
                 founders.append(text)
         expected.append(number[text])
-    found = cluster("q", texts, Neighbours(), "greedy")
-    assert found is not None
-    assert found.assignment == tuple(expected)
-    assert found.judged_pairs == asked
+    clusters = cluster("q", texts, Neighbours(), "greedy")
+    assert clusters is not None
+    assert clusters.assignment == tuple(expected)
+    assert clusters.judged_pairs == n_judged
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.data())
@@ -203,12 +203,14 @@ def test_many_questions_are_measured_as_each_alone(rows: list[list[str]], data: 
     estimators += [make("degree"), make("semantic_entropy"), make("perplexity")]
     plan = SamplingPlan(n=2)
     drawns = [drawn(texts).model_copy(update={"question": f"q{i % 2}"}) for i, texts in enumerate(rows)]
-    assert measure_many(drawns, estimators, plan) == [measure_all(one, estimators, plan) for one in drawns]
+    assert measure_many(drawns, estimators, plan) == [
+        measure_all(sample_set, estimators, plan) for sample_set in drawns
+    ]
 
 
 @given(st.lists(st.text("ab ", max_size=9), min_size=2, max_size=2))
 def test_rouge_l_counts_the_longest_common_subsequence(texts: list[str]) -> None:
-    """Oracle: the usual table."""
+    """The oracle is the usual table of the dynamic programme."""
     ours, theirs = ([f"{word}x" for word in text.split()] for text in texts)
     table = [[0] * (len(theirs) + 1) for _ in range(len(ours) + 1)]
     for i, word in enumerate(ours):

@@ -17,12 +17,12 @@ class Instrumentation(NamedTuple):
     """An instrumentation of LangChain.
 
     Attributes:
-        package: Its package.
-        name: Its class.
+        package: Name of its package.
+        name: Name of its class.
         guard: Name of the guard's span.
         model: Name of the agent model's span.
         shows_metadata: Whether the guard's span has the verdict.
-        interrupt_fails: Whether it takes an interrupt for an error.
+        interrupt_fails: Whether it reports an interrupt as an error.
     """
 
     package: str
@@ -49,17 +49,17 @@ KNOWN = [
 
 
 class Traced(NamedTuple):
-    """An instrumentation at work, and the spans it made."""
+    """An active instrumentation, and its spans."""
 
     by: Instrumentation
     tracers: Any
     exporter: Any
 
     def spans(self, scope: str) -> list[Any]:
-        return [one for one in self.exporter.get_finished_spans() if one.instrumentation_scope.name == scope]
+        return [span for span in self.exporter.get_finished_spans() if span.instrumentation_scope.name == scope]
 
 
-@pytest.fixture(scope="module", params=KNOWN, ids=lambda one: one.package.partition(".")[0])
+@pytest.fixture(scope="module", params=KNOWN, ids=lambda instrumentation: instrumentation.package.partition(".")[0])
 def instrumented(request: pytest.FixtureRequest) -> Iterator[Traced]:
     by: Instrumentation = request.param
     pytest.importorskip(by.package, reason="make test-telemetry installs it")
@@ -71,7 +71,7 @@ def instrumented(request: pytest.FixtureRequest) -> Iterator[Traced]:
     instrumentor = getattr(import_module(by.package), by.name)()
     instrumentor.instrument(tracer_provider=tracers)
     yield Traced(by, tracers, exporter)
-    instrumentor.uninstrument()  # Traceloop's works only once in a process
+    instrumentor.uninstrument()  # Traceloop's instrumentation works only once in a process
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def test_a_step_that_waits_for_a_person_is_no_error(traced: Traced, is_async: bo
         tools={"*": artifact_of(model)}, exempt=["balance"], on_verdict=Telemetry("m", tracer_provider=traced.tracers)
     )
     agent = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[gate], checkpointer=InMemorySaver())
-    asked: Any = {"messages": [("user", "pay bob")]}
+    request: Any = {"messages": [("user", "pay bob")]}
     config: Any = {"configurable": {"thread_id": "1"}}
-    found = asyncio.run(agent.ainvoke(asked, config)) if is_async else agent.invoke(asked, config)
-    assert found["__interrupt__"]
+    result = asyncio.run(agent.ainvoke(request, config)) if is_async else agent.invoke(request, config)
+    assert result["__interrupt__"]
     (ours,), theirs = traced.spans("acrc-guardrail"), traced.spans(traced.by.package)
     assert (ours.status.status_code.name, ours.attributes["guardrail.outcome"]) == ("UNSET", "abstained")
     assert traced.by.model in {span.name for span in theirs}

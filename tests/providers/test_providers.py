@@ -1,7 +1,7 @@
 """Every provider of docs/langchain.md, with its published package, against a scripted server on loopback.
 
-`make test-providers` installs the packages in an environment of its own; a package that is missing skips its tests.
-Each model has settings of its own that would spoil the plan's, so a setting under a wrong name would be seen.
+`make test-providers` installs the packages in a separate environment; a missing package skips its tests. Each model
+has settings that contradict the plan, so a setting under a wrong name would show.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Provider(NamedTuple):
     """One class of a provider's package.
 
     Attributes:
-        package: Its package.
-        name: Its class.
-        where: How it is made to ask the scripted server.
-        own: Settings of its own.
-        settings: What a request has to say: the path of each of the plan's settings in the request.
+        package: Name of its package.
+        name: Name of its class.
+        where: Returns the arguments that connect it to the scripted server.
+        own: Settings of the model that contradict the plan.
+        settings: Path of each of the plan's settings in a request.
         identity: Provider and model that an artifact binds.
-        seed: Where a seed goes, or empty.
+        seed: Path of the seed in a request, or empty.
         logprobs: Whether its replies show log-probabilities.
     """
 
@@ -60,8 +60,8 @@ class Provider(NamedTuple):
 
     def make(self, server: Server, **changed: Any) -> BaseChatModel:
         kind = getattr(pytest.importorskip(self.package), self.name)
-        made: BaseChatModel = kind(**{**self.where(server.url), **self.own, **changed})
-        return made
+        model: BaseChatModel = kind(**{**self.where(server.url), **self.own, **changed})
+        return model
 
 
 def words(max_tokens: str, top_p: str, stop: str, temperature: str = "temperature", inside: str = "") -> dict[str, str]:
@@ -141,7 +141,7 @@ each_provider = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROV
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing outside these tests decides where a request goes."""
+    """Keep the environment from redirecting requests."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "k",
         "AWS_SECRET_ACCESS_KEY": "k",
@@ -163,21 +163,21 @@ def planned(model: BaseChatModel, plan: SamplingPlan = PLAN) -> CalibrationArtif
     return make_artifact(model, n=plan.n).model_copy(update={"plan": plan})
 
 
-def found(body: dict[str, Any], path: str) -> Any:
+def value_at(body: dict[str, Any], path: str) -> Any:
     value: Any = body
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def asked(server: Server, settings: dict[str, str]) -> list[dict[str, Any]]:
-    """The plan's settings in each request for the question; those of the probe aside."""
-    bodies = [body for _, body in server.asked if QUESTION in json.dumps(body)]
-    return [{name: found(body, path) for name, path in settings.items()} for body in bodies]
+def settings_sent(server: Server, settings: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the plan's settings in each request for the question, without the requests of the probe."""
+    bodies = [body for _, body in server.requests if QUESTION in json.dumps(body)]
+    return [{name: value_at(body, path) for name, path in settings.items()} for body in bodies]
 
 
 def flat(body: Any) -> Iterator[str]:
-    """Every name at any depth of a request."""
+    """Yield every name at any depth of a request."""
     if isinstance(body, dict):
         for name, value in body.items():
             yield name
@@ -193,14 +193,14 @@ def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Ser
     assert verdict.accepted, verdict.detail
     assert guard.invoke(QUESTION).text == "Paris"
 
-    primary, *samples = asked(server, provider.settings)
+    primary, *samples = settings_sent(server, provider.settings)
     common = {"max_tokens": 48, "stop": ["#"]}
     assert {name: primary[name] for name in ("temperature", *common)} == {"temperature": 0, **common}
     assert samples[:3] == [{"temperature": 0.7, "top_p": 0.9, **common}] * 3
-    # Under no other name: a setting of the plan, or of the model itself, that a server would read as well.
+    # No request repeats a setting under another name, which a server might read instead.
     every = {"max_tokens", "max_completion_tokens", "num_predict", "maxTokens", "maxOutputTokens", "top_p", "topP", "p"}
     own = {path.rpartition(".")[2] for path in provider.settings.values()}
-    assert all(not (every & set(flat(body))) - own for _, body in server.asked)
+    assert all(not (every & set(flat(body))) - own for _, body in server.requests)
     assert model.model_dump() == before
 
 
@@ -210,9 +210,9 @@ async def test_so_it_is_on_the_event_loop(provider: Provider, server: Server) ->
     guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
     verdict = await guard.aassess(QUESTION)
     assert verdict.accepted, verdict.detail
-    sent = asked(server, provider.settings)
-    assert sorted(one["temperature"] for one in sent) == [0, 0.7, 0.7, 0.7]
-    assert {one["max_tokens"] for one in sent} == {48}
+    sent = settings_sent(server, provider.settings)
+    assert sorted(request["temperature"] for request in sent) == [0, 0.7, 0.7, 0.7]
+    assert {request["max_tokens"] for request in sent} == {48}
 
 
 @each_provider
@@ -226,8 +226,8 @@ def test_answers_that_differ_are_held_back(provider: Provider, server: Server) -
 def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
     model = provider.make(server)
     assert (identify(model).provider, identify(model).model) == provider.identity
-    taken = carried(model, {"seed": 7})
-    sent = {**{f".{name}": value for name, value in taken.fields.items()}, **taken.call}
+    provider_settings = carried(model, {"seed": 7})
+    sent = {**{f".{name}": value for name, value in provider_settings.fields.items()}, **provider_settings.call}
     assert sent == ({provider.seed: 7} if provider.seed else {})
 
 
@@ -237,14 +237,14 @@ def test_each_sample_has_a_seed_where_the_class_takes_one(provider: Provider, se
     assert Guardrail(model=model, artifact=planned(model), early_stopping="off").assess(QUESTION).accepted
     inside = provider.settings["temperature"].rpartition("temperature")[0]
     samples = {**provider.settings, "seed": inside + provider.seed.lstrip(".")}
-    seeds = [one["seed"] for one in asked(server, samples) if one["temperature"] == 0.7]
+    seeds = [request["seed"] for request in settings_sent(server, samples) if request["temperature"] == 0.7]
     assert len(seeds) == 3
     assert all(isinstance(seed, int) for seed in seeds) == bool(provider.seed)
     assert not provider.seed or len(set(seeds)) == 3
 
 
 class Listening(BaseCallbackHandler):
-    """Keeps the tokens that it is shown."""
+    """A callback that keeps the streamed tokens."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -270,7 +270,7 @@ def test_a_judge_is_asked_at_temperature_0(provider: Provider, reply: Any, serve
     judge = ChatJudge(provider.make(server), reply=reply)
     server.answer = lambda body: "yes"
     judge.equivalent(QUESTION, [("a", "b")])
-    (sent,) = asked(server, provider.settings)
+    (sent,) = settings_sent(server, provider.settings)
     assert sent["temperature"] == 0
     assert sent["max_tokens"] in (16, 256)
 
@@ -295,9 +295,9 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
         Guardrail(model=model, artifact=planned(model))
     guard = Guardrail(model=model, artifact=planned(model, FIXED), early_stopping="off")
     assert guard.assess(QUESTION).accepted
-    sent = asked(server, provider.settings)
+    sent = settings_sent(server, provider.settings)
     assert len(sent) == 4
-    assert {(one["temperature"], one["top_p"]) for one in sent} <= {(None, None), (None, 1)}
+    assert {(request["temperature"], request["top_p"]) for request in sent} <= {(None, None), (None, 1)}
 
 
 @each_provider
@@ -313,7 +313,7 @@ def test_doctor_finds_nothing_wrong(provider: Provider, server: Server, tmp_path
 def test_doctor_names_a_temperature_that_is_refused(provider: Provider, server: Server, tmp_path: Path) -> None:
     text = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) is supported."
     place = provider.settings["temperature"]
-    server.answer = lambda body: (400, text) if found(body, place) == 0 else f"word {body['place']}"
+    server.answer = lambda body: (400, text) if value_at(body, place) == 0 else f"word {body['place']}"
     model = provider.make(server)
     path = str(planned(model).save(tmp_path / "artifact.json"))
     findings = [finding for finding in examine(path, model) if finding.status == "fail"]
@@ -329,13 +329,13 @@ def test_the_responses_api(server: Server) -> None:
     guard = Guardrail(model=model, artifact=planned(model, plan), early_stopping="off", max_concurrency=1)
     verdict = guard.assess(QUESTION)
     assert verdict.accepted, verdict.detail
-    primary, *samples = asked(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})
+    primary, *samples = settings_sent(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})
     assert primary == {"temperature": 0, "max_output_tokens": 48, "seed": None}
     assert samples == [{"temperature": 0.7, "max_output_tokens": 48, "seed": None}] * 3
 
 
 def test_models_whose_profile_knows_it() -> None:
-    """Reasoning models are known without a call where the package's profile says it."""
+    """Reasoning models are known without a call if the package has a profile of them."""
     openai = pytest.importorskip("langchain_openai")
     anthropic = pytest.importorskip("langchain_anthropic")
     takes = import_module("guardrail.call_settings").takes_temperature
@@ -387,5 +387,5 @@ def test_models_by_name(text: str, package: str, identity: tuple[str, str], monk
         monkeypatch.setenv(f"{name}_API_KEY", "k")
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "http://127.0.0.1")
     monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
-    found = identify(resolve_model(text))
-    assert (found.provider, found.model) == identity
+    identified = identify(resolve_model(text))
+    assert (identified.provider, identified.model) == identity

@@ -1,9 +1,9 @@
-"""The certificate of a cascade: how often the true error rate exceeds alpha, by simulation on known populations.
+"""The certificate of a cascade: simulated share of calibrations whose true error rate exceeds alpha.
 
 Each population is a finite table of 50,000 questions from which calibrations are drawn with replacement, so the true
 error rate of a pair of thresholds is known exactly. A valid rule fails in at most delta = .1 of calibrations. Of 150
 calibrations a rule that fails in exactly 10 % exceeds 26 with probability 0.002 a population; the runs are seeded,
-so it alarms always or never.
+so a test fails always or never.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST = 26
 
 
 def flat(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Scores say nothing and both models err slightly more than alpha: whatever is accepted is bad."""
+    """Scores without information; both models err slightly more than alpha, so every threshold is bad."""
     return rng.random((POOL, 2)), (rng.random((POOL, 2)) < ALPHA + 0.003).astype(np.int64)
 
 
@@ -41,7 +41,7 @@ def humped(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def weak(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Two models whose scores say little (AUROC .58), 13 and 11 % wrong, often on the same questions."""
+    """Two models whose scores have little information (AUROC .58), 13 and 11 % wrong, often on the same questions."""
     latent = np.sqrt(0.5) * (rng.normal(size=(POOL, 1)) + rng.normal(size=(POOL, 2)))
     error = (latent < stats.norm.ppf([0.13, 0.11])).astype(np.int64)
     return rng.normal(size=(POOL, 2)) + np.sqrt(2) * stats.norm.ppf(0.58) * error, error
@@ -55,7 +55,7 @@ def true_rate(outcome: CascadeOutcome, u: np.ndarray, error: np.ndarray) -> floa
 
 
 def failures(population: tuple[np.ndarray, np.ndarray], rule: str, *, alpha: float = ALPHA) -> tuple[int, int]:
-    """Calibrations whose true error rate exceeds alpha, and calibrations that accepted something."""
+    """Count calibrations whose true error rate exceeds alpha, and calibrations that accept something."""
     u, error = population
     failed = feasible = 0
     for run in range(RUNS):
@@ -73,9 +73,9 @@ def test_the_certificate_holds(make: object) -> None:
     failed, feasible = failures(population, "certified")
     assert failed <= MOST
     if make is sloped:
-        assert feasible > RUNS / 2  # it holds without being empty
+        assert feasible > RUNS / 2  # the certificate does not hold by accepting nothing
     if make is flat:
-        assert feasible > RUNS * DELTA / 2  # and spends what it may
+        assert feasible > RUNS * DELTA / 2  # and it uses up much of delta
 
 
 def test_negative_control_a_rule_without_a_certificate_fails_the_same_checker() -> None:
@@ -84,16 +84,16 @@ def test_negative_control_a_rule_without_a_certificate_fails_the_same_checker() 
 
 
 def best_of_all_pairs(u: np.ndarray, error: np.ndarray, alpha: float) -> tuple[float, float]:
-    """The pair of thresholds, each one of 40 quantiles, that answers most under LEC's inequality: version 1."""
+    """Return the pair that answers most under LEC's inequality, as version 1 did: the first is one of 40 quantiles."""
     best, pair, grid = 0, (-np.inf, -np.inf), np.quantile(u, np.linspace(0, 1, 40), axis=0)
     order = np.argsort(u[:, 1])
     for first in (-np.inf, *grid[:, 0]):
         a = u[order, 0] <= first
         answered = a.sum() + np.cumsum(~a)
         wrong = error[order, 0][a].sum() + np.cumsum(np.where(a, 0, error[order, 1]))
-        held = np.flatnonzero(wrong - alpha * answered <= -1)
-        if held.size and answered[held[-1]] > best:
-            best, pair = answered[held[-1]], (first, u[order, 1][held[-1]])
+        feasible = np.flatnonzero(wrong - alpha * answered <= -1)
+        if feasible.size and answered[feasible[-1]] > best:
+            best, pair = answered[feasible[-1]], (first, u[order, 1][feasible[-1]])
     return pair
 
 

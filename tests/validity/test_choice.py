@@ -1,4 +1,4 @@
-"""An estimator chosen on other questions leaves a certificate as it is; one chosen on the same questions breaks it."""
+"""A certificate holds if the estimator was chosen on other questions, and breaks if on the same questions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Columns = dict[str, NDArray[np.float64]]
 
 
 def failures(*, apart: bool) -> int:
-    """Runs in which a certificate of the chosen score accepts anything.
+    """Count the runs in which a certificate of the chosen score accepts anything.
 
-    No score says anything about the errors and every answer is wrong with probability alpha, the hardest case: each
+    No score depends on the errors, and every answer is wrong with probability alpha. In this hardest case each
     certificate that accepts counts as a failure. The highest AUROC of several such scores is above .5 on the questions
     that it was chosen on, and on no others.
     """
-    rng, found, cut = np.random.default_rng(20260102), 0, round(SHARE * N)
+    rng, failed, cut = np.random.default_rng(20260102), 0, round(SHARE * N)
     for _ in range(RUNS):
         error = (rng.random(N) < ALPHA).astype(np.int64)
         scores: Columns = {str(i): rng.random(N) for i in range(CANDIDATES)}
@@ -34,8 +34,8 @@ def failures(*, apart: bool) -> int:
         outcome = fit(
             scores[best][fitted_on], error[fitted_on], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast"
         )
-        found += isinstance(outcome, Feasible)
-    return found
+        failed += isinstance(outcome, Feasible)
+    return failed
 
 
 def test_an_estimator_chosen_on_other_questions_keeps_the_promise() -> None:

@@ -1,4 +1,4 @@
-"""Grouped items: the exact rule holds exactly, the asymptotic one nearly, and rules that ignore groups do not hold.
+"""Grouped items: the exact rule holds exactly, the asymptotic rule nearly, and rules that ignore groups fail.
 
 Latent correlation: item i of group g is wrong iff ``sqrt(icc) a_g + sqrt(1 - icc) b_gi < Phi^-1(mu)``, a and b standard
 normal. Scores given the error are N(gap, 1) or N(0, 1), so the error rate behind a threshold is known in closed form
@@ -27,7 +27,7 @@ LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))
 
 
 def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, float]:
-    """Calibrations whose threshold has an error rate of alpha or more, and the mean acceptance."""
+    """Return the number of calibrations whose threshold has an error rate of alpha or more, and the mean acceptance."""
     chosen, request = request_for(rule, alpha=ALPHA, delta=DELTA, options=options)
     n = GROUPS * SIZE
     groups = Groups(np.repeat(np.arange(GROUPS), SIZE), tuple(map(str, range(GROUPS))))
@@ -37,8 +37,8 @@ def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, flo
         shared = np.repeat(rng.normal(size=GROUPS), SIZE)
         error = (np.sqrt(icc) * shared + np.sqrt(1 - icc) * rng.normal(size=n) < bound).astype(np.int8)
         u = rng.normal(size=n) + GAP * error
-        prefix, asked = prepare(chosen, request, u, error, None if chosen.grouping == "none" else groups)
-        index = chosen.select(prefix, asked)
+        prefix, reduced = prepare(chosen, request, u, error, None if chosen.grouping == "none" else groups)
+        index = chosen.select(prefix, reduced)
         if index is not None:
             failed += true_rate(float(prefix.score[index]), MU, GAP) >= ALPHA
             accepted += int(prefix.k[index]) / prefix.n
@@ -51,7 +51,7 @@ def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, flo
 def test_cluster_robust_sequence_holds_nearly(icc: float) -> None:
     failed, accepted = failures("cluster_fixed_sequence", icc, 11)
     assert failed <= LIMIT
-    assert accepted > 0.4  # out of 58 %: not idle
+    assert accepted > 0.4  # 58 % is possible: the rule is not idle
 
 
 @pytest.mark.parametrize("icc", [0.0, 0.4])
@@ -67,7 +67,7 @@ def test_negative_control_ignoring_groups_fails(rule: str) -> None:
 
 
 def exact(rule: str, groups: int, size: int, alpha: float, delta: float, *, aware: bool) -> float:
-    """P(anything is accepted) when all items of a group are alike and the risk is alpha everywhere.
+    """Return P(anything is accepted) when all items of a group are alike and the risk is alpha everywhere.
 
     Every label vector of the groups is run through the rule and summed with its probability.
     """
@@ -78,17 +78,17 @@ def exact(rule: str, groups: int, size: int, alpha: float, delta: float, *, awar
     ids = Groups.of(np.repeat(np.arange(groups), size).tolist(), u.size) if aware else None
     total = 0.0
     for labels in product((0, 1), repeat=groups):
-        prefix, asked = prepare(chosen, request, u, np.repeat(np.array(labels, dtype=np.int8), size), ids)
+        prefix, reduced = prepare(chosen, request, u, np.repeat(np.array(labels, dtype=np.int8), size), ids)
         wrong = sum(labels)
-        if chosen.select(prefix, asked) is not None:
+        if chosen.select(prefix, reduced) is not None:
             total += alpha**wrong * (1 - alpha) ** (groups - wrong)
     return total
 
 
 def test_one_item_a_group_is_exact_when_groups_are_wholly_right_or_wrong() -> None:
-    found = exact("one_per_group", 10, 3, 0.45, 0.3, aware=True)
-    assert 0.2 < found <= 0.3 + 1e-9
-    assert exact("certified", 10, 3, 0.45, 0.3, aware=True) == pytest.approx(found)
+    probability = exact("one_per_group", 10, 3, 0.45, 0.3, aware=True)
+    assert 0.2 < probability <= 0.3 + 1e-9
+    assert exact("certified", 10, 3, 0.45, 0.3, aware=True) == pytest.approx(probability)
 
 
 @pytest.mark.parametrize("rule", ["anchored", "cp_simultaneous", "clopper_pearson"])

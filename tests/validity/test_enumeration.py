@@ -37,10 +37,10 @@ CERTIFIED: list[tuple[str, dict[str, Any]]] = [
 
 
 def worst(rule: str, options: dict[str, Any], sizes: list[int]) -> float:
-    """The largest probability, over every first bad block end K0, of accepting K0 items or more.
+    """Return the largest probability, over every first bad block end K0, of accepting K0 items or more.
 
-    The number of errors among the first K0 items is Bin(K0, ALPHA) and later items are flat. Below K0 nothing is known
-    of the order, so the worst is taken: every error as late as possible.
+    The number of errors among the first K0 items is Bin(K0, ALPHA) and later items are flat. Below K0 the order
+    is unknown, so the worst case counts: every error as late as possible.
     """
     delta = None if rule == "empirical" else DELTA
     chosen, request = request_for(rule, alpha=ALPHA, delta=delta, options=options)
@@ -68,7 +68,7 @@ def _failure(k0: int, accepted: Callable[[tuple[int, ...]], int]) -> float:
 
 
 LONG = ("bonferroni", "sgr")
-"""Rules that take seconds where no scores tie; ties and the other rules stay in `make test`."""
+"""Rules that take seconds on untied scores; ties and the other rules stay in `make test`."""
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,17 @@ def test_negative_controls_fail_the_same_checker(rule: str) -> None:
 
 
 def promised(rule: str) -> str | None:
-    """What a rule says about every calibration but a share delta, in finite samples; None where it says no such thing.
+    """Return a rule's promise for all but a share delta of calibrations, in finite samples; None if it makes none.
 
     This sentence is in every artifact that the rule makes.
     """
     chosen = rule_named(rule)
     delta = DELTA if chosen.uses_delta else None
-    said = fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta).guarantee
+    guarantee = fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta).guarantee
     start = (
         f"With probability at least {1 - DELTA:g} over calibrations the error rate among accepted answers is at most"
     )
-    return said if said.startswith(f"{start} {ALPHA:g}") and "in finite samples" in said else None
+    return guarantee if guarantee.startswith(f"{start} {ALPHA:g}") and "in finite samples" in guarantee else None
 
 
 def test_the_rules_that_certify_are_those_that_promise_it() -> None:
@@ -116,7 +116,7 @@ def test_the_rules_that_certify_are_those_that_promise_it() -> None:
 
 @cache
 def flat_risk() -> list[tuple[Prefix, float]]:
-    """Every sequence of N labels, and its probability where each is wrong with probability alpha."""
+    """Return every sequence of N labels, and its probability if each label is wrong with probability alpha."""
     score = np.arange(N, dtype=np.float64)
     return [
         (prefixes(score, np.array(labels, dtype=np.int8)), ALPHA ** sum(labels) * (1 - ALPHA) ** (N - sum(labels)))
@@ -126,10 +126,10 @@ def flat_risk() -> list[tuple[Prefix, float]]:
 
 @pytest.mark.parametrize("rule", rules())
 def test_a_rule_that_certifies_fails_rarely_and_accepts_something(rule: str) -> None:
-    """At a flat risk of alpha nothing may be accepted but with probability delta; certain answers are accepted.
+    """At a flat risk of alpha a rule may accept with probability delta only; it does accept certain answers.
 
     Hoeffding's bound is so wide that twelve items do not show that it fails as a scan, and the rule for clusters
-    accepts nothing of so few.
+    accepts nothing in so small a set.
     """
     chosen = rule_named(rule)
     delta = DELTA if chosen.uses_delta else None

@@ -1,7 +1,7 @@
-"""Faults that others shipped, and the test that fails on each. The table is checked: every test it names must exist.
+"""Faults in published software, and the tests that fail on each. Every test that the table names must exist.
 
-Where the test lives elsewhere the table says so. What is here are the rest, and, for formulas, the faulty form itself:
-a test that the faulty form would pass shows nothing.
+Tests of other files are named by path; the others are here. Tests of formulas also compute the faulty form: a test
+that the faulty form would pass shows nothing.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ FAULTS = {
         f"{HERE}::test_too_few_samples_never_score",
     ],
 }
-"""Fault: the tests that fail on it."""
+"""Tests that fail on each fault."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -141,12 +141,12 @@ def score(name: str, drawn: SampleSet) -> Uncertainty:
 
 
 class Recording(ScriptedChat):
-    """Remembers the temperature each question was asked at."""
+    """A model that records the temperature of each call."""
 
-    _seen: list[tuple[str, Any]] = PrivateAttr(default_factory=list)
+    _requests: list[tuple[str, Any]] = PrivateAttr(default_factory=list)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        self._seen.append((str(messages[-1].content), kwargs.get("temperature")))
+        self._requests.append((str(messages[-1].content), kwargs.get("temperature")))
         return super()._generate(messages, stop, run_manager, **kwargs)
 
 
@@ -156,14 +156,14 @@ def test_temperature_zero_cannot_reach_a_sample(temperature: float) -> None:
         SamplingPlan(n=10, temperature=temperature)
     model = Recording(script={"q": ["a", "b"]})
     draw(model, [[HumanMessage("q")]], SamplingPlan(n=10))
-    assert Counter(at for _, at in model._seen) == {0.0: 1, 0.7: 10}  # the primary answer alone is greedy
+    assert Counter(at for _, at in model._requests) == {0.0: 1, 0.7: 10}  # the primary answer alone is greedy
 
 
 def test_a_cache_on_the_model_itself_is_bypassed() -> None:
     """With the cache the ten samples would be one answer ten times: entropy 0, accepted."""
     model = Recording(script={"q": ["a", "b1", "c1", "d1"]}, cache=True)
     (drawn,) = draw(model, [[HumanMessage("q")]], SamplingPlan(n=10))
-    assert len(model._seen) == 11
+    assert len(model._requests) == 11
     assert len({sample.text for sample in drawn.samples}) == 3
     assert (score("self_consistency", drawn).value or 0) > 0.5
 
@@ -189,24 +189,24 @@ def test_two_plans_at_once_keep_their_own_temperature() -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=30)
-    assert Counter(model._seen) == {("cold", 0.0): 1, ("cold", 0.3): 4, ("hot", 0.0): 1, ("hot", 1.3): 4}
+    assert Counter(model._requests) == {("cold", 0.0): 1, ("cold", 0.3): 4, ("hot", 0.0): 1, ("hot", 1.3): 4}
     assert model.temperature == 0.123
 
 
 @pytest.mark.parametrize("received", [0, 1, 9])
 def test_too_few_samples_never_score(received: int) -> None:
-    """Agreement of one sample with itself is no agreement: every estimator that reads samples says so."""
+    """One sample always agrees with itself, so every estimator that reads samples reports a shortfall."""
     drawn = answers(*["Paris"] * received, logprobs=[-0.1] * received)
     plan = SamplingPlan(n=10, logprobs=True)
     for name in available():
         if make(name).needs.samples:
-            found = measure(drawn, make(name), plan)
-            assert found.value is None, name
-            assert found.reason is Unmeasured.SAMPLING_SHORTFALL, name
+            uncertainty = measure(drawn, make(name), plan)
+            assert uncertainty.value is None, name
+            assert uncertainty.reason is Unmeasured.SAMPLING_SHORTFALL, name
 
 
 def test_a_stream_counts_every_sample() -> None:
-    """One prompt token and one answer token a call, eleven calls; the faulty form reports the last call only."""
+    """Eleven calls with one prompt token and one answer token each; the faulty form reports the last call only."""
     model = ScriptedChat(script={"q": ["Paris"]})
     guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5), early_stopping="off")
     whole: AIMessageChunk | None = None
@@ -225,8 +225,8 @@ def test_a_stream_counts_every_sample() -> None:
 
 def test_nan_is_never_accepted_fitted_or_stored() -> None:
     broken = Estimator("broken", 1, "nats", Needs(), lambda evidence: math.nan)
-    found = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
-    assert (found.value, found.reason) == (None, Unmeasured.NOT_FINITE)
+    uncertainty = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
+    assert (uncertainty.value, uncertainty.reason) == (None, Unmeasured.NOT_FINITE)
     model = ScriptedChat(script={"q": ["a"]})
     verdict = decide(answers("a1", "a1"), make_artifact(model, threshold=1e9, n=2), broken)
     assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
@@ -239,7 +239,7 @@ def test_nan_is_never_accepted_fitted_or_stored() -> None:
 
 
 class Chain:
-    """a ~ c and b ~ c, but not a ~ b: C is claimed by both."""
+    """A judge with a ~ c and b ~ c, but not a ~ b: both clusters claim c."""
 
     @property
     def spec(self) -> JudgeSpec:
@@ -290,8 +290,8 @@ def test_log_sum_exp_is_shifted() -> None:
     with np.errstate(divide="ignore"):
         faulty = np.log(np.exp(np.array([low, low + math.log(3)])).sum())
     assert not math.isfinite(faulty)
-    found = score("semantic_entropy", answers("x1", "y1", logprobs=[low, low + math.log(3)]))
-    assert found.value == pytest.approx(right)
+    uncertainty = score("semantic_entropy", answers("x1", "y1", logprobs=[low, low + math.log(3)]))
+    assert uncertainty.value == pytest.approx(right)
     scores = OptionScores(labels=("A", "B"), loglikelihoods=(low, low + math.log(3)))
     drawn = SampleSet(question="q", primary=Sample(text="B"), options=scores)
     entropy = measure(drawn, make("predictive_entropy"), SamplingPlan(n=0, options=("A", "B")))
@@ -300,19 +300,19 @@ def test_log_sum_exp_is_shifted() -> None:
 
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
 def test_a_missing_option_cannot_be_written_as_a_number(value: float) -> None:
-    """p = 0 for what the server left out makes the rest look surer than it is: .6 and .4 of the listed mass."""
+    """p = 0 for a missing option overstates the certainty of the others: .6 and .4 of the listed mass."""
     with pytest.raises(ValidationError, match="must be finite"):
         OptionScores(labels=("A", "B", "C"), loglikelihoods=(math.log(0.3), math.log(0.2), value))
     listed = OptionScores(labels=("A", "B"), loglikelihoods=(math.log(0.3), math.log(0.2)))
     drawn = SampleSet(question="q", primary=Sample(text="A"), options=listed)
     for name in ("predictive_entropy", "max_softmax"):
-        found = measure(drawn, make(name), SamplingPlan(n=0, options=("A", "B", "C")))
-        assert (found.value, found.reason) == (None, Unmeasured.NO_OPTIONS)
+        uncertainty = measure(drawn, make(name), SamplingPlan(n=0, options=("A", "B", "C")))
+        assert (uncertainty.value, uncertainty.reason) == (None, Unmeasured.NO_OPTIONS)
 
 
 @pytest.mark.parametrize("tokens", [("New",), ("New", " York", "!"), ("new", " york")])
 def test_tokens_that_do_not_spell_the_answer_are_no_measurement(tokens: tuple[str, ...]) -> None:
-    """Weights for other pieces than there are log-probabilities: unmeasured, where 0 would be the most certain."""
+    """Weights and log-probabilities of different pieces are unmeasured; a score of 0 would be the most certain."""
     good = Sample(text="New York", tokens=("New", " York"), logprobs=(-0.5, -0.25))
     bad = Sample(text="New York", tokens=tokens, logprobs=(-0.5,) * len(tokens))
     weighted = [name for name in available() if make(name).needs.relevance is not None]
@@ -320,16 +320,16 @@ def test_tokens_that_do_not_spell_the_answer_are_no_measurement(tokens: tuple[st
     for name in weighted:
         plan = SamplingPlan(n=2, logprobs=True)
         assert measure(SampleSet(question="q", primary=good, samples=(good, good)), make(name), plan).value is not None
-        found = measure(SampleSet(question="q", primary=good, samples=(good, bad)), make(name), plan)
-        assert found.value is None, name
+        uncertainty = measure(SampleSet(question="q", primary=good, samples=(good, bad)), make(name), plan)
+        assert uncertainty.value is None, name
 
 
 def test_relevance_of_another_length_is_never_cut_to_fit() -> None:
     """The fault itself: zip() over two pieces and one similarity scores the first piece alone, or nothing at all."""
-    found = [Piece("New", "York", 0.5), Piece("York", "New", 0.25)]
+    pieces = [Piece("New", "York", 0.5), Piece("York", "New", 0.25)]
     for likeness in ([], [0.5], [0.5, 0.5, 0.5]):
         with pytest.raises(ValueError, match="2 pieces"):
-            weighted_nll(found, likeness)
+            weighted_nll(pieces, likeness)
 
 
 # -- thresholds
@@ -344,18 +344,18 @@ GROUPS = [f"g{i}" for i in range(400)]  # one item each
 def test_the_gate_accepts_exactly_the_items_the_rule_counted(rule: str, distinct: int) -> None:
     """Off by one, in a list of thresholds or in the comparison, the item at the edge is accepted without being counted.
 
-    A well-separated population, so that most rules find a threshold; those that find none have nothing to count.
+    A well-separated population, so that most rules find a threshold; other rules have nothing to count.
     """
     rng = np.random.default_rng(5)
     error = (rng.random(400) < 0.3).astype(np.int64)
     scores = np.floor((0.5 * rng.random(400) + 0.5 * error) * distinct) / distinct
-    found = fit(scores, error, alpha=0.2, rule=rule, groups=GROUPS if rule in CLUSTERED else None)
-    if isinstance(found, Feasible):
-        accepted = accepts(scores, found.threshold)
-        assert accepted.sum() == found.n_accepted
-        assert error[accepted].sum() == found.n_errors
-        assert found.threshold in scores
-        assert scores[~accepted].min(initial=math.inf) > found.threshold
+    outcome = fit(scores, error, alpha=0.2, rule=rule, groups=GROUPS if rule in CLUSTERED else None)
+    if isinstance(outcome, Feasible):
+        accepted = accepts(scores, outcome.threshold)
+        assert accepted.sum() == outcome.n_accepted
+        assert error[accepted].sum() == outcome.n_errors
+        assert outcome.threshold in scores
+        assert scores[~accepted].min(initial=math.inf) > outcome.threshold
 
 
 def test_most_rules_had_something_to_count() -> None:

@@ -29,7 +29,7 @@ CASES = [
 
 
 def pointwise(k: Counts, alpha: float, level: float) -> Counts:
-    """Largest c with P(Bin(k, alpha) <= c) <= level, from scipy.stats."""
+    """Return the largest c with P(Bin(k, alpha) <= c) <= level, from scipy.stats."""
     c = np.asarray(stats.binom.ppf(level, k, alpha)).astype(np.int64)
     return np.where(stats.binom.cdf(c, k, alpha) <= level, c, c - 1)
 
@@ -42,7 +42,7 @@ def test_cp_simultaneous_crosses_with_probability_delta(n: int, alpha: float, de
 
 
 def ties(n: int, k_min: int, kind: str) -> Counts:
-    """Block ends at or past k_min: all, or those of a discrete score, n always one of them."""
+    """Return block ends at or past k_min: all, or those of a discrete score; n is always a block end."""
     rng = np.random.default_rng(n)
     values = {"untied": n, "few": 6, "ten samples": 42, "coarse and fine": n // 3}[kind]
     if kind == "untied":
@@ -77,12 +77,12 @@ def test_negative_control_limits_of_untied_scores_waste_or_void_on_other_ends(ki
 def test_certified_on_a_thinned_set_of_block_ends() -> None:
     n, alpha, delta = 20_500, 0.05, 0.1
     k_min = default_min_accept(n, alpha)
-    kept = _candidates(np.arange(1, n + 1), n, k_min) + 1
-    assert kept[-1] == n
-    assert np.all(kept[:-1] <= kept[1:] / 1.005)
-    assert np.all(kept[:-1] >= kept[1:] / 1.005 - 1)
-    table = spending_limits(kept, alpha, delta, k_min)
-    exact = anchored_failures(kept, table.anchor, table.extension, alpha)
+    candidates = _candidates(np.arange(1, n + 1), n, k_min) + 1
+    assert candidates[-1] == n
+    assert np.all(candidates[:-1] <= candidates[1:] / 1.005)
+    assert np.all(candidates[:-1] >= candidates[1:] / 1.005 - 1)
+    table = spending_limits(candidates, alpha, delta, k_min)
+    exact = anchored_failures(candidates, table.anchor, table.extension, alpha)
     assert 0.8 * delta <= exact.max() <= delta + ROUNDING
 
 

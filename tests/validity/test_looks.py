@@ -1,4 +1,4 @@
-"""Several looks at a growing set of labels: declared, they share delta and hold together; undeclared, they do not."""
+"""Several looks at a growing set of labels: declared looks share delta and hold together; undeclared looks do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULES = [(100, 200, 400), (50, 100, 150, 200, 250), (60, 61, 62), (300,)]
 
 
 def most_errors(n: int, alpha: float, delta: float) -> int:
-    """Errors with which n answers that share one score are still certified; -1 for none. One threshold, one test."""
+    """Return the most errors with which n answers of equal score are certified; -1 for none."""
 
     def certified(errors: int) -> bool:
         labels = [1] * errors + [0] * (n - errors)
@@ -29,7 +29,7 @@ def most_errors(n: int, alpha: float, delta: float) -> int:
 
 
 def failure(schedule: tuple[int, ...], alpha: float, delta_of_each: float) -> float:
-    """Exact P(some look certifies) where every answer is wrong with probability alpha: a walk over the labels."""
+    """Return the exact P(some look certifies) if every answer is wrong with probability alpha: a walk over labels."""
     limits = np.array([most_errors(n, alpha, delta_of_each) for n in schedule])
     return crossing(np.array(schedule), limits, alpha)
 
@@ -47,15 +47,15 @@ def test_negative_control_looking_again_without_a_schedule_fails_more_often(sche
 
 
 def _ever_certified(delta_of_each: float, runs: int) -> int:
-    """Runs in which any of four looks certifies, where a score does not tell right from wrong and the rate is alpha."""
-    rng, found = np.random.default_rng(8), 0
+    """Count the runs in which any of four looks certifies; the score has no information and the error rate is alpha."""
+    rng, certified = np.random.default_rng(8), 0
     for _ in range(runs):
         u, e = rng.random(400), (rng.random(400) < 0.15).astype(int)
-        found += any(
+        certified += any(
             isinstance(fit(u[:n], e[:n], alpha=0.15, delta=delta_of_each, rule="certified", diagnose="fast"), Feasible)
             for n in (100, 200, 300, 400)
         )
-    return found
+    return certified
 
 
 def test_the_same_on_continuous_scores() -> None:

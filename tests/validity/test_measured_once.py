@@ -1,7 +1,7 @@
 """A question is measured once: simulated calibrations, guards with every kind of retry, and exact error rates.
 
 Questions are of kinds whose shares, error rates and chances of an empty answer are known, so the error rate among
-answers follows exactly from what a guard does with each kind. What it does is asked of real guards on scripted models.
+answers follows exactly from what a guard does with each kind. Real guards on scripted models show what a guard does.
 The negative controls draw again, or stop before the sample that would have failed, and break the same promise.
 """
 
@@ -35,11 +35,11 @@ class Kind:
     """Questions of one kind.
 
     Attributes:
-        share: Of all questions.
+        share: Share of all questions.
         wrong: Error rate of its answers.
-        samples: What the model says when it says something.
-        score: Their discrete semantic entropy.
-        empty: Chance that a draw has an empty answer (where, `failing` says).
+        samples: The samples of a draw without an empty answer.
+        score: Discrete semantic entropy of the samples.
+        empty: Chance that a draw has an empty answer (at the first draws, or in the last sample).
     """
 
     share: float
@@ -50,54 +50,54 @@ class Kind:
 
 
 class Rounds(ScriptedChat):
-    """One question; answers by how often it was asked before."""
+    """A model of one question, whose answers depend on the number of earlier draws."""
 
     rounds: Any
     calls: Any = Field(default_factory=Counter)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
-        said = self.rounds[min(self.calls[index], len(self.rounds) - 1)]
+        answers = self.rounds[min(self.calls[index], len(self.rounds) - 1)]
         self.calls[index] += 1
-        return ScriptedChat(default=said)._generate(messages, stop, run_manager, **kwargs)
+        return ScriptedChat(default=answers)._generate(messages, stop, run_manager, **kwargs)
 
 
 def error_rate(kinds: tuple[Kind, ...], answered: Callable[[Kind, int], bool]) -> float:
-    """P(wrong | answered), where ``answered(kind, k)`` says whether a question is that has k empty draws first."""
-    given = wrong = 0.0
+    """Return P(wrong | answered); ``answered(kind, k)`` tells whether a question is answered after k empty draws."""
+    answered_share = wrong = 0.0
     for kind in kinds:
         for empty in range(ATTEMPTS + 1):
             chance = kind.empty**empty * ((1 - kind.empty) if empty < ATTEMPTS else 1)
-            given += kind.share * chance * answered(kind, empty)
+            answered_share += kind.share * chance * answered(kind, empty)
             wrong += kind.share * chance * answered(kind, empty) * kind.wrong
-    return wrong / given if given else 0.0
+    return wrong / answered_share if answered_share else 0.0
 
 
 @cache
 def thresholds(kinds: tuple[Kind, ...], n: int) -> list[tuple[float | None, float]]:
-    """What the certified rule finds on simulated calibration sets, and the share of questions that they left out."""
+    """Return the certified thresholds of simulated calibration sets, and their shares of unmeasured questions."""
     rng = np.random.default_rng(20261122)
-    found = []
+    fits = []
     for _ in range(RUNS):
         drawn = [kinds[i] for i in rng.choice(len(kinds), size=n, p=[kind.share for kind in kinds])]
-        kept = [kind for kind in drawn if rng.random() >= kind.empty]
-        scores = np.array([kind.score for kind in kept])
-        errors = np.array([rng.random() < kind.wrong for kind in kept]).astype(np.int64)
+        measured = [kind for kind in drawn if rng.random() >= kind.empty]
+        scores = np.array([kind.score for kind in measured])
+        errors = np.array([rng.random() < kind.wrong for kind in measured]).astype(np.int64)
         out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
-        found.append((out.threshold if isinstance(out, Feasible) else None, 1 - len(kept) / n))
-    return found
+        fits.append((out.threshold if isinstance(out, Feasible) else None, 1 - len(measured) / n))
+    return fits
 
 
 def violations(kinds: tuple[Kind, ...], n: int, answers: Callable[[float], Callable[[Kind, int], bool]]) -> int:
-    """In how many calibrations the guard's exact error rate is above alpha."""
-    known = thresholds(kinds, n)
-    rates = {t: error_rate(kinds, answers(t)) for t in {t for t, _ in known if t is not None}}
-    assert len([t for t, _ in known if t is not None]) > RUNS / 2  # else nothing is tested
-    return sum(t is not None and rates[t] > ALPHA for t, _ in known)
+    """Count the calibrations in which the guard's exact error rate is above alpha."""
+    fits = thresholds(kinds, n)
+    rates = {t: error_rate(kinds, answers(t)) for t in {t for t, _ in fits if t is not None}}
+    assert len([t for t, _ in fits if t is not None]) > RUNS / 2  # else nothing is tested
+    return sum(t is not None and rates[t] > ALPHA for t, _ in fits)
 
 
 MOST = int(stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA))
-"""More violations than this do not happen to a promise that holds."""
+"""More violations than this refute the promise."""
 
 
 # -- retries
@@ -110,7 +110,7 @@ RETRIED = tuple(
     for share, right, risky, (score, says) in zip(SHARES, RIGHT, RISKY, LEVELS.items(), strict=True)
     for part, wrong, empty in ((0.6, right, 0.0), (0.4, risky, 0.7))
 )
-"""Hard questions are often answered with nothing, and more often wrong where they are answered."""
+"""Kinds of questions; hard ones often get an empty answer, and their other answers are more often wrong."""
 
 
 def loop(guard: Guardrail) -> Any:
@@ -137,7 +137,7 @@ POLICIES: dict[str, Callable[[Guardrail], Any]] = {
 
 @cache
 def policy(name: str, remember: float, threshold: float, samples: tuple[str, ...], empty: int) -> bool:
-    """Whether a question is answered that has so many empty draws first."""
+    """Return whether a question with ``empty`` empty draws first is answered."""
     model = Rounds(rounds=[[""]] * empty + ([[samples[0], *samples]] if empty < ATTEMPTS else []))
     artifact = make_artifact(model, threshold=threshold + 1e-6, n=4)
     guard = Guardrail(model=model, artifact=artifact, on_abstain="raise", early_stopping="off", remember=remember)
@@ -147,7 +147,7 @@ def policy(name: str, remember: float, threshold: float, samples: tuple[str, ...
         return False
 
 
-def asked(name: str, remember: float) -> Callable[[float], Callable[[Kind, int], bool]]:
+def answering(name: str, remember: float) -> Callable[[float], Callable[[Kind, int], bool]]:
     return lambda threshold: lambda kind, empty: policy(name, remember, threshold, kind.samples, empty)
 
 
@@ -155,13 +155,13 @@ def asked(name: str, remember: float) -> Callable[[float], Callable[[Kind, int],
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "with_retry" else name for name in POLICIES]
 )
 def test_no_retry_breaks_a_certificate(name: str) -> None:
-    assert violations(RETRIED, 600, asked(name, 300)) <= MOST
+    assert violations(RETRIED, 600, answering(name, 300)) <= MOST
 
 
 @pytest.mark.parametrize("name", ["LangChain's retry", pytest.param("loop", marks=pytest.mark.slow)])
 def test_negative_control_drawing_again_does(name: str) -> None:
-    assert violations(RETRIED, 600, asked(name, 0)) > 2 * MOST
-    once, again = (error_rate(RETRIED, asked(name, remember)(1.039721)) for remember in (300, 0))
+    assert violations(RETRIED, 600, answering(name, 0)) > 2 * MOST
+    once, again = (error_rate(RETRIED, answering(name, remember)(1.039721)) for remember in (300, 0))
     assert once < ALPHA < again
 
 
@@ -177,12 +177,12 @@ STOPPED = (
 
 @cache
 def stopped(setting: str, share: float, threshold: float, samples: tuple[str, ...], empty: bool) -> bool:
-    said = [*samples[:4], ""] if empty else list(samples)
-    model = ScriptedChat(default=["p", *said])
+    texts = [*samples[:4], ""] if empty else list(samples)
+    model = ScriptedChat(default=["p", *texts])
     artifact = make_artifact(model, threshold=threshold + 1e-6, n=5)
     data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": round(1000 * share)})
-    found = artifact.model_copy(update={"data": data})
-    guard = Guardrail(model=model, artifact=found, early_stopping=setting)
+    recounted = artifact.model_copy(update={"data": data})
+    guard = Guardrail(model=model, artifact=recounted, early_stopping=setting)
     return guard.assess("q").accepted
 
 

@@ -1,4 +1,4 @@
-"""False alarms of the monitors, over long streams; what they detect; what they refuse."""
+"""The monitors: false alarms over long streams, detection of real changes, and refused input."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from guardrail.verdict import Reason, Verdict
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1
 FALSE_ALARMS = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / STREAMS)
-"""At most this share may alarm: a valid monitor exceeds it in fewer than one of a thousand runs (binomial)."""
+"""Largest allowed share of alarms: a valid monitor exceeds it in fewer than one of a thousand runs (binomial)."""
 
 
 def artifact_with(scores: NDArray[np.float64]) -> CalibrationArtifact:
-    """An artifact that was calibrated on these scores; what was right plays no part here."""
+    """Return an artifact that was calibrated on these scores; its errors do not matter here."""
     calibration = CalibrationScores(uncertainty=tuple(scores.tolist()), error=(0,) * scores.size)
     return make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
 
 
 def ever(gains: NDArray[np.float64]) -> float:
-    """Share of streams whose wealth ever reaches 1/delta; gains of shape (steps, streams, bets)."""
+    """Return the share of streams whose wealth ever reaches 1/delta; gains of shape (steps, streams, bets)."""
     streams, bets = gains.shape[1:]
     capital = np.full((streams, len(JUMPS), bets), 1 / (len(JUMPS) * bets))
     alarmed = np.zeros(streams, dtype=bool)
@@ -47,7 +47,7 @@ def ever(gains: NDArray[np.float64]) -> float:
 
 
 def risk_gains(rate: float, alpha: float, audit: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Gains of audited answers; the audit rates vary from answer to answer."""
+    """Return the gains of audited answers; the audit rates vary from answer to answer."""
     rng = np.random.default_rng(seed)
     error = (rng.random((audit.size, STREAMS)) < rate).astype(float)
     audited = rng.random((audit.size, STREAMS)) < audit[:, None]
@@ -67,7 +67,7 @@ def test_a_broken_promise_is_found_with_audits_of_three_in_ten() -> None:
 
 
 def test_ignoring_the_audit_rates_would_raise_false_alarms() -> None:
-    """The negative control: wrong answers are audited more often; unweighted bets then see too many errors."""
+    """Negative control: wrong answers are audited more often, so unweighted bets see too many errors."""
     rng = np.random.default_rng(3)
     error = (rng.random((STEPS, STREAMS)) < 0.1).astype(float)
     hard = rng.random((STEPS, STREAMS)) < np.where(error == 1, 0.7, 0.4)  # a feature known before the audit
@@ -81,7 +81,7 @@ def test_ignoring_the_audit_rates_would_raise_false_alarms() -> None:
 
 
 def test_exchangeable_scores_are_rarely_called_drifted_though_they_tie() -> None:
-    """Ranks among calibration and stream, exactly as the monitor forms its p-values, on a few levels only."""
+    """The p-values are ranks among calibration and stream, exactly as in the monitor, on a few levels only."""
     rng = np.random.default_rng(4)
     n, steps, streams = 100, 600, 1_000
     scores = rng.integers(0, 8, size=(streams, n + steps))
@@ -101,24 +101,24 @@ def test_exchangeable_scores_are_rarely_called_drifted_though_they_tie() -> None
     assert ever(gains) <= bound
 
 
-def places_of(order: tuple[int, ...], known: int, cells: int) -> list[tuple[Fraction, Fraction, int]]:
-    """For each score of a stream the ends of the interval in which its p-value is uniform, and its cell.
+def places_of(order: tuple[int, ...], n_calibration: int, cells: int) -> list[tuple[Fraction, Fraction, int]]:
+    """Return, for each score of a stream, its cell and the ends of the interval in which its p-value is uniform.
 
     ``order`` ranks calibration and stream; the grid is the library's.
     """
-    grid = Grid.of([float(u) for u in order[:known]], seed=0, cells=cells)
-    found, counts = [], [0] * len(grid.gaps)
-    for u in order[known:]:
+    grid = Grid.of([float(u) for u in order[:n_calibration]], seed=0, cells=cells)
+    places, counts = [], [0] * len(grid.gaps)
+    for u in order[n_calibration:]:
         (cell,) = grid.cells([float(u)], [0.5])
         low, _ = grid.p_values(counts, np.array([cell]), np.array([0.0]))
         high, after = grid.p_values(counts, np.array([cell]), np.array([1.0]))
-        found.append((Fraction(low[0]).limit_denominator(100), Fraction(high[0]).limit_denominator(100), int(cell)))
+        places.append((Fraction(low[0]).limit_denominator(100), Fraction(high[0]).limit_denominator(100), int(cell)))
         counts = after.tolist()
-    return found
+    return places
 
 
 def is_exact(streams: list[list[tuple[Fraction, Fraction, int]]]) -> bool:
-    """Whether the p-values of equally likely streams are uniform, whatever the earlier cells were."""
+    """Return whether the p-values of equally likely streams are uniform given the earlier cells."""
     steps = len(streams[0])
     for t in range(steps):
         by_past: dict[tuple[int, ...], list[tuple[Fraction, Fraction]]] = {}
@@ -135,37 +135,37 @@ def is_exact(streams: list[list[tuple[Fraction, Fraction, int]]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("known", "steps", "cells"), [(3, 3, 256), (4, 2, 2), (1, 4, 256)])
+@pytest.mark.parametrize(("n_calibration", "steps", "cells"), [(3, 3, 256), (4, 2, 2), (1, 4, 256)])
 def test_p_values_from_counts_on_the_grid_are_exactly_uniform_and_independent(
-    known: int, steps: int, cells: int
+    n_calibration: int, steps: int, cells: int
 ) -> None:
-    """Every order of calibration and stream is equally likely, and all are counted; fractions, no simulation."""
-    streams = [places_of(order, known, cells) for order in permutations(range(known + steps))]
+    """Every order of calibration and stream is equally likely; the test counts all of them in fractions."""
+    streams = [places_of(order, n_calibration, cells) for order in permutations(range(n_calibration + steps))]
     assert is_exact(streams)
 
 
 def test_counting_calibration_scores_in_cells_would_not_be_exact() -> None:
-    """The negative control: the usual conformal p-value on the same cells, which are made of the calibration scores."""
-    known, steps = 3, 2
+    """Negative control: the usual conformal p-value on the same cells, which the calibration scores define."""
+    n_calibration, steps = 3, 2
     streams = []
-    for order in permutations(range(known + steps)):
-        grid = Grid.of([float(u) for u in order[:known]], seed=0)
+    for order in permutations(range(n_calibration + steps)):
+        grid = Grid.of([float(u) for u in order[:n_calibration]], seed=0)
         cells = grid.cells([float(u) for u in order], [0.5] * len(order)).tolist()
         stream = []
-        for t in range(known, known + steps):
-            above = sum(one > cells[t] for one in cells[:t])
-            equal = sum(one == cells[t] for one in cells[:t])
+        for t in range(n_calibration, n_calibration + steps):
+            above = sum(cell > cells[t] for cell in cells[:t])
+            equal = sum(cell == cells[t] for cell in cells[:t])
             stream.append((Fraction(above, t + 1), Fraction(above + equal + 1, t + 1), cells[t]))
         streams.append(stream)
     assert not is_exact(streams)
 
 
 def test_ties_are_broken_at_random_by_scores_that_are_never_equal() -> None:
-    """Equal scores take all places among each other equally often: their tie-breakers are exchangeable pairs."""
-    known, levels = 3, (0.0, 0.0, 1.0, 0.0)
-    grids = [Grid.of(levels[:known], seed) for seed in range(4_000)]
+    """Equal scores take every place among themselves equally often: their tie-breakers are exchangeable."""
+    n_calibration, levels = 3, (0.0, 0.0, 1.0, 0.0)
+    grids = [Grid.of(levels[:n_calibration], seed) for seed in range(4_000)]
     draws = np.random.default_rng(1).random(len(grids))
-    cells = [int(grid.cells([levels[known]], [tie])[0]) for grid, tie in zip(grids, draws, strict=True)]
+    cells = [int(grid.cells([levels[n_calibration]], [tie])[0]) for grid, tie in zip(grids, draws, strict=True)]
     share = np.bincount(cells, minlength=4) / len(cells)
     assert np.abs(share[:3] - 1 / 3).max() < 4 * math.sqrt(2 / 9 / len(cells))
     assert share[3] == 0
@@ -185,15 +185,15 @@ def test_p_values_of_the_drift_monitor_are_uniform_with_ties() -> None:
 def test_scores_in_one_go_are_scores_one_by_one_and_the_state_stays_small() -> None:
     rng = np.random.default_rng(8)
     scores = rng.normal(size=700).tolist()
-    one = DriftMonitor(artifact_with(rng.normal(size=2_000)))
-    start = one.state
+    monitor = DriftMonitor(artifact_with(rng.normal(size=2_000)))
+    start = monitor.state
     for score in scores:
-        one.update(score)
-    state, _, path = start.after(one.grid, scores)
-    assert state == one.state
+        monitor.update(score)
+    state, _, path = start.after(monitor.grid, scores)
+    assert state == monitor.state
     assert len(path) == state.n == sum(state.counts) == len(scores)
     millions = state.model_copy(update={"counts": tuple(10**9 for _ in state.counts)})
-    assert len(millions.model_dump_json()) + len(one.grid.model_dump_json()) < 20_000
+    assert len(millions.model_dump_json()) + len(monitor.grid.model_dump_json()) < 20_000
 
 
 def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def alarmed_risk(**settings: str) -> RiskMonitor:
 
 
 def test_an_alarm_in_a_saved_state_holds_answers_back_after_a_restart(tmp_path: Path) -> None:
-    known = artifact_with(np.arange(3.0))
-    drift = DriftMonitor(known)
+    artifact = artifact_with(np.arange(3.0))
+    drift = DriftMonitor(artifact)
     while not drift.alarmed:
         drift.update(9.0)
     drift.update(1.0)  # the wealth may fall again
@@ -234,7 +234,7 @@ def test_an_alarm_in_a_saved_state_holds_answers_back_after_a_restart(tmp_path: 
         if monitor is risk:
             RiskMonitor.load(path, on_alarm=switch.alarm)
         else:
-            DriftMonitor.load(path, known, on_alarm=switch.alarm)
+            DriftMonitor.load(path, artifact, on_alarm=switch.alarm)
         assert not switch.allows(0.0)
         assert switch.alarms == (monitor.alarm,)
         assert switch.alarms[0].at == monitor.state.alarmed_at
@@ -288,13 +288,13 @@ def test_a_risk_state_that_names_no_artifact_is_taken_over_by_the_first(tmp_path
     old.update(True)
     path = old.save(tmp_path / "risk.json")
     stored = json.loads(path.read_text())
-    del stored["artifact"]  # as earlier versions wrote it
+    del stored["artifact"]  # earlier versions did not write it
     path.write_text(json.dumps(stored))
     assert RiskMonitor.load(path).state == old.state
-    taken = RiskMonitor.load(path, artifact="sha256:a")
-    assert taken.state == old.state.model_copy(update={"artifact": "sha256:a"})
+    adopted = RiskMonitor.load(path, artifact="sha256:a")
+    assert adopted.state == old.state.model_copy(update={"artifact": "sha256:a"})
     with pytest.raises(UsageError, match="new name"):
-        RiskMonitor(0.1, artifact="sha256:b", state=taken.state)
+        RiskMonitor(0.1, artifact="sha256:b", state=adopted.state)
 
 
 def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") -> Verdict:
@@ -334,7 +334,7 @@ def test_a_drift_monitor_refuses_a_bound_in_place_of_a_score() -> None:
 
 @pytest.mark.skipif(not (DATA / "mmlu-pro-confidence.csv").is_file(), reason="the shared data are not here")
 def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
-    """Real scores, seeded streams: MMBench goes on with spatial relations alone, MMLU-Pro with law alone."""
+    """Real scores, seeded streams: after the change MMBench has only spatial relations, MMLU-Pro only law."""
     from benchmarks.monitoring import Change, drift, mmbench, mmlu_pro
 
     for data, topic in ((mmbench(DATA, "v1.6-34b"), "spatial_relationship"), (mmlu_pro(DATA, "gpt-4.1"), "law")):
@@ -347,7 +347,7 @@ def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
 
 
 def test_one_bet_by_hand() -> None:
-    """Equal money on 8 bets; alpha .1, audit rate 1: an error multiplies bet b by 1 + b / .1 * .9."""
+    """Equal capital on 8 bets; alpha .1, audit rate 1: an error multiplies bet b by 1 + b / .1 * .9."""
     state = RiskMonitor(0.1).update(True)
     assert state.log_wealth == pytest.approx(math.log(sum(1 + 9 * bet for bet in RISK_BETS) / 8))
     state = RiskMonitor(0.1).update(False)
@@ -375,12 +375,12 @@ def test_the_interval_covers_at_every_time_and_narrows() -> None:
         for t, error in enumerate(rng.random(400) < 0.2):
             monitor.update(bool(error))
             if t % 40 == 39:
-                found = monitor.interval()
-                assert found is not None
-                outside |= not found[1] <= 0.2 <= found[2]
+                interval = monitor.interval()
+                assert interval is not None
+                outside |= not interval[1] <= 0.2 <= interval[2]
         missed += outside
-        assert found is not None
-        assert found[2] - found[1] < 0.25
+        assert interval is not None
+        assert interval[2] - interval[1] < 0.25
     assert missed <= 6  # 5 % of 40 is 2; more than 6 has probability .004 at most
 
 
@@ -389,10 +389,10 @@ def test_an_unweighted_interval_is_centred_on_the_share() -> None:
     assert monitor.interval() is None
     for error in (1, 0, 0, 0):
         monitor.update(bool(error))
-    found = monitor.interval()
-    assert found is not None
-    assert found[0] == 0.25
-    assert 0 <= found[1] < 0.25 < found[2] <= 1
+    interval = monitor.interval()
+    assert interval is not None
+    assert interval[0] == 0.25
+    assert 0 <= interval[1] < 0.25 < interval[2] <= 1
 
 
 def test_a_switch_holds_back_after_an_alarm_until_reset() -> None:
@@ -459,20 +459,22 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
     ],
 )
 def test_a_damaged_file_is_refused_in_words(tmp_path: Path, change: dict[str, object], part: str) -> None:
-    known = artifact_with(np.arange(3.0))
-    risk, drift = RiskMonitor(0.1), DriftMonitor(known)
+    artifact = artifact_with(np.arange(3.0))
+    risk, drift = RiskMonitor(0.1), DriftMonitor(artifact)
     risk.update(False)
     drift.update(1.0)
     for monitor in (risk, drift):
         if part == "n is 5" and monitor is risk:
-            continue  # its scores are tallied, not listed
+            continue  # a risk monitor tallies its scores instead of listing them
         state = json.loads(monitor.save(tmp_path / "m.json").read_text())
         changed = dict(change)
         if changed.get("shares") == "DOUBLED":
             changed["shares"] = [[2 * share for share in row] for row in state["shares"]]
         (tmp_path / "m.json").write_text(json.dumps({**state, **changed}))
         with pytest.raises(UsageError, match=part):
-            RiskMonitor.load(tmp_path / "m.json") if monitor is risk else DriftMonitor.load(tmp_path / "m.json", known)
+            RiskMonitor.load(tmp_path / "m.json") if monitor is risk else DriftMonitor.load(
+                tmp_path / "m.json", artifact
+            )
 
 
 def test_a_file_that_is_no_state_is_refused_in_words(tmp_path: Path) -> None:

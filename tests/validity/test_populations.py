@@ -1,7 +1,7 @@
 """Certificates on populations of every shape: rising, confidently wrong, anti-informative, tied.
 
 Scores are uniform and the error rate at score u is a step function r(u), so the true error rate among accepted answers
-is an average of steps: known exactly, nothing is estimated.
+is an average of steps and known exactly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Steps:
 RISING = Steps((0.0, 0.3, 0.5, 0.7, 1.0), (0.05, 0.15, 0.4, 0.7))
 # The 6 % most certain answers are nearly all wrong; then comes a good stretch: .31 at .2, .16 at .5, then worse.
 CONFIDENTLY_WRONG = Steps((0.0, 0.06, 0.5, 0.8, 1.0), (0.9, 0.06, 0.3, 0.8))
-# The less certain, the better: never below alpha, .29 in all.
+# Less certain answers are better; the error rate never falls below alpha, and is .29 over all answers.
 ANTI_INFORMATIVE = Steps((0.0, 0.25, 0.5, 0.75, 1.0), (0.5, 0.3, 0.2, 0.16))
 TIED = Steps(RISING.edges, RISING.rates, levels=20)
 
@@ -63,8 +63,8 @@ def outcomes(population: Steps, rule: str) -> list[Feasible | Infeasible]:
 
 
 def failures(population: Steps, rule: str) -> int:
-    found = outcomes(population, rule)
-    return sum(isinstance(made, Feasible) and population.scer(made.threshold) > ALPHA for made in found)
+    fitted = outcomes(population, rule)
+    return sum(isinstance(outcome, Feasible) and population.scer(outcome.threshold) > ALPHA for outcome in fitted)
 
 
 def test_the_populations_are_what_they_are_called() -> None:
@@ -98,12 +98,12 @@ def test_negative_control_the_plug_in_rule_fails(population: Steps) -> None:
 def test_on_an_anti_informative_score_certificates_refuse() -> None:
     """No threshold is good: accepting at all is a failure, and nearly never happens."""
     for rule in ANY_CURVE + RISING_ONLY:
-        assert sum(isinstance(made, Feasible) for made in outcomes(ANTI_INFORMATIVE, rule)) <= MOST
+        assert sum(isinstance(outcome, Feasible) for outcome in outcomes(ANTI_INFORMATIVE, rule)) <= MOST
 
 
 def test_a_confidently_wrong_score_is_reported_as_such() -> None:
-    """The prefix maximum of A-CRC does not forgive confident errors, and says so."""
-    found = outcomes(CONFIDENTLY_WRONG, "acrc")
-    told = [made.reason for made in found if isinstance(made, Infeasible)]
-    assert len(told) > 0.95 * RUNS
-    assert told.count(InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG) > 0.8 * RUNS
+    """The prefix maximum of A-CRC does not forgive confident errors, and reports the reason."""
+    fitted = outcomes(CONFIDENTLY_WRONG, "acrc")
+    reasons = [outcome.reason for outcome in fitted if isinstance(outcome, Infeasible)]
+    assert len(reasons) > 0.95 * RUNS
+    assert reasons.count(InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG) > 0.8 * RUNS

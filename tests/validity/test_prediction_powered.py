@@ -1,7 +1,7 @@
-"""Thresholds from a judge and a sample by people: seldom above alpha, while the judge's labels alone mislead.
+"""Thresholds from a judge and a sample labelled by people: rarely above alpha; the judge's labels alone mislead.
 
-Populations are known, so the error rate of a threshold is exact. A judge that finds half of the errors and sees 2 %
-that are none: taking its labels for the truth must fail the same check.
+Populations are known, so the error rate of a threshold is exact. The judge finds half of the errors and
+reports 2 % of right answers as errors: its labels, taken as the truth, must fail the same check.
 """
 
 from __future__ import annotations

@@ -72,12 +72,12 @@ def test_joint_and_batch_error_rates_hold_on_average() -> None:
         u, e = binormal(rng, 200, 0.3, 1.2)
         new, wrong = binormal(rng, 50, 0.3, 1.2)
         outcome = fit(u, e, alpha=alpha, rule="crc_joint", diagnose="fast")
-        taken = new <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(50, dtype=bool)
-        joint.append(float((taken & (wrong == 1)).mean()))
+        accepted = new <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(50, dtype=bool)
+        joint.append(float((accepted & (wrong == 1)).mean()))
         chosen = conformal_selection(u, e, new, alpha).accepted
         discovery.append(float(wrong[chosen].mean()) if chosen.any() else 0.0)
     for rates in (joint, discovery):
         # The mean of RUNS rates is normal to good approximation: this z leaves FALSE_ALARM to chance.
         slack = stats.norm.isf(FALSE_ALARM) * np.std(rates, ddof=1) / np.sqrt(RUNS)
         assert np.mean(rates) <= alpha + slack
-    assert np.mean(joint) > 0.09  # exact up to 1/(n + 1), so not idle either
+    assert np.mean(joint) > 0.09  # the rule is exact up to 1/(n + 1), so it is not idle either

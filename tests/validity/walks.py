@@ -1,6 +1,6 @@
 """Exact failure probabilities of threshold rules, written without any code of the rules.
 
-Flat risk: every item is wrong with probability alpha, whatever its score. Then every threshold at or past the first bad
+Flat risk: every item is wrong with probability alpha at any score. Then every threshold at or past the first bad
 number of items K0 is a failure, and e_k is a Bernoulli(alpha) walk. These are plain one-step recursions over (k, e).
 """
 
@@ -20,7 +20,7 @@ def _step(mass: Reals, alpha: float) -> Reals:
 
 
 def crossing(points: Counts, limit: Counts, alpha: float) -> float:
-    """P(e_k <= limit(k) at some point k), by killing the walk where it crosses."""
+    """Return P(e_k <= limit(k) at some point k), by killing the walk where it crosses."""
     top = int(limit.max()) + 2  # states past every limit can never cross: they pile up in the last one
     mass, crossed, k = np.zeros(top), 0.0, 0
     mass[0] = 1.0
@@ -37,7 +37,7 @@ def crossing(points: Counts, limit: Counts, alpha: float) -> float:
 
 
 def anchored_failures(points: Counts, anchor: Counts, extension: Counts, alpha: float) -> Reals:
-    """For every first bad point K0: the largest P(the chosen point is at or past K0).
+    """Return, for every first bad point K0, the largest P(the chosen point is at or past K0).
 
     Only e at K0 and the steps after it are known to be flat; below K0 the score may have put all errors last, so that
     the accepted set always reaches K0. The rule then fails iff e is within either limit at K0, or it is not and an
@@ -59,7 +59,7 @@ def anchored_failures(points: Counts, anchor: Counts, extension: Counts, alpha: 
 
 
 def _anchor_ahead(points: Counts, anchor: Counts, alpha: float, size: int) -> Reals:
-    """P(a walk at (k, e) passes an anchor at k or later), one row a point."""
+    """Return P(a walk at (k, e) passes an anchor at k or later), one row per point."""
     table = np.zeros((points.size, size))
     ahead = np.zeros(size)
     for i in range(points.size - 1, -1, -1):
