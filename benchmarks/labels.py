@@ -148,14 +148,14 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
     return total / repetitions
 
 
-def table(found: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
+def table(groups: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
     """One Markdown table; each cell is `certified`, `certified` within reach, `acrc`, `acrc` within reach."""
     lines = [
         "| questions | score | " + " | ".join(f"{n:,} labels" for n in sizes) + " |",
         "| :-- | :-- |" + " --: |" * len(sizes),
     ]
     jobs = [(rule(name, alpha), share) for name in ("certified", "acrc") for share in (1.0, REACH)]
-    for questions in found:
+    for questions in groups:
         cells = [
             "/".join(
                 _cell(acceptance(questions, select, n, share, questions.times * repetitions)) for select, share in jobs

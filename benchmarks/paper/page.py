@@ -88,7 +88,7 @@ def _simulated(measured: Measured, image: str) -> str:
         *simulated.calibration_sizes,
         *simulated.ablation,
     ]
-    scer, n_accepted = largest_errors(rows)
+    scer, share = largest_errors(rows)
     populations = "; ".join(
         f"{p.dataset}, {p.model}: accuracy {p.accuracy:.3f}, AUROC "
         + ", ".join(f"{value:.3f} ({name})" for name, value in p.auroc.items())
@@ -100,7 +100,7 @@ The data behind the paper are not public, so its accuracies and AUROCs stand in 
 normal scores of equal spread ({populations}). Accuracy follows from the printed rows, AR (1 - SCER) / Power; AUROC is
 printed. As in the paper: pools of 4,000, {measured.splits} random splits each, 1,000 to calibrate and 3,000 to test,
 the same splits for every method. Ours is the mean over {measured.repetitions} independent pools of each population
-(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * n_accepted:.1f} points for
+(seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * share:.1f} points for
 AR.
 
 VR compares finite test parts with alpha, and calibration and test share one pool, so good luck in one part is bad luck
