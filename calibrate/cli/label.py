@@ -247,6 +247,7 @@ def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | No
             "what to label with declared looks: calibrate sample --looks 100,200,400."
         )
     key = chosen_estimator(file, goal.estimator)
+    # Each look spends its declared part of delta, so that stopping at the first certificate keeps the promise.
     for look, n in enumerate(schedule, start=1):
         if (labelled := labelling.label(n)) is None:
             return

@@ -339,6 +339,7 @@ class _Means:
                 with closing(self.engine.records(drawing, path, header)) as records:
                     _write_batches(records, writer, tally)
             except GuardrailError:
+                # The engine keeps what it drew for a later run, which should not resume answers that all failed.
                 if tally.hopeless:
                     self.engine.forget()
                 raise

@@ -17,6 +17,7 @@ from guardrail.judges import (
     GuardedJaccard,
     JudgeSpec,
     TokenF1Judge,
+    distinct_answers,
     is_refusal,
     make_judge,
     make_similarity,
@@ -325,3 +326,9 @@ def test_long_texts_end(piece: str) -> None:
     text = piece * (100_000 // len(piece))
     for judge in ("exact", "token_f1", "numeric"):
         assert make_judge(judge).equivalent("q", [(text, f"{text} x")]) == [False]
+
+
+def test_distinct_answers_are_counted_by_normal_form_and_shown_in_their_first_wording() -> None:
+    assert distinct_answers(["Rome", "The Paris.", "paris", "rome", "Paris"]) == [("The Paris.", 3), ("Rome", 2)]
+    assert distinct_answers(["b", "a"]) == [("b", 1), ("a", 1)]  # ties in order of appearance
+    assert distinct_answers([]) == []

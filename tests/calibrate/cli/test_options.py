@@ -1,0 +1,42 @@
+"""`with_flags`: flags that several commands share, or that belong together, are fields of a dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from calibrate.cli.frame.options import with_flags
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    width: Annotated[int, typer.Option(min=1)] = 2
+    names: Annotated[list[str] | None, typer.Option("--name", "-n")] = None
+
+
+def test_fields_are_flags_in_their_place_and_arrive_as_one_value() -> None:
+    app, calls = typer.Typer(), list[tuple[Path, int, Size, bool]]()
+
+    @app.command()
+    @with_flags
+    def draw(
+        path: Annotated[Path, typer.Argument()],
+        *,
+        first: int = 0,
+        size: Size,
+        last: Annotated[bool, typer.Option()] = False,
+    ) -> None:
+        """Draw it."""
+        calls.append((path, first, size, last))
+
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
+    places = [shown.index(flag) for flag in ("Draw it.", "--first", "--width", "--name", "--last")]
+    assert places == sorted(places)
+    assert CliRunner().invoke(app, ["x", "--first", "3"]).exit_code == 0
+    assert CliRunner().invoke(app, ["x", "--width", "4", "-n", "a", "-n", "b", "--last"]).exit_code == 0
+    assert calls == [(Path("x"), 3, Size(), False), (Path("x"), 0, Size(4, ["a", "b"]), True)]
+    assert CliRunner().invoke(app, ["x", "--width", "0"]).exit_code == 2
