@@ -605,8 +605,10 @@ class CascadeArtifact(Persisted):
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     stages: tuple[CalibrationArtifact, ...] = Field(min_length=2)
-    """The parts that each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores. The
-    promise is about the system; a stage alone promises nothing."""
+    """The parts that each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores.
+
+    The promise is about the system; a stage alone promises nothing.
+    """
     outcome: CascadeOutcome
     """The thresholds in force."""
     certificate: CascadeOutcome

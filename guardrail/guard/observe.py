@@ -38,6 +38,7 @@ def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
     Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
     independently.
     """
+    # A hash, not a random number: a retry, a restart or another process chooses the same keys again.
     digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < rate * 2.0**64
 

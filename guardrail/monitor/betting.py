@@ -53,7 +53,7 @@ def even(bets: int) -> tuple[tuple[float, ...], ...]:
 
 def amount(log_wealth: float) -> float:
     """The wealth; infinity if it exceeds what a float can hold."""
-    return math.exp(log_wealth) if log_wealth < 700 else math.inf
+    return math.exp(log_wealth) if log_wealth < 700 else math.inf  # exp overflows a float above 709
 
 
 class BettingState(Frozen):

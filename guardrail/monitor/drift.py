@@ -300,6 +300,7 @@ def drift_detail(state: DriftState) -> str:
 def _uniform(seed: int, name: str) -> tuple[float, float]:
     """Two independent uniform numbers in [0, 1) that depend on seed and name only, on every machine."""
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).digest()
+    # 53 bits are what a float holds exactly: 64 bits could round up to 1.0.
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53, (int.from_bytes(digest[8:], "big") >> 11) * 2.0**-53
 
 

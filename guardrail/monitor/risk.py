@@ -194,7 +194,7 @@ def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
     """The point at which ``above`` turns from true to false; ``low`` if it is never true."""
     if not above(1e-9):
         return low
-    for _ in range(60):
+    for _ in range(60):  # more halvings than a float has bits
         middle = (low + high) / 2
         low, high = (middle, high) if above(middle) else (low, middle)
     return low

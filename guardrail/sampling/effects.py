@@ -47,7 +47,9 @@ def run(steps: Steps[Result]) -> Result:
     """The result of some steps, whose effects are carried out in this thread."""
     resume: Callable[[Any], Effect] = steps.send
     outcome: Any = None
-    with closing(steps):  # Ctrl-C may arrive right here, between two effects
+    # The generator is closed here, not when it is collected: its `finally` blocks give back slots and locks. Ctrl-C may
+    # arrive between two effects, where no effect raises into the generator.
+    with closing(steps):
         while True:
             try:
                 effect = resume(outcome)
@@ -56,7 +58,7 @@ def run(steps: Steps[Result]) -> Result:
                 return result
             try:
                 resume, outcome = steps.send, effect.run()
-            except BaseException as error:
+            except BaseException as error:  # the generator decides which errors it handles
                 resume, outcome = steps.throw, error
 
 

@@ -96,7 +96,7 @@ class Limit:
         with self._lock:
             while self._queue:
                 turn = self._queue.popleft()
-                if turn.set_running_or_notify_cancel():
+                if turn.set_running_or_notify_cancel():  # False for a caller that gave up: the next one gets the slot
                     break
             else:
                 self._free += 1

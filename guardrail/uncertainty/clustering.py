@@ -70,7 +70,7 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
         else:
             judged.setdefault(key := identity(answer))
         key_of[answer] = key
-        text_of[key] = min(answer, text_of.get(key, answer))
+        text_of[key] = min(answer, text_of.get(key, answer))  # the same text for any order of the answers
     return Folded(keys=tuple(key_of[answer] for answer in answers), text_of=text_of, judged=tuple(judged))
 
 
@@ -113,6 +113,7 @@ def clustering(answers: Sequence[str], judge: object, method: Clustering) -> Ste
     """The steps of `cluster`: what must be judged next, given the verdicts so far."""
     folded = fold(answers, judge)
     if method == "components":
+        # Sorted, so that the judge gets the same pairs in the same order for any order of the samples.
         merged = yield from _components(sorted(folded.judged), folded.text_of)
     else:
         merged = yield from _greedy(folded.judged, folded.text_of)

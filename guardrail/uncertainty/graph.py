@@ -116,6 +116,7 @@ def _matrix(evidence: Evidence) -> Matrix | Missing:
 
 def _spectrum(W: Matrix) -> tuple[Matrix, Matrix]:
     """Eigenvalues, shape (n,), ascending, and eigenvectors, in columns, of the normalised Laplacian."""
+    # The symmetric form: its eigenvalues are real, and `eigh` gives orthonormal eigenvectors in ascending order.
     scale = 1 / np.sqrt(W.sum(axis=1))
     values, vectors = np.linalg.eigh(np.eye(len(W)) - scale[:, None] * W * scale[None, :])
     return values, vectors
@@ -134,7 +135,7 @@ def lexical_similarity(evidence: Evidence) -> float | Missing:
     m = len(W)
     if m < 2:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
-    return 1 - (math.fsum(W.flat) - m) / (m * (m - 1))
+    return 1 - (math.fsum(W.flat) - m) / (m * (m - 1))  # fsum is exact, so the order of the samples does not matter
 
 
 def degree(evidence: Evidence) -> float | Missing:
