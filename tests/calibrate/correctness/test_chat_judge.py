@@ -51,8 +51,8 @@ class CountingJudge(ScriptedChat):
         if self.broken or "crash" in text:
             raise ConnectionError("judge is down")
         reply = "yes" if "good" in text else "No." if "bad" in text else "It depends."
-        made = ScriptedChat(default=(reply,))
-        return made._generate(messages, stop, run_manager, **kwargs)
+        model = ScriptedChat(default=(reply,))
+        return model._generate(messages, stop, run_manager, **kwargs)
 
 
 def question(*references: str) -> Question:
@@ -80,8 +80,8 @@ def test_only_yes_and_no_are_verdicts(reply: str, verdict: bool | None) -> None:
 
 
 def test_the_prompt_shows_question_options_references_and_answer_and_is_versioned() -> None:
-    asked = Question(id="q", question="capital?", references=("Paris", "B"), options={"A": "Nice", "B": "Paris"})
-    system, human = (str(message.text) for message in judge_messages("it is Paris", asked))
+    query = Question(id="q", question="capital?", references=("Paris", "B"), options={"A": "Nice", "B": "Paris"})
+    system, human = (str(message.text) for message in judge_messages("it is Paris", query))
     for part in ("capital?", "A) Nice", "<accepted>Paris</accepted>", "<accepted>B</accepted>", "it is Paris"):
         assert part in human
     # A changed prompt is another rule: raise PROMPT_VERSION, then write the new hash here.
@@ -91,7 +91,7 @@ def test_the_prompt_shows_question_options_references_and_answer_and_is_versione
 def test_verdicts_become_labels_and_everything_else_says_why() -> None:
     judge = CountingJudge()
     labelled = label_records([*ANSWERS, record("e", "good", ())], ChatLabelJudge(judge))
-    assert [one.correct for one in labelled] == [True, False, None, None, None]
+    assert [each.correct for each in labelled] == [True, False, None, None, None]
     assert labelled[2].label_detail == "the judge said neither yes nor no: 'It depends.'"
     assert labelled[3].label_detail == "there is no answer to label"
     assert labelled[4].label_detail == "there is no reference"
@@ -103,13 +103,16 @@ def test_verdicts_become_labels_and_everything_else_says_why() -> None:
 def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> None:
     cache = tmp_path / "r.judge.jsonl"
     first = CountingJudge()
-    found = label_records([*ANSWERS, record("f", "crash")], ChatLabelJudge(first, cache))
-    assert found[4].correct is None
-    assert "the judge failed: 1 of 1 calls failed, the first with ConnectionError: judge is" in found[4].label_detail
+    labels_found = label_records([*ANSWERS, record("f", "crash")], ChatLabelJudge(first, cache))
+    assert labels_found[4].correct is None
+    assert (
+        "the judge failed: 1 of 1 calls failed, the first with ConnectionError: judge is"
+        in labels_found[4].label_detail
+    )
     assert len(first.calls) == 4
     assert len(cache.read_text().splitlines()) == 3  # the unclear reply is kept, the failed call is not
     again = CountingJudge()
-    assert label_records(ANSWERS, ChatLabelJudge(again, cache)) == found[:4]
+    assert label_records(ANSWERS, ChatLabelJudge(again, cache)) == labels_found[:4]
     assert again.calls == []
     label_records([record("f", "crash"), record("a", "good one", ("Paris", "alias"))], ChatLabelJudge(again, cache))
     label_records([record("f", "crash")], ChatLabelJudge(again, cache))  # one that fails for ever stops nothing

@@ -85,8 +85,8 @@ def test_token_f1_threshold_is_a_parameter() -> None:
     ],
 )
 def test_parse_number(text: str, value: float | Fraction | None) -> None:
-    found = parse_number(text)
-    assert (None if found is None else found.value) == value
+    result = parse_number(text)
+    assert (None if result is None else result.value) == value
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_numeric_tolerance_is_relative() -> None:
     ],
 )
 def test_option(answer: str, correct: bool) -> None:
-    asked = question("B", options={"A": "sea", "B": "lake"})
-    assert Option().label(answer, asked).correct is correct
+    query = question("B", options={"A": "sea", "B": "lake"})
+    assert Option().label(answer, query).correct is correct
 
 
 def test_option_without_options_cannot_be_labelled() -> None:
@@ -282,10 +282,10 @@ def test_labels_say_why_there_is_none() -> None:
         Record(id="b", question="?", references=("x",), drawn=failed),
         Record(id="c", question="?", drawn=answered),
     ]
-    found = label_records(records, Exact())
-    assert [record.correct for record in found] == [True, None, None]
-    assert "no answer" in found[1].label_detail
-    assert "no reference" in found[2].label_detail
+    result = label_records(records, Exact())
+    assert [record.correct for record in result] == [True, None, None]
+    assert "no answer" in result[1].label_detail
+    assert "no reference" in result[2].label_detail
 
 
 def test_imported_records_have_nothing_to_label() -> None:

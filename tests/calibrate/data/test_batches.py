@@ -72,10 +72,10 @@ class Service:
                     self.reply(completion(json.loads(content)))
 
             def do_GET(self) -> None:
-                if found := re.search(r"/files/([^/]+)/content", self.path):
-                    self.reply(service.files[found[1]])
-                elif found := re.search(r"/batches/([^/?]+)", self.path):
-                    self.reply(next(batch for batch in service.batches if batch["id"] == found[1]))
+                if content_of := re.search(r"/files/([^/]+)/content", self.path):
+                    self.reply(service.files[content_of[1]])
+                elif content_of := re.search(r"/batches/([^/?]+)", self.path):
+                    self.reply(next(batch for batch in service.batches if batch["id"] == content_of[1]))
                 else:
                     self.reply({"object": "list", "data": service.batches, "has_more": False})
 
@@ -119,9 +119,10 @@ class Service:
         if fate == "fail":
             batch["errors"] = {"object": "list", "data": [{"code": "x", "message": "the quota is used up"}]}
         else:
-            kept = requests[: len(requests) // 2] if fate == "expire" else requests
+            finished = requests[: len(requests) // 2] if fate == "expire" else requests
             lines = [
-                result_line(request, 500 if fate == "errors" and i % 3 == 0 else 200) for i, request in enumerate(kept)
+                result_line(request, 500 if fate == "errors" and i % 3 == 0 else 200)
+                for i, request in enumerate(finished)
             ]
             random.Random(0).shuffle(lines)
             batch["output_file_id"] = self.keep(b"".join(line for line in lines if b'"status_code": 200' in line))
@@ -140,10 +141,10 @@ def result_line(request: dict[str, Any], status: int = 200) -> bytes:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    made = Service()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    started = Service()
+    yield started
+    started.server.shutdown()
+    started.server.server_close()
 
 
 def model_of(service: Service, **settings: Any) -> OpenAICompatibleChat:
@@ -166,18 +167,18 @@ def live_records(service: Service, path: Path, **settings: Any) -> Any:
 
 def contents(path: Path) -> dict[str, Any]:
     """Records by id, without the seconds they took."""
-    found = {}
+    content_of = {}
     for record in read_records(path).records:
         assert record.drawn is not None
         cost = record.drawn.cost.model_copy(update={"seconds": 0.0})
-        found[record.id] = record.model_copy(update={"drawn": record.drawn.model_copy(update={"cost": cost})})
-    return dict(sorted(found.items()))
+        content_of[record.id] = record.model_copy(update={"drawn": record.drawn.model_copy(update={"cost": cost})})
+    return dict(sorted(content_of.items()))
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_records_equal_those_of_live_collection(service: Service, tmp_path: Path, together: bool) -> None:
     live = live_records(service, tmp_path / "live.jsonl", several_per_call=together)
-    asked = service.live
+    live_calls = service.live
     model = model_of(service, several_per_call=together, max_reply=4000)
     done = collected(service, tmp_path / "b.jsonl", model=model, most_requests=20)
     assert max(map(len, service.files.values())) > 4000  # the limit is that of a reply, not of a file with many
@@ -186,7 +187,7 @@ def test_records_equal_those_of_live_collection(service: Service, tmp_path: Path
     assert len(service.batches) == (2 if together else 3)
     sent = sum(len(service.files[batch["input_file_id"]].splitlines()) for batch in service.batches)
     assert sent == 12 * (2 if together else 5)
-    assert service.live - asked < 12  # the probe
+    assert service.live - live_calls < 12  # the probe
 
 
 @pytest.mark.parametrize("fate", ["expire", "errors"])
@@ -292,7 +293,10 @@ def test_models_and_plans_without_batches(tmp_path: Path, service: Service) -> N
 
 
 def test_the_command_line_says_what_to_do_with_exported_requests(service: Service, tmp_path: Path) -> None:
-    rows = [{"id": one.id, "question": one.question, "references": list(one.references)} for one in QUESTIONS]
+    rows = [
+        {"id": question.id, "question": question.question, "references": list(question.references)}
+        for question in QUESTIONS
+    ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = f"openai-compatible:towns@{model_of(service).base_url}"
     command = ["collect", str(tmp_path / "q.jsonl"), "-m", model, "-o", str(tmp_path / "r.jsonl"), "--engine", "batch"]

@@ -34,31 +34,31 @@ def questions(size: int) -> list[Question]:
 
 def contents(path: Path) -> dict[str, object]:
     """Records by id, without what depends on timing."""
-    found = {}
+    stored = {}
     for record in read_records(path).records:
         assert record.drawn is not None
-        found[record.id] = record.model_copy(update={"drawn": record.drawn.model_copy(update={"cost": Cost()})})
-    return dict(sorted(found.items()))
+        stored[record.id] = record.model_copy(update={"drawn": record.drawn.model_copy(update={"cost": Cost()})})
+    return dict(sorted(stored.items()))
 
 
 def test_asks_every_question_once(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     path = tmp_path / "r.jsonl"
     done = collect_records(
-        questions(30), fakes.model(), PLAN, path, progress=lambda done, total, note="": seen.append((done, total))
+        questions(30), fakes.model(), PLAN, path, progress=lambda done, total, note="": reports.append((done, total))
     )
     assert (done.n_questions, done.n_resumed, done.n_drawn, done.n_failed) == (30, 0, 30, 0)
-    found = {record.id: record for record in read_records(path).records}
-    assert set(found) == {f"p{i}" for i in range(30)}
+    stored = {record.id: record for record in read_records(path).records}
+    assert set(stored) == {f"p{i}" for i in range(30)}
     for i in range(30):
         script = fakes.script()[f"plant {i}?"]
-        drawn = found[f"p{i}"].drawn
+        drawn = stored[f"p{i}"].drawn
         assert drawn is not None
         assert drawn.primary is not None
         assert drawn.primary.text == script[0]
         assert [sample.text for sample in drawn.samples] == script[1:4]
-    assert seen[0] == (0, 30)
-    assert seen[-1] == (30, 30)
+    assert reports[0] == (0, 30)
+    assert reports[-1] == (30, 30)
 
 
 def test_resume_asks_only_what_is_missing(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_resume_asks_only_what_is_missing(tmp_path: Path) -> None:
 )
 def test_kill_minus_nine_loses_and_repeats_nothing(tmp_path: Path, kill_after: int) -> None:
     """The model kills its process with SIGKILL in the middle of a call; the same command then goes on."""
-    asked = fakes.write_questions(tmp_path / "q.jsonl", size=24)
+    asked_questions = fakes.write_questions(tmp_path / "q.jsonl", size=24)
     path = tmp_path / "r.jsonl"
     command = [
-        *(sys.executable, "-m", "calibrate", "collect", str(asked), "--n", "3", "--max-concurrency", "5"),
+        *(sys.executable, "-m", "calibrate", "collect", str(asked_questions), "--n", "3", "--max-concurrency", "5"),
         *("--model", "python:tests.calibrate.fakes:model", "--out", str(path)),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -104,7 +104,7 @@ def test_kill_minus_nine_loses_and_repeats_nothing(tmp_path: Path, kill_after: i
     assert f"({left} were there already)" in resumed.stdout or left == 0
 
     whole = tmp_path / "whole.jsonl"
-    collect_records(read_questions(asked), fakes.model(), PLAN, whole)
+    collect_records(read_questions(asked_questions), fakes.model(), PLAN, whole)
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) == 25
     assert all(line.endswith(b"\n") for line in lines)
@@ -125,8 +125,8 @@ def test_a_failure_is_recorded_counted_and_retried(tmp_path: Path) -> None:
     assert first.n_failed == 2
     assert all("refused" in problem for problem in first.problems)
     assert {record.id for record in read_records(path).records if record.failed} == {"p3", "p30"}
-    kept = collect_records(questions(40), failing(), PLAN, path)
-    assert (kept.n_drawn, kept.n_failed) == (0, 2)
+    collected = collect_records(questions(40), failing(), PLAN, path)
+    assert (collected.n_drawn, collected.n_failed) == (0, 2)
     retried = collect_records(questions(40), failing(), PLAN, path, retry_failed=True)
     assert (retried.n_resumed, retried.n_drawn, retried.n_failed) == (38, 2, 0)
     assert len(contents(path)) == 40
@@ -150,9 +150,9 @@ def test_what_depends_on_the_question_is_not_drawn_again(tmp_path: Path, said: A
     path = tmp_path / "r.jsonl"
     script: dict[str, Any] = {f"question {i}?": ["a", "b", "c"] for i in range(4)}
     first = fakes.scripted({**script, "question 2?": ["a", "a", said]})
-    asked = [Question(id=f"p{i}", question=f"question {i}?", references=("a",)) for i in range(4)]
-    assert collect_records(asked, first, PLAN, path).n_failed == 1
-    again = collect_records(asked, fakes.scripted(script), PLAN, path, retry_failed=True)
+    asked_questions = [Question(id=f"p{i}", question=f"question {i}?", references=("a",)) for i in range(4)]
+    assert collect_records(asked_questions, first, PLAN, path).n_failed == 1
+    again = collect_records(asked_questions, fakes.scripted(script), PLAN, path, retry_failed=True)
     assert (again.n_resumed, again.n_drawn, again.n_failed) == (4, 0, 1)
 
 
@@ -206,10 +206,10 @@ def test_a_native_sampler_is_asked_in_batches(tmp_path: Path) -> None:
 
 
 def test_options_are_rendered_and_checked(tmp_path: Path) -> None:
-    asked = [Question(id="a", question="Sea?", references=("A",), options={"A": "yes", "B": "no"})]
+    asked_questions = [Question(id="a", question="Sea?", references=("A",), options={"A": "yes", "B": "no"})]
     plan = plan_for([make("predictive_entropy")], options=("A", "B"))
     path = tmp_path / "r.jsonl"
-    collect_records(asked, NativeChat(), plan, path, prompt=PromptWrapping(template="Q: {question}"))
+    collect_records(asked_questions, NativeChat(), plan, path, prompt=PromptWrapping(template="Q: {question}"))
     (record,) = read_records(path).records
     assert record.drawn is not None
     assert record.drawn.question == "Q: Sea?\nA) yes\nB) no"

@@ -70,16 +70,16 @@ def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
 
 
 def outcome(call: Callable[..., Any], *given: Any, **more: Any) -> Any:
-    """What a call returns or raises, as something that can be compared."""
+    """The result or the error of a call, as a value that can be compared."""
     try:
-        found = call(*given, **more)
+        result = call(*given, **more)
     except UsageError as error:
         return str(error)
-    if isinstance(found, Scored):
-        named = None if found.group is None else tuple(found.group)
-        counts = (found.n_records, found.n_unmeasured, found.n_unlabelled)
-        return tuple(found.ids), found.uncertainty.tolist(), found.error.tolist(), named, counts
-    return found
+    if isinstance(result, Scored):
+        named = None if result.group is None else tuple(result.group)
+        counts = (result.n_records, result.n_unmeasured, result.n_unlabelled)
+        return tuple(result.ids), result.uncertainty.tolist(), result.error.tolist(), named, counts
+    return result
 
 
 def ids(records: Sequence[Record]) -> list[str]:
@@ -153,7 +153,7 @@ _REASON = {"value": None, "unit": "nats", "estimator": "e", "reason": "refused"}
 @st.composite
 def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Records as JSON, with few texts, so that questions and answers coincide."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for number in range(draw(st.integers(1, 12))):
         score = st.one_of(
             st.just(_REASON),
@@ -166,7 +166,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
         drawn = st.fixed_dictionaries(
             {"question": _TEXTS, "primary": st.none() | primary, "problem": st.sampled_from([None, None, "refused"])}
         )
-        found.append(
+        rows.append(
             {
                 "id": f"{draw(_TEXTS)}{number}",
                 "question": draw(_TEXTS),
@@ -184,7 +184,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "unknown": draw(st.none() | st.just([{}])),
             }
         )
-    return found
+    return rows
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -192,7 +192,7 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_random_files_read_alike(records: list[dict[str, Any]], labelled: RecordFile, tmp_path: Path) -> None:
     path = tmp_path / "random.jsonl"
     first = labelled.path.read_bytes().partition(b"\n")[0]
-    path.write_bytes(b"\n".join([first, *(json.dumps(one).encode() for one in records)]) + b"\n")
+    path.write_bytes(b"\n".join([first, *(json.dumps(row).encode() for row in records)]) + b"\n")
     assert_same(path, KEY)
 
 
@@ -242,8 +242,8 @@ def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.Mon
     _, records = in_columns(records_path)
     expected = list(records.ids)
     *_, before, last = sorted(records_path.with_name(f"{records_path.name}.cols").glob("*.parquet"))
-    for gone in ((last,), (before,), (before, last)):
-        for path in gone:
+    for lost in ((last,), (before,), (before, last)):
+        for path in lost:
             path.unlink()
         assert list(in_columns(records_path)[1].ids) == expected
 
@@ -307,8 +307,8 @@ def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: p
 def test_two_commands_on_one_log(records_path: Path) -> None:
     with ThreadPoolExecutor(2) as both:
         jobs = [both.submit(open_records, records_path) for _ in range(2)]
-        found = [job.result() for job in jobs]
-    assert [list(file.records) for file in found] == [list(read_records(records_path).records)] * 2
+        files = [job.result() for job in jobs]
+    assert [list(file.records) for file in files] == [list(read_records(records_path).records)] * 2
 
 
 def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: Path) -> None:
@@ -334,10 +334,10 @@ def test_small_files_and_files_without_the_extra_are_read_as_before(
 
 def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_path: Path) -> None:
     plain, (file, records) = read_records(records_path), in_columns(records_path)
-    asked: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
+    settings_of: dict[str, Any] = {"rules": ["acrc", "certified"], "alphas": [0.2], "splits": 3}
     for more in ({}, {"cluster_by_group": True}):
         ours, theirs = (
-            outcome(evaluate_grid, sources([one], apart=False), [KEY], **asked, **more) for one in (file, plain)
+            outcome(evaluate_grid, sources([each], apart=False), [KEY], **settings_of, **more) for each in (file, plain)
         )
         assert ours == theirs
     groups = split(plain.records, test_fraction=0.5)
@@ -346,8 +346,8 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
     assert audit(artifact, fresh, KEY) == audit(artifact, groups[1], KEY)
     for calibrations in ((None, None), (file, plain)):
         both = [
-            outcome(prepared, one, artifact, KEY, calibration=old)
-            for one, old in zip((file, plain), calibrations, strict=True)
+            outcome(prepared, each, artifact, KEY, calibration=old)
+            for each, old in zip((file, plain), calibrations, strict=True)
         ]
         assert isinstance(both[0], str)  # the questions of the fit are among them
         assert both[0] == both[1]
@@ -370,26 +370,26 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
 def test_questions_of_the_fit_are_found_by_columns(records_path: Path) -> None:
     plain, (_, records) = read_records(records_path), in_columns(records_path)
     assert question_hashes(records).tolist() == question_hashes(plain.records).tolist()
-    kept, rest = split(plain.records, test_fraction=0.4)
-    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=kept)
-    assert len(artifact.data.hashes) == len(kept)
+    fitted, rest = split(plain.records, test_fraction=0.4)
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=fitted)
+    assert len(artifact.data.hashes) == len(fitted)
     for groups in (None, [plain.records[0].group]):  # clusters belong to the part as a whole
         scores = artifact.calibration.model_copy(update={"group": groups})
         of_fit = artifact.model_copy(update={"calibration": scores})
         ours, theirs = calibration_part(of_fit, records, KEY), calibration_part(of_fit, plain.records, KEY)
         assert [ids(part) for part in ours] == [ids(part) for part in theirs]
         assert all(isinstance(part, ColumnRecords) and part for part in ours)
-    given = records[5:90], plain.records[5:90]
-    for test in ((), given):
+    named_test = records[5:90], plain.records[5:90]
+    for test in ((), named_test):
         parts = [
             parts_of(artifact, some, KEY, test[i] if test else ()) for i, some in enumerate((records, plain.records))
         ]
-        assert [ids(one.fitted) for one in parts] == [ids(kept)] * 2
-        assert ids(parts[0].test) == ids(parts[1].test) == ids(given[1] if test else rest)
+        assert [ids(part.fitted) for part in parts] == [ids(fitted)] * 2
+        assert ids(parts[0].test) == ids(parts[1].test) == ids(named_test[1] if test else rest)
         assert parts[0].n_left_out == parts[1].n_left_out
     assert parts[0].n_left_out > 0
     refused = [outcome(refuse_fitted, artifact, some, "test") for some in (records, plain.records)]
-    assert refused[0].startswith(f"{len(kept)} of {len(plain.records)} test records")
+    assert refused[0].startswith(f"{len(fitted)} of {len(plain.records)} test records")
     assert refused[0] == refused[1]
     refuse_fitted(artifact, split(records, test_fraction=0.4)[1], "test")  # the control
     old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
@@ -422,25 +422,25 @@ def test_scores_of_a_large_fit_are_packed(
     plain = fit_artifact(labelled, estimator=KEY, alpha=0.2)
     assert isinstance(plain.content["calibration"]["uncertainty"], list | tuple)
     monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
-    made = fit_artifact(labelled, estimator=KEY, alpha=0.2)
-    path = made.save(tmp_path / "artifact.json")
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    path = artifact.save(tmp_path / "artifact.json")
     content = json.loads(path.read_text())
     stored = content["calibration"]
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
     assert list(content["data"]["questions"]) == ["Q"]
     loaded = CalibrationArtifact.load(path)
-    for scores in (made.calibration, loaded.calibration):  # 8 bytes a score, where a tuple of floats has 32
+    for scores in (artifact.calibration, loaded.calibration):  # 8 bytes a score, where a tuple of floats has 32
         assert (scores.uncertainty, scores.error) == (
             array("d", plain.calibration.uncertainty),
             array("b", plain.calibration.error),
         )
     assert (type(plain.calibration.uncertainty), loaded.data.hashes) == (tuple, plain.data.hashes)
-    assert (loaded.digest, loaded.calibration) == (made.digest, made.calibration)
-    assert pickle.loads(pickle.dumps(made)).digest == made.digest
-    given = {"uncertainty": plain.calibration.uncertainty, "error": plain.calibration.error}
-    assert CalibrationScores(**given) == made.calibration
+    assert (loaded.digest, loaded.calibration) == (artifact.digest, artifact.calibration)
+    assert pickle.loads(pickle.dumps(artifact)).digest == artifact.digest
+    scores_given = {"uncertainty": plain.calibration.uncertainty, "error": plain.calibration.error}
+    assert CalibrationScores(**scores_given) == artifact.calibration
     with pytest.raises(ValueError, match="error"):
-        CalibrationScores(**{**given, "error": array("b", [2] * len(given["error"]))})
+        CalibrationScores(**{**scores_given, "error": array("b", [2] * len(scores_given["error"]))})
     assert loaded.at(alpha=0.3).outcome == plain.at(alpha=0.3).outcome
     stored["error"] = {"b": "AAAA"}
     with pytest.raises(ValueError, match="cannot be read"):
@@ -464,24 +464,24 @@ def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pyt
     _, records = in_columns(records_path)
     assert len(records.logs[0].parts) > 3
     whole = list(records)
-    groups, names_of, n = np.array([one.group for one in whole], dtype=object), np.array(ids(whole)), len(whole)
-    for kept in (np.array([1, n - 1]), np.arange(n)[::-2], np.array([n // 2] * 2), np.ones(n, dtype=np.bool_)):
-        codes, names = (some := records.take(kept)).coded("group")
-        expected = groups[kept].tolist()
+    groups, names_of, n = np.array([record.group for record in whole], dtype=object), np.array(ids(whole)), len(whole)
+    for places in (np.array([1, n - 1]), np.arange(n)[::-2], np.array([n // 2] * 2), np.ones(n, dtype=np.bool_)):
+        codes, names = (some := records.take(places)).coded("group")
+        expected = groups[places].tolist()
         assert [names[code] for code in codes.tolist()] == list(some.groups) == expected
         assert set(names) == set(expected)
         assert some.groups[0] == expected[0]
-        assert list(some.ids) == names_of[kept].tolist()
-        assert some[0] == whole[np.arange(n)[kept][0]]
-        assert some.flags().tolist() == records.flags()[kept].tolist()
+        assert list(some.ids) == names_of[places].tolist()
+        assert some[0] == whole[np.arange(n)[places][0]]
+        assert some.flags().tolist() == records.flags()[places].tolist()
 
 
 def test_values_among_known_ones() -> None:
-    known = np.array([1, 3, 3, 7], dtype=np.uint64)
+    ranked = np.array([1, 3, 3, 7], dtype=np.uint64)
     values = np.array([9, 3, 0, 7, 2, 3], dtype=np.uint64)
-    assert among(values, known).tolist() == [False, True, False, True, False, True]
-    assert among(values, known[:0]).tolist() == [False] * 6
-    assert among(values[:0], known).tolist() == []
+    assert among(values, ranked).tolist() == [False, True, False, True, False, True]
+    assert among(values, ranked[:0]).tolist() == [False] * 6
+    assert among(values[:0], ranked).tolist() == []
 
 
 @pytest.mark.slow

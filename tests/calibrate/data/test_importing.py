@@ -1,4 +1,4 @@
-"""Somebody else's generations become records; whatever is malformed is named or counted."""
+"""Somebody else's generations become records; malformed rows are named or counted."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def jsonl(path: Path, rows: Sequence[object]) -> Path:
 
 def one(path: Path, row: dict[str, Any], *maps: str, **settings: Any) -> Record:
     """The record of the only row of a JSONL file."""
-    given = ImportSettings(columns=parse_map(maps), **settings)
-    return import_file(jsonl(path / "one.jsonl", [row]), given).file.records[0]
+    import_settings = ImportSettings(columns=parse_map(maps), **settings)
+    return import_file(jsonl(path / "one.jsonl", [row]), import_settings).file.records[0]
 
 
 def texts(record: Record) -> list[str]:
@@ -40,11 +40,11 @@ def texts(record: Record) -> list[str]:
 
 def test_fields_of_their_own_names_need_no_mapping(tmp_path: Path) -> None:
     row = {"id": 7, "question": "q?", "references": ["a", 2], "samples": ["B", "b", "c"], "group": "g", "correct": True}
-    found = import_file(jsonl(tmp_path / "own.jsonl", [row]))
-    record = found.file.records[0]
+    imported = import_file(jsonl(tmp_path / "own.jsonl", [row]))
+    record = imported.file.records[0]
     assert (record.id, record.question, record.references, record.group) == ("7", "q?", ("a", "2"), "g")
     assert (record.answer, texts(record), record.correct) == ("B", ["B", "b", "c"], True)
-    header = found.file.header
+    header = imported.file.header
     assert (header.plan.n, header.questions_name, header.n_questions) == (3, "own.jsonl", 1)
     assert header.model.provider == "imported"
     assert header.correctness is not None
@@ -79,8 +79,8 @@ def test_csv_lists_truths_and_options(tmp_path: Path) -> None:
     )
     with pytest.raises(RecordError, match=r"answers\.csv:3: field 's2': got nothing"):
         import_file(path, ImportSettings(columns=columns, option_scale="probability"))
-    found = import_file(path, ImportSettings(columns=columns, option_scale="probability", skip_bad=True))
-    (record,) = found.file.records
+    imported = import_file(path, ImportSettings(columns=columns, option_scale="probability", skip_bad=True))
+    (record,) = imported.file.records
     assert record.references == ("B", "b")
     assert texts(record) == ["B", "five"]
     assert record.correct is True
@@ -88,8 +88,8 @@ def test_csv_lists_truths_and_options(tmp_path: Path) -> None:
     assert record.drawn.options is not None
     assert record.drawn.options.labels == ("A", "B")
     assert record.drawn.options.probabilities == pytest.approx((0.25, 0.75))
-    assert found.n_rows == 2
-    assert len(found.bad) == 1
+    assert imported.n_rows == 2
+    assert len(imported.bad) == 1
 
 
 @pytest.mark.parametrize("word", ["null", "NaN", "None", "nan", "<NA>"])
@@ -99,14 +99,14 @@ def test_csv_cells_that_say_they_have_no_value_are_missing_and_counted(tmp_path:
         "question,references,answer,label,p,note\n"
         f"a?,{word},Paris,1,.9,{word}\nb?,Rome,{word},1,.8,x\nc?,none,none,{word},{word},x\n"
     )
-    found = import_file(path, ImportSettings(columns=parse_map(["correct=label", "confidence=p"])))
-    first, second, third = found.file.records
+    imported = import_file(path, ImportSettings(columns=parse_map(["correct=label", "confidence=p"])))
+    first, second, third = imported.file.records
     assert first.references == ()
     assert (second.answer, second.failed) == (None, True)  # abstains, and is never labelled right by a text "None"
     assert (third.answer, third.references, third.correct) == ("none", ("none",), None)  # "none" can be an answer
     assert third.scores["imported:p"].value is None
     counted = "Cells that say null, None or NaN have no value: answer (1), label (1), p (1), references (1)."
-    assert counted in found.notes
+    assert counted in imported.notes
     path.write_text(f"question,s1,s2\na?,x,y\nb?,x,{word}\n")
     listed = ImportSettings(columns=parse_map(["samples=s1,s2"]), skip_bad=True)
     assert [bad.problem.split(": ")[1] for bad in import_file(path, listed).bad] == ["field 's2'"]
@@ -130,14 +130,14 @@ def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> N
 def test_scores_and_confidences(tmp_path: Path) -> None:
     rows = [{"id": "a", "u": 2.5, "c": 0.9, "correct": 1}, {"id": "b", "u": 0, "c": None, "correct": 0}]
     columns = parse_map(["score=mine:u", "confidence=stated:c"])
-    found = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
-    first, second = found.file.records
+    imported = import_file(jsonl(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
+    first, second = imported.file.records
     assert first.drawn is None
     assert first.scores["imported:mine"].value == 2.5
     assert first.scores["imported:stated"].value == pytest.approx(0.1)
     assert second.scores["imported:stated"].value is None
     assert "no value in column 'c'" in second.scores["imported:stated"].detail
-    spec = found.file.header.estimators["imported:stated"]
+    spec = imported.file.header.estimators["imported:stated"]
     assert (spec.unit, spec.params["stored"]) == ("probability", "1 - value")
 
 
@@ -190,16 +190,16 @@ def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> No
     path = jsonl(tmp_path / "mixed.jsonl", [good[0], bad[0], good[1], *bad[1:], good[2]])
     with pytest.raises(RecordError, match=r"mixed\.jsonl:2: not JSON"):
         import_file(path)
-    found = import_file(path, ImportSettings(skip_bad=True))
-    assert [record.id for record in found.file.records] == ["r0", "r1", "r2"]
-    assert found.n_rows == 7
-    problems = [one.problem for one in found.bad]
+    imported = import_file(path, ImportSettings(skip_bad=True))
+    assert [record.id for record in imported.file.records] == ["r0", "r1", "r2"]
+    assert imported.n_rows == 7
+    problems = [bad_row.problem for bad_row in imported.bad]
     wheres = [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems]
     assert wheres == ["2", "4", "5", "6"]
     assert "it is already at" in problems[2]
     assert "field 'answer': got nothing" not in problems[2]
     listed = tmp_path / "skipped.jsonl"
-    write_bad(listed, found.bad)
+    write_bad(listed, imported.bad)
     assert [json.loads(line)["row"] for line in listed.read_text().splitlines()] == [None, None, *bad[2:]]
     write_bad(listed, ())
     assert not listed.exists()
@@ -213,10 +213,10 @@ def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> No
 def test_malformed_csv_rows_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text('id,answer\na,x\nb,x,y\nc,"x"y\nd,x\n')
-    found = import_file(path, ImportSettings(skip_bad=True))
-    assert [record.id for record in found.file.records] == ["a", "d"]
-    assert "b.csv:3: the row has 3 cells, the header 2 (id, answer)" in found.bad[0].problem
-    assert "b.csv:4: not readable as CSV" in found.bad[1].problem
+    imported = import_file(path, ImportSettings(skip_bad=True))
+    assert [record.id for record in imported.file.records] == ["a", "d"]
+    assert "b.csv:3: the row has 3 cells, the header 2 (id, answer)" in imported.bad[0].problem
+    assert "b.csv:4: not readable as CSV" in imported.bad[1].problem
     path.write_text("id,answer,id\na,x,b\n")
     with pytest.raises(RecordError, match="column 'id' appears twice"):
         import_file(path)
@@ -267,10 +267,10 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
 
 def test_excluded_records_are_counted(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", [{"id": "a", "answer": "x"}, {"id": "b", "answer": "x"}])
-    found = import_file(path, ImportSettings(exclude=("a",)))
-    assert [record.id for record in found.file.records] == ["b"]
-    assert found.file.header.n_questions == 1
-    assert any("1 records were left out by --exclude: a." in note for note in found.notes)
+    imported = import_file(path, ImportSettings(exclude=("a",)))
+    assert [record.id for record in imported.file.records] == ["b"]
+    assert imported.file.header.n_questions == 1
+    assert any("1 records were left out by --exclude: a." in note for note in imported.notes)
 
 
 def test_parquet_gives_the_records_of_the_same_jsonl(tmp_path: Path) -> None:
@@ -356,9 +356,9 @@ def test_cells_that_are_no_list_are_named(tmp_path: Path, cell: str) -> None:
 
 def test_a_list_as_text_in_json_is_read_as_a_list_and_said(tmp_path: Path) -> None:
     rows = [{"id": "a", "answer": "9", "references": "['9', 'nine']"}, {"id": "b", "answer": "x", "references": "[1]"}]
-    found = import_file(jsonl(tmp_path / "text.jsonl", rows))
-    assert [record.references for record in found.file.records] == [("9", "nine"), ("[1]",)]  # texts only
-    assert any(note.startswith("1 references are lists written as text") for note in found.notes)
+    imported = import_file(jsonl(tmp_path / "text.jsonl", rows))
+    assert [record.references for record in imported.file.records] == [("9", "nine"), ("[1]",)]  # texts only
+    assert any(note.startswith("1 references are lists written as text") for note in imported.notes)
 
 
 SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]}, {"text": "Rome", "logprobs": [-1.0]}]
@@ -367,19 +367,19 @@ SPOKEN = [{"text": "Paris", "tokens": ["Pa", "ris"], "logprobs": [-0.25, -0.5]},
 @pytest.mark.parametrize(("name", "said"), [("lps", True), ("token_logprobs", False)])
 def test_fields_of_samples_that_are_not_read_are_named(tmp_path: Path, name: str, said: bool) -> None:
     samples = [{"text": "Paris", "tokens": ["Pa", "ris"], name: [-0.25, -0.5]}, {"text": "Rome", "seed": None}]
-    found = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": samples}]))
-    assert any(note.startswith("These fields of the answers were not read: lps.") for note in found.notes) is said
+    imported = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": samples}]))
+    assert any(note.startswith("These fields of the answers were not read: lps.") for note in imported.notes) is said
 
 
 def test_log_probabilities_of_samples_are_kept(tmp_path: Path) -> None:
-    found = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": SPOKEN}])).file
-    assert found.header.plan.logprobs is True
-    drawn = found.records[0].drawn
+    imported = import_file(jsonl(tmp_path / "s.jsonl", [{"question": "q?", "samples": SPOKEN}])).file
+    assert imported.header.plan.logprobs is True
+    drawn = imported.records[0].drawn
     assert drawn is not None
     assert drawn.primary is not None
     assert (drawn.primary.tokens, drawn.primary.logprobs) == (("Pa", "ris"), (-0.25, -0.5))
     assert (drawn.samples[1].tokens, drawn.samples[1].logprobs) == (("",), (-1.0,))
-    scored = score_records(found, [make_estimator("length_normalised_entropy")]).records[0].scores
+    scored = score_records(imported, [make_estimator("length_normalised_entropy")]).records[0].scores
     # the mean of -(-0.75/2) and -(-1/1) nats
     assert next(iter(scored.values())).value == pytest.approx((0.375 + 1) / 2)
 
@@ -447,10 +447,10 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
     path, columns = jsonl(tmp_path / "m.jsonl", rows), parse_map(["model=system_name"])
     with pytest.raises(UsageError, match=r"several models: big \(2 rows\), small \(2 rows\).*--system NAME"):
         import_file(path, ImportSettings(columns=columns))
-    found = import_file(path, ImportSettings(columns=columns, system="small"))
-    assert [record.answer for record in found.file.records] == ["small on q1", "small on q2"]
-    assert (found.file.header.model.model, found.n_rows) == ("small", 2)
-    assert "2 rows of other models were left out." in found.notes
+    imported = import_file(path, ImportSettings(columns=columns, system="small"))
+    assert [record.answer for record in imported.file.records] == ["small on q1", "small on q2"]
+    assert (imported.file.header.model.model, imported.n_rows) == ("small", 2)
+    assert "2 rows of other models were left out." in imported.notes
     with pytest.raises(UsageError, match=r"--system tiny: .* holds the models big"):
         import_file(path, ImportSettings(columns=columns, system="tiny"))
     alone = jsonl(tmp_path / "one.jsonl", [{"id": "a", "answer": "x", "model": "m1"}])
@@ -464,11 +464,11 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
 def test_scores_of_either_direction(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "s.jsonl", [{"id": "a", "lp": -2.5, "c": 0.75}, {"id": "b", "lp": math.nan, "c": 1}])
     columns = parse_map(["score=lp", "confidence=c"], certain=True)
-    found = import_file(path, ImportSettings(columns=columns)).file
-    first, second = found.records
+    imported = import_file(path, ImportSettings(columns=columns)).file
+    first, second = imported.records
     assert (first.scores["imported:lp"].value, first.scores["imported:c"].value) == (2.5, 0.25)
     assert second.scores["imported:lp"].value is None  # NaN is missing, which abstains
-    assert found.header.estimators["imported:lp"].params["stored"] == "-value"
+    assert imported.header.estimators["imported:lp"].params["stored"] == "-value"
 
 
 def test_option_log_probabilities(tmp_path: Path) -> None:
@@ -514,12 +514,12 @@ def test_qa_eval_as_published(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="several systems: fid, gpt4, newbing"):
         import_file(path)
     for settings in (ImportSettings(system="fid"), ImportSettings(system="fid", format="nq")):
-        found = import_file(path, settings)
-        assert (found.layout, found.n_rows, found.file.header.model.model) == ("nq", 2, "fid")
-        record = found.file.records[0]
+        imported = import_file(path, settings)
+        assert (imported.layout, imported.n_rows, imported.file.header.model.model) == ("nq", 2, "fid")
+        record = imported.file.records[0]
         assert (record.id, record.question, record.references) == ("row-1", "question 1?", ("291 episodes", "291"))
         assert (record.answer, texts(record), record.correct) == ("291", ["It is 1.", ""], True)
-        assert '1 questions that people marked "improper" were left out.' in found.notes
+        assert '1 questions that people marked "improper" were left out.' in imported.notes
 
 
 def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
@@ -529,12 +529,12 @@ def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
         {"question": "Do it", "answer": {"content": None, "tool_calls": [call]}, "tools": tools, "correct": correct}
         for tools, correct in (([send, book], True), ([send], False))
     ]
-    found = import_file(jsonl(tmp_path / "t.jsonl", rows)).file
-    first, second = found.records
+    imported = import_file(jsonl(tmp_path / "t.jsonl", rows)).file
+    first, second = imported.records
     assert first.id != second.id
     assert first.shown_answer == '[{"arguments":{"to":"Bob"},"name":"send"}]'
-    assert found.header.plan.bindings is None  # they differ
-    refuse_contradictions(found.records)  # does not stop: other tools, another question
+    assert imported.header.plan.bindings is None  # they differ
+    refuse_contradictions(imported.records)  # does not stop: other tools, another question
     rows[1]["tools"] = [book, send]  # the order does not count
     rows = [{"id": str(i), **row} for i, row in enumerate(rows)]
     same = import_file(jsonl(tmp_path / "t.jsonl", rows)).file.records
@@ -549,9 +549,9 @@ def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
 
 def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:
     rows = [{"question": "q?", "samples": SPOKEN, "model": "m"}, {"question": "r?", "samples": SPOKEN, "model": "m"}]
-    found = import_rows([RawRow(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
-    assert found.file.records == import_file(jsonl(tmp_path / "s.jsonl", rows)).file.records
-    assert (found.file.header.model.model, found.file.header.questions_name, found.n_rows) == ("m", "frame", 2)
+    imported = import_rows([RawRow(f"frame[{i}]", row) for i, row in enumerate(rows)], name="frame")
+    assert imported.file.records == import_file(jsonl(tmp_path / "s.jsonl", rows)).file.records
+    assert (imported.file.header.model.model, imported.file.header.questions_name, imported.n_rows) == ("m", "frame", 2)
     with pytest.raises(RecordError, match=r"frame\[0\]: field 'question'"):
         import_rows([RawRow("frame[0]", {"answer": "x"})])
     with pytest.raises(UsageError, match="holds no row"):

@@ -130,25 +130,25 @@ def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
         session = LabelSession(records(2), store)
         session.press("y")
         session.press("s")
-    given = read_labels(path)
-    assert given.correct == {"r0": True}
-    assert given.skipped == {"r1"}
-    labelled = apply_labels(records(3), given)
-    assert [one.correct for one in labelled] == [True, None, None]
-    assert [one.label_detail for one in labelled] == ["", "skipped in l.jsonl", ""]  # the third waits for its label
+    labels = read_labels(path)
+    assert labels.correct == {"r0": True}
+    assert labels.skipped == {"r1"}
+    labelled = apply_labels(records(3), labels)
+    assert [each.correct for each in labelled] == [True, None, None]
+    assert [each.label_detail for each in labelled] == ["", "skipped in l.jsonl", ""]  # the third waits for its label
     with pytest.raises(UsageError, match="'r0' is for the answer 'answer 0', but the record's answer is 'other'"):
-        apply_labels([record("r0", "other"), record("r1", "answer 1")], given)
+        apply_labels([record("r0", "other"), record("r1", "answer 1")], labels)
 
 
 def test_the_order_is_random_by_seed_and_stable() -> None:
     some = records(50)
-    first = [one.id for one in queue_of(some)]
-    assert sorted(first) == sorted(one.id for one in some)
-    assert first != [one.id for one in some]
-    assert first == [one.id for one in queue_of(list(reversed(some)))]
-    assert first != [one.id for one in queue_of(some, seed=1)]
-    assert [one.id for one in queue_of(some, order="file", limit=2)] == ["r0", "r1"]
-    assert [one.id for one in queue_of([record("a", None), record("b")], order="file")] == ["b"]
+    first = [each.id for each in queue_of(some)]
+    assert sorted(first) == sorted(each.id for each in some)
+    assert first != [each.id for each in some]
+    assert first == [each.id for each in queue_of(list(reversed(some)))]
+    assert first != [each.id for each in queue_of(some, seed=1)]
+    assert [each.id for each in queue_of(some, order="file", limit=2)] == ["r0", "r1"]
+    assert [each.id for each in queue_of([record("a", None), record("b")], order="file")] == ["b"]
     with pytest.raises(UsageError, match="none of 1 records has an answer"):
         queue_of([record("a", None)])
 
@@ -161,9 +161,9 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
     for part in ("37 of 200 done", "question a?", "[bold]Paris[/bold]", "A) Paris", "67%", "33%", "y right", "u undo"):
         assert part in text
     # "Paris" and "paris." are one answer.
-    found = shares(shown)
-    assert [text for text, _ in found] == ["Paris", "Nice"]
-    assert [share for _, share in found] == pytest.approx([2 / 3, 1 / 3])
+    share_of = shares(shown)
+    assert [text for text, _ in share_of] == ["Paris", "Nice"]
+    assert [share for _, share in share_of] == pytest.approx([2 / 3, 1 / 3])
 
 
 HOSTILE = (
@@ -221,7 +221,7 @@ def labelled_path(labelled: RecordFile, tmp_path: Path) -> Path:
     """Six records without labels."""
     path = tmp_path / "r.jsonl"
     header = labelled.header.model_copy(update={"correctness": None})
-    write_records(path, header, [one.model_copy(update={"correct": None}) for one in labelled.records[:6]])
+    write_records(path, header, [each.model_copy(update={"correct": None}) for each in labelled.records[:6]])
     return path
 
 
@@ -246,7 +246,7 @@ def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, 
     file = read_records(labelled_path)
     assert file.header.correctness is not None
     assert file.header.correctness.name == "given"
-    assert [one.label_detail for one in file.records].count("skipped in r.labels.jsonl") == 1
+    assert [each.label_detail for each in file.records].count("skipped in r.labels.jsonl") == 1
     assert "exclude each other" in run("label", labelled_path, "--interactive", "--rule", "exact", code=2)
     assert "--order must be random or file" in run("label", labelled_path, "-i", "--order", "best", code=2)
 

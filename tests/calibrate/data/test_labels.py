@@ -28,12 +28,12 @@ def test_csv_and_jsonl_say_the_same(tmp_path: Path) -> None:
 
 
 def test_records_without_a_label_wait_for_one(tmp_path: Path) -> None:
-    given = read_labels(labels_file(tmp_path, "id,correct\na,yes\n"))
-    found = apply_labels([Record(id="a", question="?"), Record(id="b", question="?", correct=True)], given)
-    assert [record.correct for record in found] == [True, None]
-    assert found[1].label_detail == ""
+    labels = read_labels(labels_file(tmp_path, "id,correct\na,yes\n"))
+    applied = apply_labels([Record(id="a", question="?"), Record(id="b", question="?", correct=True)], labels)
+    assert [record.correct for record in applied] == [True, None]
+    assert applied[1].label_detail == ""
     with pytest.raises(UsageError, match="labels 1 records that are not in the record file"):
-        apply_labels([Record(id="b", question="?")], given)
+        apply_labels([Record(id="b", question="?")], labels)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Pat
     assert {record.turns for record in file.records} == {"human"}
     assert all(record.drawn and record.drawn.question == record.question for record in file.records)
     guard = Guardrail(model=model(), artifact=artifact)
-    asked = {"question": "town 1?", "context": "It is town1."}
-    assert (guard.prompt | guard).invoke(asked).content == "town1"
+    questions_asked = {"question": "town 1?", "context": "It is town1."}
+    assert (guard.prompt | guard).invoke(questions_asked).content == "town1"
     with pytest.raises(ArtifactMismatchError, match="template"):
         guard.invoke("town 1?")
 
@@ -81,14 +81,14 @@ def test_slots_of_a_question_file(tmp_path: Path) -> None:
     lines, table, bad = tmp_path / "q.jsonl", tmp_path / "q.csv", tmp_path / "bad.jsonl"
     lines.write_text(json.dumps(rows[0]))
     table.write_text('question,references,slots\na?,a,"{""context"": ""c"", ""date"": ""d""}"\n')
-    (one,), (other,) = read_questions(lines), read_questions(table)
-    assert one == other
-    assert one.slots == {"context": "c", "date": "d"}
-    assert slot_names([one]) == ("context", "date")
-    plain = one.model_copy(update={"slots": None})
-    assert fingerprint([one]) != fingerprint([plain])
+    (each,), (other,) = read_questions(lines), read_questions(table)
+    assert each == other
+    assert each.slots == {"context": "c", "date": "d"}
+    assert slot_names([each]) == ("context", "date")
+    plain = each.model_copy(update={"slots": None})
+    assert fingerprint([each]) != fingerprint([plain])
     with pytest.raises(UsageError, match="has the slots"):
-        slot_names([one, plain])
+        slot_names([each, plain])
     bad.write_text(json.dumps({**rows[0], "slots": ["c"]}))
     with pytest.raises(RecordError, match=r"'slots'.*object from slot to text"):
         read_questions(bad)
@@ -96,19 +96,19 @@ def test_slots_of_a_question_file(tmp_path: Path) -> None:
 
 def test_the_fingerprint_of_questions_without_slots_stays() -> None:
     # computed with the version before slots
-    asked = Question(id="q", question="a?", references=("a",))
-    assert fingerprint([asked]) == "026d5cfaa23b52576d842b46709d5e453b5debf757a3aeda2f2ae2ce1394989f"
+    questions_asked = Question(id="q", question="a?", references=("a",))
+    assert fingerprint([questions_asked]) == "026d5cfaa23b52576d842b46709d5e453b5debf757a3aeda2f2ae2ce1394989f"
 
 
 def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
-    asked = [Question(id=f"q{i}", question=f"town {i}?", references=(f"town{i}",)) for i in range(40)]
+    questions_asked = [Question(id=f"q{i}", question=f"town {i}?", references=(f"town{i}",)) for i in range(40)]
     talks: dict[str, list[BaseMessage]] = {
-        q.id: [HumanMessage("Hello"), AIMessage("Hello!"), HumanMessage(q.question)] for q in asked[:20]
+        q.id: [HumanMessage("Hello"), AIMessage("Hello!"), HumanMessage(q.question)] for q in questions_asked[:20]
     }
     chat = ScriptedChat(script={f"town {i}?": [f"town{i}", f"town{i}", "x" if i % 4 == 0 else f"town{i}"]
                                 for i in range(40)})  # fmt: skip
     path = tmp_path / "r.jsonl"
-    collect_records(asked, chat, PLAN, path, messages=talks)
+    collect_records(questions_asked, chat, PLAN, path, messages=talks)
     file = score_records(read_records(path), [ESTIMATOR])
     rule = make_rule("exact")
     labelled = RecordFile(path, file.header.model_copy(update={"correctness": rule.spec}),
@@ -116,9 +116,9 @@ def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
     artifact = fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2)
     assert artifact.turns == ("human", "human,ai,human")
     assert fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2,
-                        part=[one for one in labelled.records if one.turns == "human"]).turns == ("human",)  # fmt: skip
+                        part=[r for r in labelled.records if r.turns == "human"]).turns == ("human",)  # fmt: skip
     assert Guardrail(model=chat, artifact=artifact).invoke(talks["q1"]).content == "town1"
-    unknown = tuple(one.model_copy(update={"turns": None}) for one in labelled.records)
+    unknown = tuple(each.model_copy(update={"turns": None}) for each in labelled.records)
     old = RecordFile(path, labelled.header, unknown)
     assert fit_artifact(old, estimator="discrete_semantic_entropy", alpha=0.2).turns is None
 
@@ -126,17 +126,17 @@ def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
 def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) -> None:
     chat = model(cut=10)
     artifact, file = calibrated(tmp_path / "r.jsonl", chat)
-    scored = {one.id: one.scores["discrete_semantic_entropy"].reason for one in file.records}
+    scored = {each.id: each.scores["discrete_semantic_entropy"].reason for each in file.records}
     reasons = [scored[q.id] for q in QUESTIONS]
     assert reasons == [Unmeasured.CUT_OFF] * 10 + [None] * 30
     assert (artifact.data.n_unmeasured, artifact.data.n_used, artifact.plan.cut_off) == (10, 30, "abstain")
     guard = Guardrail(model=chat, artifact=artifact)
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
-    assert [one.uncertainty.reason for one in verdicts] == reasons
+    assert [each.uncertainty.reason for each in verdicts] == reasons
 
-    kept, file = calibrated(tmp_path / "kept.jsonl", chat, plan_for([ESTIMATOR], n=3, cut_off="measure"))
-    assert (kept.data.n_unmeasured, kept.plan.cut_off) == (0, "measure")
-    guard = Guardrail(model=chat, artifact=kept)
+    measured, file = calibrated(tmp_path / "kept.jsonl", chat, plan_for([ESTIMATOR], n=3, cut_off="measure"))
+    assert (measured.data.n_unmeasured, measured.plan.cut_off) == (0, "measure")
+    guard = Guardrail(model=chat, artifact=measured)
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
-    assert Unmeasured.CUT_OFF not in [one.uncertainty.reason for one in verdicts]
-    assert kept.calibration.error.count(1) == 10  # what is measured is labelled, too
+    assert Unmeasured.CUT_OFF not in [each.uncertainty.reason for each in verdicts]
+    assert measured.calibration.error.count(1) == 10  # what is measured is labelled, too

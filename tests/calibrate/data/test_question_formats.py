@@ -123,12 +123,12 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("format", [None, "coqa"])
 def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format: str | None) -> None:
-    found = load_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
+    loaded = load_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
     name = "3dr23u6we5exclen4th8uq9rb42tel"
-    assert found.format == "coqa"
-    assert [question.id for question in found.questions] == [f"{name}-1", f"{name}-2", f"{name}-3"]
-    assert {question.group for question in found.questions} == {name}
-    first, second, third = found.questions
+    assert loaded.format == "coqa"
+    assert [question.id for question in loaded.questions] == [f"{name}-1", f"{name}-2", f"{name}-3"]
+    assert {question.group for question in loaded.questions} == {name}
+    first, second, third = loaded.questions
     assert first.question == "Cotton was a white kitten in a barn.\n\nQ: What color was Cotton?\nA:"
     assert first.references == ("white", "White.")
     assert second.question.endswith("Q: What color was Cotton?\nA: white\nQ: Where did she live?\nA:")
@@ -189,9 +189,9 @@ def test_medmcqa_refuses_what_names_no_option(tmp_path: Path, cop: Any, fragment
 
 
 def test_triviaqa_takes_every_alias_once(tmp_path: Path) -> None:
-    found = load_questions(document(tmp_path / "verified-web-dev.json", TRIVIA))
-    (question,) = found.questions
-    assert found.format == "triviaqa"
+    loaded = load_questions(document(tmp_path / "verified-web-dev.json", TRIVIA))
+    (question,) = loaded.questions
+    assert loaded.format == "triviaqa"
     assert (question.id, question.group) == ("tc_33", None)
     assert question.references == (
         *("Sunset Boulevard", "Sunset Blvd", "West Sunset Boulevard"),
@@ -205,26 +205,29 @@ def test_triviaqa_takes_every_alias_once(tmp_path: Path) -> None:
 
 def test_squad_leaves_unanswerable_questions_out_and_says_so(tmp_path: Path) -> None:
     path = document(tmp_path / "dev-v2.0.json", SQUAD)
-    found = load_questions(path)
-    assert [question.id for question in found.questions] == ["a1"]
+    loaded = load_questions(path)
+    assert [question.id for question in loaded.questions] == ["a1"]
     assert (
-        found.questions[0].question == "The Normans came from Normandy.\n\nQuestion: Where did the Normans come from?"
+        loaded.questions[0].question == "The Normans came from Normandy.\n\nQuestion: Where did the Normans come from?"
     )
-    assert found.questions[0].references == ("Normandy", "from Normandy")
-    assert found.questions[0].group == "Normans"
-    assert found.notes == ("1 unanswerable questions were left out (keep them: squad-unanswerable).",)
-    kept = load_questions(path, "squad-unanswerable")
-    assert [question.references for question in kept.questions] == [("Normandy", "from Normandy"), ("unanswerable",)]
-    assert kept.notes == ()
+    assert loaded.questions[0].references == ("Normandy", "from Normandy")
+    assert loaded.questions[0].group == "Normans"
+    assert loaded.notes == ("1 unanswerable questions were left out (keep them: squad-unanswerable).",)
+    with_unanswerable = load_questions(path, "squad-unanswerable")
+    assert [question.references for question in with_unanswerable.questions] == [
+        ("Normandy", "from Normandy"),
+        ("unanswerable",),
+    ]
+    assert with_unanswerable.notes == ()
     old = json.loads(json.dumps(SQUAD))
-    for asked in old["data"][0]["paragraphs"][0]["qas"]:
-        asked.pop("is_impossible")
+    for entry in old["data"][0]["paragraphs"][0]["qas"]:
+        entry.pop("is_impossible")
     with pytest.raises(RecordError, match=r"qas\[1\]: field 'answers': got \[\]; there is none; mark it"):
         load_questions(document(tmp_path / "dev-v1.1.json", old))
 
 
 def arrow_folder(folder: Path, rows: list[dict[str, Any]], shards: int = 1, **state: Any) -> Path:
-    """What `Dataset.save_to_disk` writes: Arrow stream files, state.json and dataset_info.json."""
+    """Write a folder as `Dataset.save_to_disk` does: Arrow stream files, state.json and dataset_info.json."""
     pyarrow = pytest.importorskip("pyarrow")
     folder.mkdir(parents=True)
     names = [f"data-{i:05}-of-{shards:05}.arrow" for i in range(shards)]
@@ -340,7 +343,7 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
 
 def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
     path = fakes.write_questions(tmp_path / "q.jsonl")
-    found = load_questions(path)
-    assert (found.format, len(found.questions)) == ("own", fakes.SIZE)
-    assert load_questions(path, "own") == found
+    loaded = load_questions(path)
+    assert (loaded.format, len(loaded.questions)) == ("own", fakes.SIZE)
+    assert load_questions(path, "own") == loaded
     assert "own" in QUESTION_FORMATS

@@ -60,10 +60,10 @@ def test_round_trip_is_exact(tmp_path: Path) -> None:
     }
     records = (record(0).model_copy(update={"scores": scores, "correct": False}), record(1))
     write_records(tmp_path / "r.jsonl", header(), records)
-    found = read_records(tmp_path / "r.jsonl")
-    assert tuple(found.records) == records
-    assert found.header == header()
-    assert not found.torn
+    file = read_records(tmp_path / "r.jsonl")
+    assert tuple(file.records) == records
+    assert file.header == header()
+    assert not file.torn
 
 
 def test_imported_records_need_no_answers(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_imported_records_need_no_answers(tmp_path: Path) -> None:
     write_records(
         tmp_path / "r.jsonl", header(), [Record(id="a", question="?", scores={"max_softmax": score}, correct=True)]
     )
-    (found,) = read_records(tmp_path / "r.jsonl").records
-    assert found.drawn is None
-    assert found.answer is None
-    assert not found.failed
+    (stored,) = read_records(tmp_path / "r.jsonl").records
+    assert stored.drawn is None
+    assert stored.answer is None
+    assert not stored.failed
 
 
 def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_tear_anywhere_in_the_last_line_is_survived(tmp_path: Path) -> None:
     for cut in [*range(start, len(whole) - 2, 3), len(whole) - 2, len(whole) - 1]:
         path.write_bytes(whole[:cut])
         complete = cut == len(whole) - 1  # only the newline is missing: the record is whole and is kept
-        found = read_records(path)
-        assert [r.id for r in found.records] == (["q0", "q1"] if complete else ["q0"])
-        assert found.torn == (start < cut < len(whole) - 1)
+        file = read_records(path)
+        assert [r.id for r in file.records] == (["q0", "q1"] if complete else ["q0"])
+        assert file.torn == (start < cut < len(whole) - 1)
         with open_writer(path, header()) as (writer, existing):
-            assert len(existing.records) == len(found.records)
+            assert len(existing.records) == len(file.records)
             writer.append([] if complete else [record(1)])
         assert path.read_bytes() == whole
 
@@ -209,7 +209,7 @@ def batch(path: Path, ids: str, **changes: object) -> RecordFile:
     records = tuple(Record(id=name, question=f"question {name}?", correct=True) for name in ids)
     base = header(
         questions_name=path.name,
-        questions_sha256=fingerprint(one.to_question() for one in records),
+        questions_sha256=fingerprint(record.to_question() for record in records),
         n_questions=len(records),
         correctness=CorrectnessSpec(name="exact", version=1, params={}),
         estimators={"a": score_spec("a")},
@@ -232,36 +232,36 @@ DRAWN = Reach(estimator="a", share=1, cut=1, n_pool=9, n_within=9, n=1, seed=0, 
 
 def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     more = {name: score_spec(name) for name in "ab"}
-    one, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "t wo.jsonl", "z", estimators=more)
-    found = read_records(one.path, two.path)
-    assert [record.id for record in found.records] == ["x", "y", "z"]
-    assert found.header.n_questions == 3
-    assert list(found.header.estimators) == ["a"]  # b is not in both
-    assert found.header.questions_name == "one.jsonl + t wo.jsonl"
-    assert found.header.questions_sha256 == fingerprint(record.to_question() for record in found.records)
-    assert shlex.split(str(found.path)) == [str(one.path), str(two.path)]  # as a command takes them
-    assert read_records(one.path) == one
+    first, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "t wo.jsonl", "z", estimators=more)
+    pool = read_records(first.path, two.path)
+    assert [record.id for record in pool.records] == ["x", "y", "z"]
+    assert pool.header.n_questions == 3
+    assert list(pool.header.estimators) == ["a"]  # b is not in both
+    assert pool.header.questions_name == "one.jsonl + t wo.jsonl"
+    assert pool.header.questions_sha256 == fingerprint(record.to_question() for record in pool.records)
+    assert shlex.split(str(pool.path)) == [str(first.path), str(two.path)]  # as a command takes them
+    assert read_records(first.path) == first
 
 
 def test_a_question_that_is_in_two_files_under_other_ids_is_counted(tmp_path: Path) -> None:
-    one, two = batch(tmp_path / "one.jsonl", "xyv"), batch(tmp_path / "two.jsonl", "zw")
-    x, y, v = one.records
+    first, two = batch(tmp_path / "one.jsonl", "xyv"), batch(tmp_path / "two.jsonl", "zw")
+    x, y, v = first.records
     z, w = two.records
     again = [z.model_copy(update={"question": x.question}), w.model_copy(update={"question": f" {y.question}"})]
     context = {"context": "another"}
     other = [again[0].model_copy(update={"slots": context}), w]  # the same words about another text
     same = x.model_copy(update={"id": "own", "question": y.question})  # a file may repeat its own questions
-    assert pooled([one, replace(two, records=table_of(again))]).repeated == ((x.id, z.id), (y.id, w.id))
-    assert pooled([one, replace(two, records=table_of(other))]).repeated == ()
-    assert pooled([replace(one, records=table_of([y, v, same])), two]).repeated == ()
+    assert pooled([first, replace(two, records=table_of(again))]).repeated == ((x.id, z.id), (y.id, w.id))
+    assert pooled([first, replace(two, records=table_of(other))]).repeated == ()
+    assert pooled([replace(first, records=table_of([y, v, same])), two]).repeated == ()
 
 
 def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -> None:
     files = [batch(tmp_path / f"{name}.jsonl", name, correctness=by_people(name)) for name in "pq"]
-    found = pooled(files).header.correctness
-    assert found is not None
-    assert (found.name, found.params["file"]) == ("given", "p + q")
-    assert found != pooled(files[::-1]).header.correctness
+    correctness = pooled(files).header.correctness
+    assert correctness is not None
+    assert (correctness.name, correctness.params["file"]) == ("given", "p + q")
+    assert correctness != pooled(files[::-1]).header.correctness
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,6 @@ def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -
     ],
 )
 def test_files_that_differ_are_not_pooled(tmp_path: Path, changes: dict[str, object], ids: str, problem: str) -> None:
-    one, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "two.jsonl", ids, **changes)
+    first, two = batch(tmp_path / "one.jsonl", "xy"), batch(tmp_path / "two.jsonl", ids, **changes)
     with pytest.raises(UsageError, match=problem):
-        read_records(one.path, two.path)
+        read_records(first.path, two.path)

@@ -100,13 +100,13 @@ class Counted:
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         self.batches.append(list(items))
-        found: list[float | None] = []
+        values: list[float | None] = []
         for _, a, b in items:
             trouble = self.fails(a) or self.fails(b)
             if isinstance(trouble, Exception):
                 raise trouble
-            found.append(None if trouble else jaccard(a, b))
-        return found
+            values.append(None if trouble else jaccard(a, b))
+        return values
 
     @property
     def asked(self) -> int:
@@ -170,8 +170,8 @@ def test_one_pass_gives_what_each_record_gives_alone(
         for question, primary, texts in sets
     ]
     together = list(measure_stream(drawns, estimators, plan, adaptive=True))
-    for drawn, found in zip(drawns, together, strict=True):
-        for estimator, score in zip(estimators, found, strict=True):
+    for drawn, values in zip(drawns, together, strict=True):
+        for estimator, score in zip(estimators, values, strict=True):
             part, own = adaptive_subset(drawn, estimator, plan)
             alone = measure(part, estimator, own)
             assert (score.value, score.reason) == (alone.value, alone.reason), (estimator.name, drawn)
@@ -200,6 +200,6 @@ def test_what_failed_beside_a_bad_text_is_asked_again_where_the_rest_needs_it() 
         for texts in (["broken", "Rome", "Paris", "Rome"], ["Oslo", "Rome", "Bern", "Paris"])
     ]
     plan = SamplingPlan(n=4, unanimous_at=3)
-    found = list(measure_stream(drawns, [make("num_sets", judge=judge)], plan, adaptive=True))
+    values = list(measure_stream(drawns, [make("num_sets", judge=judge)], plan, adaptive=True))
     # Rome and Paris were asked about in the first round, with the first question's other samples.
-    assert [row[0].value for row in found] == [None, 4]
+    assert [row[0].value for row in values] == [None, 4]

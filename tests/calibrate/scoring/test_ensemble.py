@@ -55,15 +55,15 @@ def made_up(n: int = 400, seed: int = 0, noise: float = 1.0) -> list[Record]:
 def test_weights_solve_the_penalised_regression() -> None:
     """Against projected gradient descent in plain numpy, on the same objective."""
     records = made_up()
-    found = fit_ensemble(records, SPECS)
-    params = EnsembleParams.model_validate(found.spec.params)
+    fitted = fit_ensemble(records, SPECS)
+    params = EnsembleParams.model_validate(fitted.spec.params)
     raw = np.array([[each.scores[name].value for name in SPECS] for each in records], dtype=float)
     z, y = (raw - raw.mean(0)) / raw.std(0), np.array([0.0 if each.correct else 1.0 for each in records])
     w, b = np.zeros(2), 0.0
     for _ in range(20_000):
         residual = 1 / (1 + np.exp(-(b + z @ w))) - y
         b -= 0.3 * residual.mean()
-        w = np.maximum(w - 0.3 * (z.T @ residual / len(y) + 2 * found.fit.penalty * w), 0)
+        w = np.maximum(w - 0.3 * (z.T @ residual / len(y) + 2 * fitted.fit.penalty * w), 0)
     assert [member.weight for member in params.members] == pytest.approx(w, abs=1e-4)
     assert params.intercept == pytest.approx(b, abs=1e-4)
     assert [member.mean for member in params.members] == pytest.approx(raw.mean(0))
@@ -84,18 +84,18 @@ def test_a_member_that_points_the_wrong_way_is_left_out_not_turned_round() -> No
         own = each.scores["degree"].value
         assert own is not None
         records.append(record(i, (own, -own + float(rng.normal())), each.correct))
-    found = fit_ensemble(records, SPECS)
-    assert found.fit.dropped == ("num_sets",)
-    assert [member.spec.name for member in EnsembleParams.model_validate(found.spec.params).members] == ["degree"]
+    fitted = fit_ensemble(records, SPECS)
+    assert fitted.fit.dropped == ("num_sets",)
+    assert [member.spec.name for member in EnsembleParams.model_validate(fitted.spec.params).members] == ["degree"]
 
 
 def test_only_the_training_part_is_looked_at_and_nothing_depends_on_order() -> None:
     records = made_up()
-    found = fit_ensemble(records, SPECS)
+    fitted = fit_ensemble(records, SPECS)
     assert fit_ensemble(records[::-1], SPECS).spec.params["members"][0]["weight"] == pytest.approx(
-        found.spec.params["members"][0]["weight"], rel=1e-6
+        fitted.spec.params["members"][0]["weight"], rel=1e-6
     )
-    assert fit_ensemble(records, SPECS) == found
+    assert fit_ensemble(records, SPECS) == fitted
     train, rest = cut_for_training(records, train_fraction=0.3)
     again_train, again_rest = cut_for_training(records[::-1], train_fraction=0.3)
     assert {r.id for r in train} == {r.id for r in again_train}
@@ -105,9 +105,9 @@ def test_only_the_training_part_is_looked_at_and_nothing_depends_on_order() -> N
 
 def test_unlabelled_and_unmeasured_records_are_counted_out() -> None:
     records = [*made_up(200), record(900, (0.1, None), True), record(901, (0.1, 0.2), None)]
-    found = fit_ensemble(records, SPECS)
-    assert (found.fit.n, found.fit.n_left_out) == (200, 2)
-    assert len(EnsembleParams.model_validate(found.spec.params).training.ids) == 202  # asked, hence known
+    fitted = fit_ensemble(records, SPECS)
+    assert (fitted.fit.n, fitted.fit.n_left_out) == (200, 2)
+    assert len(EnsembleParams.model_validate(fitted.spec.params).training.ids) == 202  # asked, hence known
 
 
 def test_equal_questions_and_clusters_are_never_cut() -> None:
@@ -238,9 +238,9 @@ def test_an_artifact_needs_no_other_file(labelled: RecordFile, tmp_path: Path) -
 def test_scores_are_the_log_odds_of_the_members(labelled: RecordFile) -> None:
     file = scored(labelled)
     train, rest = cut_for_training(file.records, train_fraction=0.4)
-    found = fit_ensemble(train, fit_members(file, ["degree", "num_sets"]))
-    params = EnsembleParams.model_validate(found.spec.params)
-    estimator = from_spec(found.spec)
+    fitted = fit_ensemble(train, fit_members(file, ["degree", "num_sets"]))
+    params = EnsembleParams.model_validate(fitted.spec.params)
+    estimator = from_spec(fitted.spec)
     after = score_records(RecordFile(file.path, file.header, tuple(rest)), [estimator])
     for each in after.records:
         expected = params.intercept + math.fsum(

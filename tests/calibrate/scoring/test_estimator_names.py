@@ -62,12 +62,12 @@ def variants(name: str) -> list[Estimator]:
 
 @pytest.mark.parametrize("name", available())
 def test_every_spec_has_its_own_key_which_is_read_back(name: str) -> None:
-    found = variants(name)
-    keys = [estimator_key(one) for one in found]
-    assert len(set(keys)) == len(found)
+    estimators = variants(name)
+    keys = [estimator_key(estimator) for estimator in estimators]
+    assert len(set(keys)) == len(estimators)
     assert keys.count(name) == 1  # the plain name is the one with nothing but defaults
-    for key, one in zip(keys, found, strict=True):
-        assert parse_estimator(key).spec == one.spec
+    for key, estimator in zip(keys, estimators, strict=True):
+        assert parse_estimator(key).spec == estimator.spec
         assert estimator_key(parse_estimator(key)) == key
 
 
@@ -126,8 +126,12 @@ def test_a_given_similarity_is_used_by_all_that_take_one(name: str) -> None:
 
 
 def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
-    found = parse_estimator("graded_disagreement:exact:rouge_l:greedy")
-    assert (found.spec.judge, found.spec.similarity, found.clustering) == (ExactJudge().spec, RougeL().spec, "greedy")
+    parsed = parse_estimator("graded_disagreement:exact:rouge_l:greedy")
+    assert (parsed.spec.judge, parsed.spec.similarity, parsed.clustering) == (
+        ExactJudge().spec,
+        RougeL().spec,
+        "greedy",
+    )
     both = parse_estimator("graded_disagreement", judge=ExactJudge(), similarity=RougeL())
     assert estimator_key(both) == "graded_disagreement:exact:rouge_l"
     assert estimator_key(parse_estimator("graded_disagreement:exact:jaccard")) == "graded_disagreement:exact"
@@ -164,10 +168,10 @@ def test_two_similarities_of_one_estimator_are_two_scores(tmp_path: Path) -> Non
     scored = score_records(file, both)
     keys = ["graded_disagreement", "graded_disagreement:token_f1(threshold=0.5):rouge_l"]
     assert list(scored.header.estimators) == keys
-    for key, one in zip(keys, both, strict=True):
-        alone = score_records(file, [one])
+    for key, estimator in zip(keys, both, strict=True):
+        alone = score_records(file, [estimator])
         assert [record.scores[key] for record in scored.records] == [record.scores[key] for record in alone.records]
-        assert scored.header.estimators[key] == one.spec
+        assert scored.header.estimators[key] == estimator.spec
 
 
 class Renewed(ExactJudge):
@@ -203,7 +207,7 @@ class Model(ExactJudge):
 
 
 def known(*estimators: Estimator) -> dict[str, object]:
-    return {estimator_key(one): one.spec for one in estimators}
+    return {estimator_key(estimator): estimator.spec for estimator in estimators}
 
 
 PINNED = {"model": "./w", "revision": "sha256:0a", "precision": "float32"}
@@ -247,19 +251,19 @@ def test_nothing_else_is_taken_for_it(text: str) -> None:
 
 
 def test_of_several_the_plain_one_else_all_are_named() -> None:
-    one, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
+    first, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
     greedy = make("num_sets", judge=Model(**PINNED), clustering="greedy")
-    specs = known(one, greedy)
-    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(one)  # type: ignore[arg-type]
+    specs = known(first, greedy)
+    assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)  # type: ignore[arg-type]
     assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)  # type: ignore[arg-type]
     assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:token_f1") == "num_sets"  # type: ignore[dict-item]
     with pytest.raises(UsageError) as caught:
-        stored_key(known(one, two), "num_sets:nli")  # type: ignore[arg-type]
-    assert all(estimator_key(each) in str(caught.value) for each in (one, two))
+        stored_key(known(first, two), "num_sets:nli")  # type: ignore[arg-type]
+    assert all(estimator_key(each) in str(caught.value) for each in (first, two))
 
 
 def test_every_key_finds_itself() -> None:
-    specs = {estimator_key(one): one.spec for name in available() for one in variants(name)}
+    specs = {estimator_key(estimator): estimator.spec for name in available() for estimator in variants(name)}
     for key in specs:
         assert stored_key(specs, key) == key
 
@@ -309,13 +313,13 @@ def agree(record: Record) -> bool:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "records.jsonl"
+    records_path = tmp_path / "records.jsonl"
     labelled = [
         each.model_copy(update={"correct": agree(each) != (i % 4 == 0), "question": f"{each.question} {i}"})
         for i, each in enumerate(made_records(90, 4))
     ]
-    write_records(found, header_of(90, 4).model_copy(update={"correctness": Exact().spec}), labelled)
-    return found
+    write_records(records_path, header_of(90, 4).model_copy(update={"correctness": Exact().spec}), labelled)
+    return records_path
 
 
 def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
@@ -324,13 +328,13 @@ def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
     assert set(read_records(path).header.estimators) == set(texts)
     for text in texts:
         run("fit", path, "-e", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
-    said = run("fit", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
-    assert "--estimator token_sar: the scores of token_sar:rouge_l." in said
+    output = run("fit", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
+    assert "--estimator token_sar: the scores of token_sar:rouge_l." in output
     run("score", path, "-e", "token_sar:jaccard")
-    said = run("fit", path, "-e", "token_sar", "-a", "0.4", code=2)
-    assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in said
-    said = run("fit", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2)
-    assert "--estimator 'token_sar:from_judge(token_f1(threshold=0.7))'" in said
+    output = run("fit", path, "-e", "token_sar", "-a", "0.4", code=2)
+    assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in output
+    output = run("fit", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2)
+    assert "--estimator 'token_sar:from_judge(token_f1(threshold=0.7))'" in output
 
 
 def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
@@ -345,9 +349,9 @@ def test_members_with_parameters(path: Path, tmp_path: Path) -> None:
     tuned = "self_consistency:token_f1(threshold=0.7):greedy"
     judged = 'degree:from_judge(tool_call(dates=["%d.%m.%Y", "%Y"], decimals=2, numbers=True))'
     run("score", path, "-e", "degree", "-e", tuned, "-e", judged)
-    said = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:token_f1(threshold=0.9)", code=2)
-    assert "has no scores by num_sets:token_f1(threshold=0.9)" in said
-    assert f"calibrate score {path} --estimator 'num_sets:token_f1(threshold=0.9)'" in said
+    output = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:token_f1(threshold=0.9)", code=2)
+    assert "has no scores by num_sets:token_f1(threshold=0.9)" in output
+    assert f"calibrate score {path} --estimator 'num_sets:token_f1(threshold=0.9)'" in output
     assert set(read_records(path).header.estimators) == {"degree", tuned, judged}
     out = tmp_path / "e.json"
     run("ensemble", path, "-m", f"degree, self_consistency, {judged}", "--train-fraction", "0.8", "-o", out)

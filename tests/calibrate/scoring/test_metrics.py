@@ -16,11 +16,11 @@ E = [0, 1, 0, 1]
 
 
 def test_rates_among_the_accepted() -> None:
-    taken = accepts(np.array(U), 0.4)
-    assert taken.tolist() == [True, True, True, False]
-    assert scer(E, taken) == pytest.approx(1 / 3)
-    assert acceptance(taken) == 0.75
-    assert power(E, taken) == 1.0
+    accepted = accepts(np.array(U), 0.4)
+    assert accepted.tolist() == [True, True, True, False]
+    assert scer(E, accepted) == pytest.approx(1 / 3)
+    assert acceptance(accepted) == 0.75
+    assert power(E, accepted) == 1.0
     assert power(E, [False, True, True, True]) == 0.5
 
 

@@ -36,7 +36,7 @@ KEY = "imported:u"
 
 def scored(values: list[float], labels: list[bool | None] | None = None, **header: Any) -> RecordFile:
     """Records with these scores; a label of None is none."""
-    known = labels or [None] * len(values)
+    all_labels = labels or [None] * len(values)
     records = tuple(
         Record(
             id=f"q{i:04}",
@@ -44,9 +44,9 @@ def scored(values: list[float], labels: list[bool | None] | None = None, **heade
             scores={KEY: Uncertainty(value=value, unit="nats", estimator=KEY)},
             correct=label,
         )
-        for i, (value, label) in enumerate(zip(values, known, strict=True))
+        for i, (value, label) in enumerate(zip(values, all_labels, strict=True))
     )
-    made = RecordHeader(
+    record_header = RecordHeader(
         created="2026-01-01T00:00:00+00:00",
         model=ModelIdentity(provider="imported", model="m"),
         plan=SamplingPlan(),
@@ -57,7 +57,7 @@ def scored(values: list[float], labels: list[bool | None] | None = None, **heade
         estimators={KEY: EstimatorSpec(name=KEY, version=1, unit="nats")},
         **header,
     )
-    return RecordFile(Path("scored.jsonl"), made, records, False)
+    return RecordFile(Path("scored.jsonl"), record_header, records, False)
 
 
 def labelled(file: RecordFile, wrong: dict[str, bool]) -> RecordFile:
@@ -153,11 +153,11 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
 
 def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> None:
     u = np.random.default_rng(1).random(400)
-    given = CorrectnessSpec(name="given", version=1, params={})
+    by_people = CorrectnessSpec(name="given", version=1, params={})
 
     def fitted(keep: np.ndarray[Any, Any]) -> CalibrationArtifact:
-        labels = [True if kept else None for kept in keep]
-        return fit_artifact(scored(u.tolist(), labels, correctness=given), estimator=KEY, alpha=0.2)
+        labels = [True if is_labelled else None for is_labelled in keep]
+        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), estimator=KEY, alpha=0.2)
 
     with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
         fitted(u < 0.4)
@@ -169,8 +169,8 @@ def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too()
     file = scored(u.tolist())
     for chosen, detail in ((u < 0.4, ""), (u < 0.4, "there is no reference")):
         records = tuple(
-            record.model_copy(update={"correct": True} if kept else {"label_detail": detail})
-            for record, kept in zip(file.records, chosen, strict=True)
+            record.model_copy(update={"correct": True} if is_labelled else {"label_detail": detail})
+            for record, is_labelled in zip(file.records, chosen, strict=True)
         )
         rule = CorrectnessSpec(name="given" if not detail else "token_f1", version=1, params={})
         header = file.header.model_copy(update={"correctness": rule})
@@ -191,10 +191,11 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
         seed=0,
         fixed_beforehand=True,
     )
-    made = make_artifact(model, threshold=0.5, n=4).model_copy(update={"reach": reach})
-    guard = Guardrail(model=model, artifact=made)
+    artifact = make_artifact(model, threshold=0.5, n=4).model_copy(update={"reach": reach})
+    guard = Guardrail(model=model, artifact=artifact)
     assert [guard.assess(question).accepted for question in ("sure?", "less?")] == [True, False]
-    # Without the reach this threshold would accept the second question. With it no such artifact can be made or loaded.
+    # Without the reach this threshold would accept the second question. With the reach, that artifact can be neither
+    # made nor loaded.
     above = make_artifact(model, threshold=0.6, n=4)
     assert Guardrail(model=model, artifact=above).assess("less?").accepted
     with pytest.raises(ValueError, match=r"threshold 0\.6 is above the cut 0\.5 of the reach"):
@@ -249,9 +250,9 @@ def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
     estimator = make_estimator("perplexity")
     reach = draw_to_label(scored([1.0, 2.0, 3.0]), KEY, share=1, n=2).header.reach
     assert reach is not None
-    known = {"perplexity": estimator.spec}
+    specs = {"perplexity": estimator.spec}
     header = scored([1.0]).header.model_copy(
-        update={"reach": reach.model_copy(update={"estimator": "perplexity"}), "estimators": known}
+        update={"reach": reach.model_copy(update={"estimator": "perplexity"}), "estimators": specs}
     )
     drawn = RecordFile(Path("drawn.jsonl"), header, (), False)
     assert score_records(drawn, [estimator]).header == header  # the same procedure gives the same scores
@@ -338,10 +339,12 @@ def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
 
 def test_a_schedule_can_be_declared_without_a_draw() -> None:
     u = np.random.default_rng(3).random(300)
-    kept = np.random.default_rng(4).random(300) < 0.4
-    given = CorrectnessSpec(name="given", version=1, params={})
-    file = scored(u.tolist(), [bool(v < 0.95) if k else None for v, k in zip(u, kept, strict=True)], correctness=given)
-    n = int(kept.sum())
+    mask = np.random.default_rng(4).random(300) < 0.4
+    by_people = CorrectnessSpec(name="given", version=1, params={})
+    file = scored(
+        u.tolist(), [bool(v < 0.95) if k else None for v, k in zip(u, mask, strict=True)], correctness=by_people
+    )
+    n = int(mask.sum())
     looks, part = at_look(file, 1, (n, 300))
     assert (looks.schedule, len(part)) == ((n, 300), n)
     with pytest.raises(UsageError, match="declares no looks"):
@@ -351,7 +354,7 @@ def test_a_schedule_can_be_declared_without_a_draw() -> None:
     with pytest.raises(UsageError, match="needs the number of the look"):
         fit_artifact(file, estimator=KEY, alpha=0.1, looks=(n, 300))
     # Labels on the certain questions only are refused at a look, too.
-    easy = scored(u.tolist(), [True if v < 0.4 else None for v in u], correctness=given)
+    easy = scored(u.tolist(), [True if v < 0.4 else None for v in u], correctness=by_people)
     with pytest.raises(UsageError, match="not a random part"):
         fit_artifact(easy, estimator=KEY, alpha=0.2, look=1, looks=(int((u < 0.4).sum()), 300))
 
@@ -384,15 +387,15 @@ def _failures(label: str) -> tuple[int, float]:
     for _ in range(RUNS):
         error = rng.random(3000) < MU
         u = rng.normal(size=3000) + GAP * error
-        kept = np.flatnonzero(u <= cut_at(u, 0.5)) if label == "within reach" else np.arange(3000)
+        places = np.flatnonzero(u <= cut_at(u, 0.5)) if label == "within reach" else np.arange(3000)
         if label == "right answers first":  # the negative control: labels that depend on the labels
-            kept = kept[np.argsort(error[kept] + 0.8 * rng.random(kept.size), kind="stable")]
-            chosen = kept[:300]
+            places = places[np.argsort(error[places] + 0.8 * rng.random(places.size), kind="stable")]
+            chosen = places[:300]
         else:
-            chosen = rng.choice(kept, 300, replace=False)
-        found = fit(u[chosen], error[chosen].astype(int), alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
-        if isinstance(found, Feasible):
-            t = found.threshold
+            chosen = rng.choice(places, 300, replace=False)
+        outcome = fit(u[chosen], error[chosen].astype(int), alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+        if isinstance(outcome, Feasible):
+            t = outcome.threshold
             bad, good = MU * stats.norm.cdf(t - GAP), (1 - MU) * stats.norm.cdf(t)
             failed += bad / (bad + good) > ALPHA
             accepted += (bad + good) / RUNS

@@ -32,13 +32,13 @@ def test_a_stream_gives_the_scores_of_the_file_in_memory(tmp_path: Path) -> None
     path = written(tmp_path / "records.jsonl", 70)  # more than one pass
     before = read_records(path)
     header, summary = score_file(path, tmp_path / "scored.jsonl", supported)
-    found = read_records(tmp_path / "scored.jsonl")
+    scored = read_records(tmp_path / "scored.jsonl")
     expected = score_records(before, supported(before.header.plan))
-    assert (found.header, found.records) == (expected.header, expected.records)
-    assert found.header == header
+    assert (scored.header, scored.records) == (expected.header, expected.records)
+    assert scored.header == header
     assert read_records(path) == before  # the source is as it was
     values, reasons = summary.of("semantic_entropy")
-    assert values == sorted(record.scores["semantic_entropy"].value or 0.0 for record in found.records)
+    assert values == sorted(record.scores["semantic_entropy"].value or 0.0 for record in scored.records)
     assert not reasons
 
 
@@ -50,9 +50,9 @@ def test_records_without_samples_are_kept_in_place(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     write_records(path, header_of(6, 3), records)
     score_file(path, path, supported)
-    found = read_records(path).records
-    assert [record.id for record in found] == [record.id for record in records]
-    assert [bool(record.scores) for record in found] == [False, True, False, False, True, False]
+    scored = read_records(path).records
+    assert [record.id for record in scored] == [record.id for record in records]
+    assert [bool(record.scores) for record in scored] == [False, True, False, False, True, False]
 
 
 def test_a_malformed_line_leaves_the_file_as_it_was(tmp_path: Path) -> None:
@@ -139,16 +139,16 @@ def test_given_judges_are_used_where_the_text_names_none() -> None:
 def test_what_is_lacking_is_said() -> None:
     bare, options = SamplingPlan(), SamplingPlan(n=0, options=("A", "B"))
     assert lacking(make("num_sets"), bare) is None
-    said = {
+    output = {
         name: lacking(make(name), bare)
         for name in ("perplexity", "max_softmax", "selfcheck_nli", "p_true", "sar", "selfcheck_ngram")
     }
-    assert "log-probabilities" in (said["perplexity"] or "")
-    assert "option" in (said["max_softmax"] or "")
-    assert "entailment model" in (said["selfcheck_nli"] or "")
-    assert "further question" in (said["p_true"] or "")
-    assert "log-probabilities" in (said["sar"] or "")
-    assert said["selfcheck_ngram"] is None
+    assert "log-probabilities" in (output["perplexity"] or "")
+    assert "option" in (output["max_softmax"] or "")
+    assert "entailment model" in (output["selfcheck_nli"] or "")
+    assert "further question" in (output["p_true"] or "")
+    assert "log-probabilities" in (output["sar"] or "")
+    assert output["selfcheck_ngram"] is None
     assert "samples" in (lacking(make("num_sets"), options) or "")
     assert [need for need, _ in unmet_needs(make("semantic_entropy"), options)] == [
         "samples",
@@ -189,11 +189,13 @@ def run(*arguments: str) -> str:
 
 def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl", 4, 3)
-    said = run("score", str(path), "--estimators", "all")
-    assert set(read_records(path).header.estimators) == {one.name for one in supported(read_records(path).header.plan)}
-    assert "Not computed" in said
-    assert "max_softmax option log-likelihoods" in said
-    assert "selfcheck_nli an entailment model" in said
+    output = run("score", str(path), "--estimators", "all")
+    assert set(read_records(path).header.estimators) == {
+        each.name for each in supported(read_records(path).header.plan)
+    }
+    assert "Not computed" in output
+    assert "max_softmax option log-likelihoods" in output
+    assert "selfcheck_nli an entailment model" in output
     assert not list(tmp_path.glob("*.sqlite"))  # light judges need no cache
 
 
@@ -202,13 +204,13 @@ def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.Monke
     path = written(tmp_path / "records.jsonl", 4, 3)
     run("score", str(path), "-e", "num_sets", "-e", "self_consistency:exact", "--judge", "heavy")
     assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
-    asked = Heavy.asked
+    n_before = Heavy.asked
     assert (tmp_path / "records.pairs.sqlite").is_file()
-    assert asked > 0
+    assert n_before > 0
     run("score", str(path), "-e", "num_sets", "--judge", "heavy")
-    assert Heavy.asked == asked
+    assert Heavy.asked == n_before
     run("score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
-    assert Heavy.asked == 2 * asked
+    assert Heavy.asked == 2 * n_before
 
 
 @pytest.mark.parametrize("place", ["folder", "records.jsonl", "records.jsonl/pairs.sqlite"])
@@ -218,11 +220,11 @@ def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
     monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
     path = written(tmp_path / "records.jsonl", 4, 3)
     (tmp_path / "folder").mkdir()
-    before, asked = path.read_bytes(), Heavy.asked
+    before, n_before = path.read_bytes(), Heavy.asked
     arguments = ["score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / place)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
     assert result.exit_code == 2
     assert str(tmp_path / place) in result.output
     assert "Name a" in result.output
     assert "Traceback" not in result.output
-    assert (path.read_bytes(), Heavy.asked) == (before, asked)
+    assert (path.read_bytes(), Heavy.asked) == (before, n_before)

@@ -81,12 +81,12 @@ def made(i: int, value: float | None, correct: bool | None, group: str | None = 
 
 def test_arrays_leave_out_what_has_no_score_or_label() -> None:
     records = [made(0, 0.5, True), made(1, None, True), made(2, 0.1, None), made(3, 0.7, False), made(4, None, None)]
-    found = arrays(records, "e")
-    assert found.ids == ("0", "3")
-    np.testing.assert_array_equal(found.uncertainty, [0.5, 0.7])
-    np.testing.assert_array_equal(found.error, [0, 1])
-    assert (found.n_records, found.n_unmeasured, found.n_unlabelled) == (5, 2, 1)
-    assert found.group == ("g", "g")
+    usable = arrays(records, "e")
+    assert usable.ids == ("0", "3")
+    np.testing.assert_array_equal(usable.uncertainty, [0.5, 0.7])
+    np.testing.assert_array_equal(usable.error, [0, 1])
+    assert (usable.n_records, usable.n_unmeasured, usable.n_unlabelled) == (5, 2, 1)
+    assert usable.group == ("g", "g")
     assert arrays([*records, made(5, 1.0, True, group=None)], "e").group is None
 
 

@@ -126,25 +126,25 @@ def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:
     tools = bindings_for([look_up])
     both = tools.model_copy(update={"response_format": FORMAT.response_format})
     assert default_rule([open_], FORMAT) == default_rule([open_], both) == JsonValues()
-    meant = Record(id="c", question="?", references=('{"name": "look_up", "arguments": {}}',))
-    assert isinstance(default_rule([open_, meant], tools), ToolCalls)
+    intended = Record(id="c", question="?", references=('{"name": "look_up", "arguments": {}}',))
+    assert isinstance(default_rule([open_, intended], tools), ToolCalls)
     assert default_rule([open_], tools) == TokenF1()  # no reference is a call: questions that are answered in words
-    assert default_rule([meant]) == TokenF1()
+    assert default_rule([intended]) == TokenF1()
     assert default_rule([closed], FORMAT) == default_rule([closed], tools) == Option()
     assert default_rule([open_], Bindings()) == default_rule([open_]) == TokenF1()
 
 
 def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> None:
-    said = shown(
+    output = shown(
         *f"run --questions q.jsonl --model {MODEL} --tools format.json --alpha 0.2 --out out --splits 0".split()
     )
-    assert "Rule json:" in said
-    assert "compares words" not in said
+    assert "Rule json:" in output
+    assert "compares words" not in output
     artifact = CalibrationArtifact.load(folder / "out" / "artifact.json")
     assert artifact.correctness == JsonValues().spec
     assert artifact.estimator.judge == JsonJudge().spec
     records = read_records(folder / "out" / "records.jsonl").records
-    assert all(one.correct == (int(one.id) % 3 != 0) for one in records)
+    assert all(each.correct == (int(each.id) % 3 != 0) for each in records)
 
 
 def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path) -> None:
@@ -161,9 +161,9 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
 def test_a_rule_or_judge_of_words_that_is_named_is_used_with_one_warning(folder: Path) -> None:
     words = "--correctness token_f1 --estimator semantic_entropy:token_f1"
     command = f"run --questions q.jsonl --model {MODEL} --tools format.json {words} --alpha 0.2 --out out --splits 0"
-    said = shown(*command.split())
-    assert said.count("rule token_f1 compares words") == said.count("judge token_f1 compares words") == 1
-    assert "--correctness json" in said
+    output = shown(*command.split())
+    assert output.count("rule token_f1 compares words") == output.count("judge token_f1 compares words") == 1
+    assert "--correctness json" in output
     artifact = CalibrationArtifact.load(folder / "out" / "artifact.json")
     assert artifact.correctness.name == "token_f1"
     assert shown("label", "out/records.jsonl", "--rule", "exact").count("rule exact compares words") == 1
@@ -186,8 +186,8 @@ OBJECT, TEXT = Sample(text='{"capital": "Rome"}'), Sample(text="Rome")
     ],
 )
 def test_the_better_rule_is_named(sample: Sample, rule: str, correct: bool, better: str) -> None:
-    [said] = structured_advice([record(str(i), sample, correct) for i in range(3)], rule)
-    assert better in said
+    [output] = structured_advice([record(str(i), sample, correct) for i in range(3)], rule)
+    assert better in output
 
 
 @pytest.mark.parametrize(

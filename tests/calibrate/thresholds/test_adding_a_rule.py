@@ -46,7 +46,7 @@ class FirstBlock(Rule):
         return 0
 
     def guarantee(self, request: RuleRequest) -> str:
-        """What a test needs."""
+        """The parts that a test needs."""
         return f"Nothing at {request.alpha:g}."
 
 
@@ -85,9 +85,9 @@ def run(*arguments: object) -> str:
 
 def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
     assert first_block in rules()
-    found = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=first_block)
-    assert isinstance(found, Feasible)
-    assert (found.threshold, found.n_accepted, found.delta, found.guarantee) == (0.1, 2, 0.1, "Nothing at 0.2.")
+    result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=first_block)
+    assert isinstance(result, Feasible)
+    assert (result.threshold, result.n_accepted, result.delta, result.guarantee) == (0.1, 2, 0.1, "Nothing at 0.2.")
     rng = np.random.default_rng(0)
     table = evaluate(rng.random(60), rng.integers(0, 2, 60), rules=[first_block], alphas=[0.2], n_calibration=30)
     assert [(row.rule, row.delta, row.infeasible_rate.value < 1) for row in table.rows] == [(first_block, 0.1, True)]
@@ -107,9 +107,9 @@ def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: Record
 def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule=first_block)
     wrong = [record.model_copy(update={"id": f"new-{record.id}", "correct": False}) for record in labelled.records]
-    found = audit(artifact, wrong, KEY)
-    assert (found.verdict, found.population) == ("refuted", "accepted")
-    assert "A certificate fails for a share delta of calibrations" in sentences.audited(found)[1]
+    result = audit(artifact, wrong, KEY)
+    assert (result.verdict, result.population) == ("refuted", "accepted")
+    assert "A certificate fails for a share delta of calibrations" in sentences.audited(result)[1]
 
 
 def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path, tmp_path: Path) -> None:
@@ -124,13 +124,13 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
 def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None:
     mine = FirstBlock()
     assert mine.name not in rules()
-    found = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=mine)
-    assert isinstance(found, Feasible)
-    assert (found.rule, found.threshold, found.delta) == ("first_block", 0.1, 0.1)
+    result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=mine)
+    assert isinstance(result, Feasible)
+    assert (result.rule, result.threshold, result.delta) == ("first_block", 0.1, 0.1)
     rng = np.random.default_rng(0)
     items: dict[str, Any] = {"uncertainty": rng.random(60), "error": rng.integers(0, 2, 60)}
-    asked: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
-    table = evaluate(**items, rules=asked, alphas=[0.2], n_calibration=30, splits=3)
+    specs: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
+    table = evaluate(**items, rules=specs, alphas=[0.2], n_calibration=30, splits=3)
     assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=mine)
     assert (artifact.outcome.rule, artifact.certificate.rule) == ("first_block", "certified")

@@ -40,11 +40,11 @@ def test_t_statistic_agrees_with_scipy_on_the_groups_sums() -> None:
     rng = np.random.default_rng(5)
     u, e, ids = rng.integers(0, 40, 200), rng.integers(0, 2, 200), rng.integers(0, 25, 200)
     prefix = grouped(u, e, ids.tolist())
-    found = t_statistic(prefix, 0.3)
+    measured = t_statistic(prefix, 0.3)
     for index, score in enumerate(prefix.score):
-        taken = u <= score
-        z = [float((e[taken & (ids == g)] - 0.3).sum()) for g in np.unique(ids[taken])]
-        assert found[index] == pytest.approx(stats.ttest_1samp(z, 0.0).statistic)
+        accepted = u <= score
+        z = [float((e[accepted & (ids == g)] - 0.3).sum()) for g in np.unique(ids[accepted])]
+        assert measured[index] == pytest.approx(stats.ttest_1samp(z, 0.0).statistic)
 
 
 def test_t_statistic_without_spread() -> None:
@@ -128,19 +128,19 @@ def test_the_start_waits_for_enough_groups() -> None:
 
 def test_one_of_each_ignores_scores_labels_and_the_order_of_groups() -> None:
     ids = [f"user {i % 40}" for i in range(200)]
-    kept = one_of_each(Groups.of(ids, 200))
-    assert sorted(ids[i] for i in kept) == sorted(set(ids))
+    sampled = one_of_each(Groups.of(ids, 200))
+    assert sorted(ids[i] for i in sampled) == sorted(set(ids))
     order = np.argsort([int(name[5:]) for name in ids], kind="stable")[::-1]
     order = order.reshape(40, 5)[:, ::-1].ravel()  # groups reversed, items of a group in their old order
     again = one_of_each(Groups.of([ids[i] for i in order], 200))
-    assert sorted(order[again].tolist()) == kept.tolist()
-    assert one_of_each(Groups.of(ids, 200), seed=1).tolist() != kept.tolist()
+    assert sorted(order[again].tolist()) == sampled.tolist()
+    assert one_of_each(Groups.of(ids, 200), seed=1).tolist() != sampled.tolist()
 
 
 def test_every_item_of_a_group_is_equally_likely() -> None:
     # 6,000 groups of three: each position 2,000 times, sd 36.5; 5 sd is a false alarm of 2e-6.
-    kept = one_of_each(Groups.of([i // 3 for i in range(18_000)], 18_000))
-    counts = np.bincount(kept % 3, minlength=3)
+    sampled = one_of_each(Groups.of([i // 3 for i in range(18_000)], 18_000))
+    counts = np.bincount(sampled % 3, minlength=3)
     assert np.abs(counts - 2_000).max() < 183
 
 
@@ -151,8 +151,8 @@ def test_a_certificate_uses_one_item_of_each_group(rule: str) -> None:
     u = rng.normal(size=1200)
     e = (rng.random(1200) < 1 / (1 + np.exp(3 - 1.5 * u))).astype(int)
     outcome = fit(u, e, alpha=0.2, rule=rule, groups=ids.tolist())
-    kept = one_of_each(Groups.of(ids.tolist(), 1200))
-    alone = fit(u[kept], e[kept], alpha=0.2, rule="anchored")
+    sampled = one_of_each(Groups.of(ids.tolist(), 1200))
+    alone = fit(u[sampled], e[sampled], alpha=0.2, rule="anchored")
     assert isinstance(outcome, Feasible)
     assert isinstance(alone, Feasible)
     assert (outcome.n, outcome.n_accepted, outcome.n_errors) == (300, alone.n_accepted, alone.n_errors)
@@ -193,11 +193,11 @@ def test_evaluation_gives_groups_to_the_rules_that_read_them() -> None:
     late = {"start": 0.9}
     rules: list[RuleSpec] = ["certified", ("fixed_sequence", late), ("cluster_fixed_sequence", late)]
     settings: dict[str, Any] = {"rules": rules, "alphas": [0.1], "n_calibration": 500, "splits": 40}
-    found = [row.acceptance.value for row in evaluate(u, e, groups=ids, **settings).rows]
+    measured = [row.acceptance.value for row in evaluate(u, e, groups=ids, **settings).rows]
     plain = [row.acceptance.value for row in evaluate(u, e, **settings).rows]
     assert plain[0] > 0.9
-    assert found[0] < 0.8
-    assert found[2] < found[1] - 0.15
+    assert measured[0] < 0.8
+    assert measured[2] < measured[1] - 0.15
     assert plain[2] == pytest.approx(plain[1], abs=0.02)
 
 

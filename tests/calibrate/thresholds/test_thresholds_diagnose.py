@@ -198,9 +198,9 @@ def test_the_reason_names_what_came_closest_and_not_a_lucky_first_item() -> None
     assert f"Accepting the {there.n_accepted} most certain came closest, with {there.n_errors} wrong" in outcome.detail
     assert "the 1 most certain" not in outcome.detail
     fast = infeasible(error, alpha=0.1, diagnose="fast")  # the alpha is unknown, and k_min = 29 still holds
-    found = re.search(r"Accepting the (\d+) most certain", fast.detail)
-    assert found is not None
-    assert int(found[1]) >= 29
+    match = re.search(r"Accepting the (\d+) most certain", fast.detail)
+    assert match is not None
+    assert int(match[1]) >= 29
 
 
 def test_the_reason_ends_with_the_step_that_helps() -> None:

@@ -16,7 +16,7 @@ from tests.golden.oracle import call, cases
 CASES = cases()
 
 
-# The reference's "anchored" is version 1 of that rule; version 2 has a reference of its own below.
+# The reference's "anchored" is version 1 of that rule; version 2 has another reference below.
 @pytest.mark.parametrize("key", sorted(set(CASES[0].expected) - {"anchored delta=.1"}))
 def test_every_oracle_case(key: str) -> None:
     rule, settings = call(key)
@@ -51,14 +51,14 @@ UNTIED: list[tuple[int, float, int, Limits]] = [
 
 @pytest.mark.parametrize(("n", "alpha", "k_min", "expected"), UNTIED)
 def test_limits_of_untied_scores(n: int, alpha: float, k_min: int, expected: Limits) -> None:
-    found = spending_limits(np.arange(k_min, n + 1), alpha, 0.1, k_min)
-    assert {k: (found.anchor[k - k_min], found.extension[k - k_min]) for k in expected} == expected
+    ours = spending_limits(np.arange(k_min, n + 1), alpha, 0.1, k_min)
+    assert {k: (ours.anchor[k - k_min], ours.extension[k - k_min]) for k in expected} == expected
 
 
 def test_limits_of_tied_scores() -> None:
-    found = spending_limits(np.array([60, 150, 151, 300, 400]), 0.15, 0.1, default_min_accept(400, 0.15))
-    assert found.anchor.tolist() == [5, 10, 10, 26, 37]
-    assert found.extension.tolist() == [5, 16, 16, 36, 50]
+    ours = spending_limits(np.array([60, 150, 151, 300, 400]), 0.15, 0.1, default_min_accept(400, 0.15))
+    assert ours.anchor.tolist() == [5, 10, 10, 26, 37]
+    assert ours.extension.tolist() == [5, 16, 16, 36, 50]
 
 
 def test_limits_of_many_items_need_no_table_of_factorials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,21 +101,22 @@ def test_certified_is_the_reference_item_for_item(seed: int) -> None:
     k_min = default_min_accept(n, alpha)
     values, counts = np.unique(u, return_counts=True)
     ends, errors = np.cumsum(counts), np.array([int(e[u <= value].sum()) for value in values])
-    kept = ends >= k_min
-    limits = reference(ends[kept].tolist(), alpha, delta, k_min)
+    eligible = ends >= k_min
+    limits = reference(ends[eligible].tolist(), alpha, delta, k_min)
     rows = [
-        (value, k, wrong, *limits[k]) for value, k, wrong in zip(values[kept], ends[kept], errors[kept], strict=True)
+        (value, k, wrong, *limits[k])
+        for value, k, wrong in zip(values[eligible], ends[eligible], errors[eligible], strict=True)
     ]
     anchors = [i for i, (_, _, wrong, c1, _) in enumerate(rows) if wrong <= c1]
-    found = fit(u, e, alpha=alpha, rule="certified", delta=delta, diagnose="fast")
+    ours = fit(u, e, alpha=alpha, rule="certified", delta=delta, diagnose="fast")
     if not anchors:
-        assert found.status == "infeasible"
+        assert ours.status == "infeasible"
         return
     chosen = anchors[-1]
     while chosen + 1 < len(rows) and rows[chosen + 1][2] <= rows[chosen + 1][4]:
         chosen += 1
-    assert isinstance(found, Feasible)
-    assert (found.threshold, found.n_accepted) == (rows[chosen][0], rows[chosen][1])
+    assert isinstance(ours, Feasible)
+    assert (ours.threshold, ours.n_accepted) == (rows[chosen][0], rows[chosen][1])
 
 
 def test_default_min_accept() -> None:
