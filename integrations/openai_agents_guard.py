@@ -19,7 +19,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.bindings import SettingRole, names
@@ -30,19 +30,20 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.call_reviews import NOT_RUN
+from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType
-from ._agents.held import edit_note
-from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
-from ._frameworks.guard import (
-    ANSWER_TOOL,
-    NOT_RUN,
-    Answer,
-    FrameworkGuard,
-    VerdictStore,
-    arguments_of,
-    is_of_call,
+from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
+from ._agents.framework_guard import Answer, FrameworkGuard
+from ._agents.verdicts import VerdictStore
+from ._frameworks.chat import (
+    Approval,
+    FrameworkChat,
+    check_call,
+    guard_settings,
     refuse_settings,
+    settings_revision,
+    shared_chat,
 )
 from ._frameworks.reviews import ReviewBridge
 
@@ -107,11 +108,9 @@ class AgentsModelChat(FrameworkChat):
     calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
+    model: Any
     """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
-    calibrated_settings: Any = Field(
-        default_factory=ModelSettings, validation_alias=AliasChoices("calibrated_settings", "settings")
-    )
+    calibrated_settings: Any = Field(default_factory=ModelSettings)
     """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
     name_of_model: str | None = None
     """Name of the model; default: ``model.model``, or its class."""
@@ -233,7 +232,6 @@ class GuardedModel(Model):
         guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
         if calibrated_settings is not None and not isinstance(model, Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
         self._model = model
@@ -439,21 +437,19 @@ class GuardedModel(Model):
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
-        orders = []
-        for call_id, decision in decisions.items():
-            value = await self._request(waiting[call_id]) if call_id in waiting else None
-            if value is None:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
-            order = self._gate.reviews.order(value, decision)
+        requests = {call_id: await self._request(item) for call_id, item in waiting.items()}
+        orders = self._gate.reviews.orders(requests, decisions)
+        for call_id, order in orders.items():
             if order.decision == "edit" and not _runs_edits(waiting[call_id]):
                 raise UsageError(
                     f"the tool {waiting[call_id].tool_name!r} cannot run an edited call. Make it with guarded.tool()."
                 )
-            orders.append((waiting[call_id], order, decision if value["kind"] == "answer" else order.args))
-        for item, order, given in orders:
-            refused = order.decision not in ("approve", "edit")
-            if not refused or item.tool_name == ANSWER_TOOL:  # a rejection does not undo what another state's edit says
-                await self._gate.reviews.note(str(item.call_id), given)
+        for call_id, order in orders.items():
+            item, refused = waiting[call_id], order.decision not in ("approve", "edit")
+            if item.tool_name == ANSWER_TOOL:
+                await self._gate.reviews.note(call_id, decisions[call_id])
+            elif not refused:  # a rejection does not undo the edit of another state
+                await self._gate.reviews.note(call_id, order.args)
             if not refused:
                 state.approve(item)
             else:
@@ -545,19 +541,12 @@ class _Checked:
             return await self._run(context, arguments)
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(self._name, call_id))
-        edit = await self._gate.reviews.given(call_id) if approved else None
+        edit = await self._gate.reviews.noted(call_id) if approved else None
         if edit is not None:
             result = await self._run(context, json.dumps(edit, ensure_ascii=False))
             return f"{edit_note(edit)}\n{result}"
-        found = await self._gate.verdicts.afind(call_id)
-        given = arguments_of(arguments)
-        known = found is not None and is_of_call(found[0], self._name, given)
-        # A store in memory may have forgotten the verdict, or another process had it. Any other would know it, and a
-        # person's edit, which expires with it: without the edit the call would run as it was proposed.
-        forgotten = found is None and not self._gate.verdicts.is_complete
-        if not (await self._gate.may_run(call_id, self._name, given) or (approved and (known or forgotten))):
-            return NOT_RUN
-        return await self._run(context, arguments)
+        ruling = await self._gate.reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved)
+        return await self._run(context, arguments) if ruling == "run" else NOT_RUN
 
 
 @dataclass(frozen=True)

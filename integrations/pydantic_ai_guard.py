@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
@@ -29,29 +29,23 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.call_reviews import NOT_RUN, CallReviews
+from ._agents.calls import ANSWER_TOOL
 from ._agents.collecting import RECORDS, refuse_unreviewed
-from ._agents.decisions import ALL_DECISIONS, DecisionType
-from ._agents.held import edit_note
+from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
+from ._agents.framework_guard import FrameworkGuard
+from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
-    LRU,
     FrameworkChat,
     check_call,
     guard_settings,
     is_reviewed,
+    refuse_settings,
     settings_revision,
     shared_chat,
 )
-from ._frameworks.guard import (
-    ANSWER_TOOL,
-    CHOSEN,
-    NOT_RUN,
-    CallReviews,
-    FrameworkGuard,
-    VerdictStore,
-    is_of_call,
-    refuse_settings,
-)
 from ._frameworks.reviews import ReviewBridge
+from ._lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -116,11 +110,9 @@ class PydanticAIChat(FrameworkChat):
     calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
+    model: Any
     """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
-    calibrated_settings: dict[str, Any] = Field(
-        default_factory=dict, validation_alias=AliasChoices("calibrated_settings", "settings")
-    )
+    calibrated_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 
     @property
@@ -239,7 +231,6 @@ class GuardedModel(WrapperModel):
         if is_reviewed(on_abstain):
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
-        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
         self._set_up(
             artifact,
             calibrated_settings,
@@ -432,17 +423,11 @@ class GuardCapability(AbstractCapability[Any]):
     """How these are drawn, if there is no artifact at all; default: ten at temperature 0.7."""
     guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
-    settings: InitVar[Mapping[str, Any] | None] = None
-    """Older spelling of ``calibrated_settings``."""
-    options: InitVar[Mapping[str, Any] | None] = None
-    """Older spelling of ``guard_options``."""
     _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
 
-    def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+    def __post_init__(self) -> None:
         refuse_unreviewed(self.tools or {}, reviewed=self._asks)
-        self._decisions = CallReviews(self.verdicts, self.allowed_decisions)
-        self.calibrated_settings = self.calibrated_settings if settings is None else settings
-        self.guard_options = self.guard_options if options is None else options
+        self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """The guarded model; one for each of the models used last."""
@@ -499,7 +484,7 @@ class GuardCapability(AbstractCapability[Any]):
         """Give out the answer that waits for a person."""
         if not ctx.tool_call_approved:
             raise _not_run()
-        return await self._decisions.give(str(ctx.tool_call_id), {"conversation": conversation})
+        return await self._reviews.give(str(ctx.tool_call_id), {"conversation": conversation})
 
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
@@ -513,18 +498,15 @@ class GuardCapability(AbstractCapability[Any]):
         """
         if tool_def.kind == "output" or call.tool_name in self.exempt:
             return None
-        found = await self.verdicts.afind(call.tool_call_id)
-        arguments = call.args_as_dict()
-        verdict = None if found is None else found[1]
-        same = found is not None and is_of_call(found[0], call.tool_name, arguments)
-        if ctx.tool_call_approved and (found is None or same or _is_edit(ctx, call, found[0])):
-            # A store in memory may have forgotten the verdict, or another process had it; any other would know it.
-            if found is not None or not self.verdicts.is_complete:
-                return None if found is None or same else arguments
-        elif found is not None and same and (verdict is None or verdict.accepted or found[0].startswith(CHOSEN)):
-            return None
-        elif verdict is not None and self._asks and same:
-            raise ApprovalRequired(metadata={"guardrail": verdict.to_metadata()})
+        call_id, arguments, approved = call.tool_call_id, call.args_as_dict(), ctx.tool_call_approved
+        ruling = await self._reviews.ruling(
+            call_id, call.tool_name, arguments, approved=approved, proposed=_proposed(ctx, call) if approved else None
+        )
+        if ruling in ("run", "run_edited"):
+            return arguments if ruling == "run_edited" else None
+        if ruling == "ask" and self._asks:
+            verdict = await self.verdicts.aget(call_id)
+            raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
         raise _not_run()
 
     # -- a person's decisions -----------------------------------------------------------------------------------------
@@ -535,11 +517,11 @@ class GuardCapability(AbstractCapability[Any]):
         Args:
             result: A run's result, or its messages.
         """
-        found = [
-            await self._decisions.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
+        requests = [
+            await self._reviews.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
             for call in _pending(_history(result))
         ]
-        return [value for value in found if value is not None]
+        return [request for request in requests if request is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> DeferredToolResults:
         """What goes on with a run, beside its messages, after decisions about held-back calls and answers.
@@ -554,22 +536,18 @@ class GuardCapability(AbstractCapability[Any]):
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
             UsageError: A call that is not held back.
         """
-        waiting = {value["call_id"]: value for value in await self.review_requests(result)}
-        found = DeferredToolResults()
-        for call_id, decision in decisions.items():
-            if call_id not in waiting:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
-            order = self._decisions.order(waiting[call_id], decision)
+        waiting = {request["call_id"]: request for request in await self.review_requests(result)}
+        results = DeferredToolResults()
+        for call_id, order in self._reviews.orders(waiting, decisions).items():
             if order.decision == "respond":
-                found.calls[call_id] = order.message
+                results.calls[call_id] = order.message
             elif order.decision == "reject":
-                found.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
+                results.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
             else:
-                found.approvals[call_id] = ToolApproved(override_args=order.args)
-        for call_id, decision in decisions.items():  # all of them can be carried out
+                results.approvals[call_id] = ToolApproved(override_args=order.args)
             if waiting[call_id]["kind"] == "answer":
-                await self._decisions.note(call_id, decision)
-        return found
+                await self._reviews.note(call_id, decisions[call_id])
+        return results
 
     async def resume(
         self, agent: Agent[Any, Any], result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any
@@ -643,17 +621,13 @@ class _JudgedToolset(WrapperToolset[Any]):
         return f"{note}\n{result}" if isinstance(result, str) else {"note": note, "result": result}
 
 
-def _is_edit(ctx: RunContext[Any], call: ToolCallPart, subject: str) -> bool:
-    """Whether a person edited an approved call: the history still has it as it was judged."""
+def _proposed(ctx: RunContext[Any], call: ToolCallPart) -> dict[str, Any] | None:
+    """Arguments of a call as the model proposed it: the history keeps them when a person edits the call."""
     parts = (part for message in reversed(ctx.messages) if isinstance(message, ModelResponse) for part in message.parts)
     proposed = next(
         (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id == call.tool_call_id), None
     )
-    return (
-        proposed is not None
-        and proposed.tool_name == call.tool_name
-        and is_of_call(subject, proposed.tool_name, proposed.args_as_dict())
-    )
+    return None if proposed is None or proposed.tool_name != call.tool_name else proposed.args_as_dict()
 
 
 def _equal(wanted: Any, given: Any) -> bool:

@@ -21,8 +21,8 @@ from guardrail.files import check_version
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.verdict import Verdict
 
-from .decisions import checked
-from .held import REQUEST_FORMAT, call_digest
+from .calls import call_digest
+from .decisions import REQUEST_FORMAT, checked, tools_of
 
 __all__ = [
     "CHANGED",
@@ -425,11 +425,6 @@ def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     if seen is not None:
         seen.add(str(given))
     return False
-
-
-def tools_of(value: Mapping[str, Any]) -> list[str]:
-    """Names of the tools whose calls an interrupt asks about, in order; none where it asks about an answer."""
-    return [] if value["kind"] == "answer" else [action["name"] for action in value["action_requests"]]
 
 
 def _fixed(value: Mapping[str, Any]) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from guardrail.errors import require
 
-from .held import ToolCallOrder, call_digest, edit_note, same_call, unpack
+from .calls import call_digest, same_call
+from .decisions import edit_note
+from .held import ToolCallOrder, unpack
 
 __all__ = ["edited", "order_of", "with_edit_note"]
 

@@ -39,8 +39,9 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
+from .._agents.calls import ANSWER_TOOL, arguments_of
+from .._agents.framework_guard import Decided
 from .chat import CarriedItems
-from .guard import ANSWER_TOOL, Decided, arguments_of
 
 __all__ = [
     "Format",

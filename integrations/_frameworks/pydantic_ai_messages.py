@@ -25,8 +25,10 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
+from .._agents.call_reviews import APPROVED
+from .._agents.calls import ANSWER_TOOL
+from .._agents.framework_guard import Decided
 from .chat import CarriedItems
-from .guard import ANSWER_TOOL, APPROVED, Decided
 
 __all__ = [
     "as_parameters",

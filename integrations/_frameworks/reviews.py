@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from guardrail.errors import AbstainedError, UnmeasuredError
 from guardrail.verdict import Verdict
 
-from .._agents.decisions import checked
-from .._agents.review_bridge import TOO_LATE, content_of, lapsed, refusal_of, response_of, tools_of
+from .._agents.decisions import checked, tools_of
+from .._agents.review_bridge import TOO_LATE, content_of, lapsed, refusal_of, response_of
 
 __all__ = ["ReviewBridge", "Reviewed"]
 
