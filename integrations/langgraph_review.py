@@ -37,8 +37,10 @@ from ._agents.decisions import (
     released,
     review_request,
 )
+from ._agents.graph_bridge import GraphBridge as ReviewBridge
+from ._agents.graph_bridge import unchanged
 from ._agents.held import GuardState, HeldMessage, held_message, pack, unpack
-from ._agents.review_bridge import CHANGED, ReviewBridge, lapsed, unchanged
+from ._agents.review_bridge import CHANGED, lapsed
 from ._agents.state import NoteChannel
 
 if TYPE_CHECKING:

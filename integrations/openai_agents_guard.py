@@ -45,7 +45,7 @@ from ._frameworks.chat import (
     settings_revision,
     shared_chat,
 )
-from ._frameworks.reviews import ReviewBridge
+from ._frameworks.reviews import RunBridge as ReviewBridge
 
 require("agents", extra="openai-agents")
 

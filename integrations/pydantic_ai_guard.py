@@ -44,7 +44,7 @@ from ._frameworks.chat import (
     settings_revision,
     shared_chat,
 )
-from ._frameworks.reviews import ReviewBridge
+from ._frameworks.reviews import RunBridge as ReviewBridge
 from ._lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
