@@ -7,11 +7,11 @@
 How it works, in the order of a step:
 
 1. ``wrap_model_call`` puts an `AgentModel` in the place of the agent's model. It draws the artifact's samples
-   with the request's very messages, system prompt, tools and settings, judges the message, and lets it out or not.
+   with the messages, system prompt, tools and settings of the request, and judges the message.
 2. A message that is held for a person is frozen in the state (`_agents.held`): plain JSON in checkpoints, packed where
-   streams show the state (`_agents.state`). The conversation shows a line that says so.
+   streams show the state (`_agents.state`). The conversation shows a placeholder.
 3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
-4. What was decided goes back through the model node, so that every other middleware sees the real message.
+4. The decided message goes back through the model node, so that every other middleware sees it.
 5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.
 """
 
@@ -110,8 +110,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
-            its place, where there is none yet: a person decides about every call, and its samples are recorded for
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
+            a tool without an artifact: a person decides about every call, and its samples are recorded for
             `calibrate steps`.
         exempt: Tools whose calls pass: those that only read.
         on_abstain: "review": a person decides (needs a checkpointer). "message": the agent ends with
@@ -137,8 +137,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
         max_concurrency: Calls in flight at once for models without a native sampler.
         records: Record file for samples of tools that "collect".
-        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7. Tools that it does
-            not name are the agent's.
+        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
+            gets the agent's.
         mode: "guard", or "observe": the agent acts as it would without this middleware; verdicts on gated messages are
             computed in the background, for ``on_verdict`` and `observed`. Measuring draws messages; it runs no tool.
         observe_rate: Under "observe", the probability with which a gated message is measured; a hash of its id chooses.
@@ -248,7 +248,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             response = yield Effect(call, call)
         except HeldBack:
             assert outcome.held is not None, "it is raised for a held message"
-        message = next((one for one in response.result if isinstance(one, AIMessage)), None)
+        message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
         if outcome.held is None and message is not None and not outcome.judged(message) and self._unjudged == "hold":
             other = yield from self._gate.unjudged_steps(step, message)
             if isinstance(other, AIMessage):
@@ -267,7 +267,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         replay, message = replaying(request, note.message)
         call = partial(handler, replay)
         response: ModelResponse[Any] = yield Effect(call, call)
-        if not any(one.id == message.id for one in response.result):
+        if not any(answer.id == message.id for answer in response.result):
             response = ModelResponse(result=[message])
         return _extended(response, GuardState(phase="done", orders=note.orders))
 
@@ -326,7 +326,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         message, orders = released(note.held, decisions, self._refusal)
         decided = GuardState(phase="released", asked=last_question(state), message=message, orders=orders)
         update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
-        if any(one.id == note.placeholder for one in state["messages"]):  # an application may have removed it
+        if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
         return update
 

@@ -4,7 +4,7 @@ A LangGraph node runs again from its start when it is resumed. So no node here b
 draws, judges and freezes the candidate in the state, another asks the person about what was frozen.
 
     graph.add_node("answer", nodes.sample)      # draws, judges; holds back, or answers
-    graph.add_node("review", nodes.review)      # asks about what was held back; passes everything else
+    graph.add_node("review", nodes.review)      # asks about a held-back message; passes everything else
 
 Needs a checkpointer and a thread id, as every interrupt does.
 """
@@ -64,18 +64,18 @@ __all__ = [
 
 
 def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
-    """Interrupt, and return one decision for each thing judged. Resume with ``{"decisions": [...]}``.
+    """Interrupt, and return one decision for each target. Resume with ``{"decisions": [...]}``.
 
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
     and the same interrupt can be answered again.
     """
-    tools = [one.name for one in held.judged if one.call_id is not None]
+    tools = [target.name for target in held.judged if target.call_id is not None]
     schema = answer_schema(possible(held, allowed), tools)
     request = review_request(held, allowed)
-    found = interrupt(request, response_schema=schema)
-    if not unchanged(found, request):
-        found = lapsed(request, CHANGED)
-    return cast(list[Decision], found["decisions"])
+    answer = interrupt(request, response_schema=schema)
+    if not unchanged(answer, request):
+        answer = lapsed(request, CHANGED)
+    return cast(list[Decision], answer["decisions"])
 
 
 # -- plain graphs ------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class GuardedNodes:
         return self._noted(state, await self.guard.aassess(state["messages"]))
 
     def review(self, state: GuardedState) -> dict[str, Any]:
-        """Ask a person about what was held back; the decided message joins the conversation."""
+        """Ask a person about a held-back message; the decided message joins the conversation."""
         note = unpack(state.get("guardrail"))
         if note is None or note.held is None:
             return {}
@@ -135,8 +135,8 @@ class GuardedNodes:
         if verdict.accepted:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
-        held = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
-        return {"guardrail": pack(GuardState(phase="held", held=held))}
+        pending = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
+        return {"guardrail": pack(GuardState(phase="held", held=pending))}
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)
@@ -145,21 +145,21 @@ class GuardedNodes:
 def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> GuardedNodes:
     """The two nodes that put a person behind a guard in a plain LangGraph graph.
 
-    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: what runs them is the
-    caller's graph, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
+    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: the caller's graph
+    runs them, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
     """
     return GuardedNodes(guard, tuple(allowed))
 
 
 def held_of(question: str, verdict: Verdict, model: str) -> HeldMessage:
-    """A verdict's candidate as something held back as a whole."""
+    """A verdict's candidate as a message that is held back as a whole."""
     candidate = verdict.candidate
     message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
     return HeldMessage.of(with_verdict(message, verdict), verdict, question=question)
 
 
 def _storable(verdict: Verdict) -> Verdict:
-    """The verdict; one that was not measured, without a candidate, where a state could not hold that."""
+    """The verdict; unmeasured and without its candidate if a state could not store the candidate."""
     try:
         if verdict.candidate is not None:
             refuse_unstorable(verdict.candidate)

@@ -1,7 +1,7 @@
-"""The model an agent calls in place of its own: draws, judges the message, and lets out only an accepted one.
+"""The model an agent calls in place of its own: it draws samples, judges the message, and lets out accepted ones only.
 
-It is made anew for each model call, so that calls share nothing, and runs where the agent's own model would: after all
-other middleware.
+Each model call has its own `AgentModel`, so that calls share nothing. It runs where the agent's own model would: after
+all other middleware.
 """
 
 from __future__ import annotations
@@ -181,14 +181,14 @@ class AgentModel(SteppedChatModel):
         answer = verdicts.pop(ANSWER, None)  # a structured answer's call is the answer
         if answer is not None:
             verdicts |= dict.fromkeys(self.step.answers, answer)
-        held = HeldMessage.of(
+        pending = HeldMessage.of(
             self._message(candidate, assessment),
             assessment.verdict,
             question=question_text(messages),
             verdicts=verdicts,
             answers=self.step.answers,
         )
-        return self._outcome.hold(held)
+        return self._outcome.hold(pending)
 
     def _released(self, judgement: Judgement) -> AIMessage:
         """The message that goes out, under an id by which the middleware knows it again."""
@@ -234,8 +234,10 @@ class AgentModel(SteppedChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Bind the request's tools, to be compared with the artifacts'; its settings go along."""
-        asked = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
-        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(**asked.model_dump(exclude_defaults=True), **kwargs)
+        bindings = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
+        bound: Runnable[LanguageModelInput, AIMessage] = self.bind(
+            **bindings.model_dump(exclude_defaults=True), **kwargs
+        )
         return bound
 
     @property

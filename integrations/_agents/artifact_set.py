@@ -128,7 +128,7 @@ class ArtifactSet:
         # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
         identity = model or ModelIdentity(provider="unknown", model="unknown")
         stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings())
-        gated = with_collected(answer, {name: load_gated(one) for name, one in tools.items()}, stand_in)
+        gated = with_collected(answer, {name: load_gated(gate) for name, gate in tools.items()}, stand_in)
         judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
         return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan)
 

@@ -107,8 +107,8 @@ class CallReviews:
 
         Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
         """
-        held = await self.held(call_id, name, arguments)
-        return None if held is None else {**review_request(held, self._allowed), "call_id": call_id}
+        pending = await self.held(call_id, name, arguments)
+        return None if pending is None else {**review_request(pending, self._allowed), "call_id": call_id}
 
     # -- people's decisions ------------------------------------------------------------------------------------------
 
@@ -147,11 +147,11 @@ class CallReviews:
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
         """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out."""
-        held = await self.held(call_id, ANSWER_TOOL, arguments)
+        pending = await self.held(call_id, ANSWER_TOOL, arguments)
         decision: Any = await self.noted(call_id) or APPROVE
         # A rejection stands although the framework says that the call is approved: of two people who decided at once
         # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
-        if held is None or decision["type"] in REFUSED or (held.empty and decision == APPROVE):
+        if pending is None or decision["type"] in REFUSED or (pending.empty and decision == APPROVE):
             return NOT_RUN
         await self.note(call_id, decision)
         return APPROVED

@@ -65,8 +65,8 @@ def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> 
         name: The tool; None where the framework does not say which.
         arguments: Its arguments.
     """
-    digest, _, known = subject.removeprefix(CHOSEN).partition(":")
-    return digest == _digest("", arguments, 32) and (name is None or known in ("", name))
+    digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
+    return digest == _digest("", arguments, 32) and (name is None or tool in ("", name))
 
 
 def arguments_of(text: object) -> dict[str, Any]:

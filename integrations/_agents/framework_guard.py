@@ -84,7 +84,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What guards with the same model, artifacts and settings share: probes, watches, and the memory of abstentions.
+    """State that guards with the same model, artifacts and settings share: probes, watches, remembered abstentions.
 
     Attributes:
         gate: The gate.
@@ -107,8 +107,8 @@ class FrameworkGuard:
         model: The chat model to guard.
         artifact: Judges answers, and without ``tools`` every call that is not exempt; an artifact or its file. None
             lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
-            its place, where there is none yet: a person decides about every call, and its samples are recorded.
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
+            a tool without an artifact: a person decides about every call, and its samples are recorded.
         exempt: Tools whose calls pass.
         judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
@@ -117,7 +117,7 @@ class FrameworkGuard:
         guard_options: Further settings of `Guardrail`.
         allowed_decisions: Decisions that a person may take about held-back calls and answers.
         records: Record file for samples of tools that "collect".
-        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7.
+        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
 
     Raises:
         UsageError: `ANSWER_TOOL` is gated or exempt, or a tool collects where no person decides.
@@ -147,7 +147,7 @@ class FrameworkGuard:
         options = {"turns": "mark", **guard_options, "on_abstain": "message" if self.holds else on_abstain}
         judge = options.pop("judge", judge)
         answer = None if artifact is None else load(artifact)
-        gated = {name: load_gated(one) for name, one in (tools or {}).items()}
+        gated = {name: load_gated(gate) for name, gate in (tools or {}).items()}
         refuse_unreviewed(gated, reviewed=self.holds)
         if tools is None and answer is not None:
             gated = {ANY_TOOL: answer}
@@ -171,9 +171,9 @@ class FrameworkGuard:
             (
                 id(model),
                 None if answer is None else answer.digest,
-                tuple((name, one if isinstance(one, str) else one.digest) for name, one in sorted(gated.items())),
+                tuple((name, gate if isinstance(gate, str) else gate.digest) for name, gate in sorted(gated.items())),
                 (self.exempt, alone, self.holds, str(records), repr(plan)),
-                tuple((name, _token(one)) for name, one in sorted({**options, "judge": judge}.items())),
+                tuple((name, _token(value)) for name, value in sorted({**options, "judge": judge}.items())),
             ),
             make,
         )
@@ -281,18 +281,18 @@ class FrameworkGuard:
             AbstainedError: The person gave no answer, and a text would be taken for one.
         """
         arguments = {"conversation": conversation_digest(messages)}
-        held = await self.reviews.held(decided.call_id, ANSWER_TOOL, arguments)
-        if held is None:
+        pending = await self.reviews.held(decided.call_id, ANSWER_TOOL, arguments)
+        if pending is None:
             raise UsageError(
                 f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. "
                 "The conversation was changed, its verdict expired, or another process keeps it: give both the same "
                 "VerdictStore(path). Otherwise ask again without that call."
             )
-        verdict, model = held.verdict, self.guard.artifact.model.model
+        verdict, model = pending.verdict, self.guard.artifact.model.model
         decision: Any = await self.reviews.noted(decided.call_id) or REJECT
         if decided.output != APPROVED and decision["type"] not in REFUSED:  # it was rejected after that decision
             decision = REJECT
-        frozen = answered(held, decision, lambda verdict: worded(self.guard.abstain_message, verdict))
+        frozen = answered(pending, decision, lambda verdict: worded(self.guard.abstain_message, verdict))
         refused = decision["type"] in REFUSED
         reviewed = {**verdict.to_metadata(), "review": [{"name": "answer", "decision": decision["type"]}]}
         metadata = {**frozen.metadata, "model_name": model, "guardrail": reviewed}
@@ -302,7 +302,7 @@ class FrameworkGuard:
             raise AbstainedError(verdict, frozen.text)
         for call in message.tool_calls:
             subject = CHOSEN + call_subject(call["name"], call["args"])
-            await self.verdicts.aput(str(call["id"]), subject, verdict, held.question)
+            await self.verdicts.aput(str(call["id"]), subject, verdict, pending.question)
         return Answer(message, verdict, 0)
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:

@@ -53,7 +53,7 @@ __all__ = ["AgentGate", "AgentStep", "EarlyStopping", "Judgement", "ModelGates"]
 
 EarlyStopping = Literal["auto", "on", "off"]
 MODELS = 16
-"""Model objects whose probes are remembered: an agent has one, unless another middleware makes them anew."""
+"""Model objects whose probes are remembered: an agent has one, unless other middleware makes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class AgentStep:
         tools: Names of the tools on offer, without those whose call is the answer.
         answers: Tools whose call is the answer (structured output).
         bindings: Tools, choice and format of the request; read for an agent that only collects.
-        name: Name of the step, the same for every retry of it; "" if the framework has no such name.
+        name: Name of the step, equal for every retry of the step; "" if the framework gives no name.
         thread: Name of the conversation; None to tell conversations by their first message.
         call: Settings, tools and choice as the request sends them; read to observe.
         formatted: Whether the request asks for an answer in a format; read to observe.
@@ -332,9 +332,9 @@ class ModelGates:
             note_verdict(run_manager, assessment.verdict)
         if assessment.accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
-        held = hold(assessment) if self.agent.reviewed else None
-        if held is not None:
-            return Judgement(assessment, held=held)
+        waiting = hold(assessment) if self.agent.reviewed else None
+        if waiting is not None:
+            return Judgement(assessment, held=waiting)
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
         abstention = self.agent.abstention(assessment.verdict, step.messages, callbacks=callbacks, form=form)
         return Judgement(assessment, fallback=(yield from take_path(abstention)))
@@ -400,5 +400,5 @@ def _early(
 def _highest_agreement(gates: Collection[Gate]) -> float | None:
     """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
     rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
-    known = [rate for rate in rates if rate is not None]
-    return max(known) if len(known) == len(rates) else None
+    measured = [rate for rate in rates if rate is not None]
+    return max(measured) if len(measured) == len(rates) else None

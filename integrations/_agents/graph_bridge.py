@@ -94,7 +94,7 @@ class GraphBridge(BaseBridge):
     async def aenqueue(self, graph: Any, config: Any) -> list[Item]:
         """`enqueue` for async checkpointers."""
         waiting = self._open(await graph.aget_state(config), config)
-        self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), waiting)
+        self._drop(_ids([snapshot async for snapshot in graph.aget_state_history(config, limit=LOOK_BACK)]), waiting)
         return [item for _, _, item in waiting]
 
     def resume(self, graph: Any, config: Any, **run: Any) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ class GraphBridge(BaseBridge):
         waiting = self._open(state, config)
         if _undecided(waiting):
             return None
-        past = [one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]
+        past = [snapshot async for snapshot in graph.aget_state_history(config, limit=LOOK_BACK)]
         leases = self._lease(state, waiting, past)
         if leases:
             with self._work(leases) as work:
@@ -165,7 +165,9 @@ class GraphBridge(BaseBridge):
     async def adrop_stale(self, graph: Any, config: Any) -> list[Item]:
         """`drop_stale` for async checkpointers."""
         waiting = self._open(await graph.aget_state(config), config)
-        return self._drop(_ids([one async for one in graph.aget_state_history(config, limit=LOOK_BACK)]), waiting)
+        return self._drop(
+            _ids([snapshot async for snapshot in graph.aget_state_history(config, limit=LOOK_BACK)]), waiting
+        )
 
     def _lease(self, state: Any, waiting: Sequence[_Open], past: Sequence[Any]) -> list[WorkLease]:
         """Lease the thread; empty if it cannot go on, or another call has the lease.
@@ -298,7 +300,7 @@ def _newest_step(past: Iterable[Any]) -> list[str]:
 
 def _ids(history: Iterable[Any]) -> list[str]:
     """Ids of the interrupts of some snapshots, newest first, each once."""
-    return list(dict.fromkeys(one.id for snapshot in history for one in snapshot.interrupts))
+    return list(dict.fromkeys(interrupt.id for snapshot in history for interrupt in snapshot.interrupts))
 
 
 def _command(answers: dict[str, Any]) -> Any:

@@ -131,7 +131,7 @@ class HeldMessage(Frozen):
             verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
             answers: Tools whose call is the answer.
         """
-        slim = {name: lean(one) for name, one in (verdicts or {}).items()}
+        slim = {name: lean(judgement) for name, judgement in (verdicts or {}).items()}
         judged = targets_of(message, slim, answers, lean(verdict))
         return cls(question=question, message=FrozenMessage.of(message), judged=judged, verdict=lean(verdict))
 

@@ -149,12 +149,12 @@ def replaying(request: ModelRequest[Any], frozen: FrozenMessage) -> tuple[ModelR
         request: The request to the agent's model.
         frozen: The decided message.
     """
-    model, wanted = request.model, request.response_format
+    model, response_format = request.model, request.response_format
     # LangChain chooses by name and profile how it asks for a format, so the stand-in has those of the agent's model.
     name, profile = name_of(model), model.profile
-    message = _readable(wanted, frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"}))
+    message = _readable(response_format, frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"}))
     request = request.override(model=DecidedModel(message=message, model_name=name, profile=profile))
-    return (request if _fits(wanted, message) else request.override(response_format=None)), message
+    return (request if _fits(response_format, message) else request.override(response_format=None)), message
 
 
 def name_of(model: BaseChatModel) -> str:

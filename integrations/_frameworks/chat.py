@@ -39,7 +39,7 @@ Approval = Literal["review"]
 KNOWN = names(allowed_in="frameworks")
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
-"""Where sync calls of frameworks' models run."""
+"""Runs sync calls of frameworks' models."""
 
 
 class CarriedItems(list[Any]):
@@ -116,7 +116,7 @@ def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
 
 
 def check_call(call: Mapping[str, Any], models: str) -> None:
-    """Refuse settings of a call that a framework's models do not take.
+    """Refuse settings of a call that a framework's models do not accept.
 
     Args:
         call: Settings of the call; None means "not given".
