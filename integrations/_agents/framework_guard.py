@@ -119,6 +119,12 @@ class FrameworkGuard:
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
 
+    Attributes:
+        holds: Whether a person decides about held-back calls and answers.
+        reviews: `ruling` says whether a call runs, `review_request` is the request that a person sees about a held-back
+            call or answer, and `orders` turns decisions into orders; see `CallReviews`.
+        verdicts: The store of verdicts.
+
     Raises:
         UsageError: `ANSWER_TOOL` is gated or exempt, or a tool collects where no person decides.
     """

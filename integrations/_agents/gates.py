@@ -229,7 +229,7 @@ class AgentGate:
         """Hold a message of another model than the guarded one, or take the abstention path in its place."""
         verdict = self._unjudged_verdict(message)
         if not self.reviewed:
-            fallback = yield from take_path(self.abstention(verdict, list(step.messages)))
+            fallback = yield from self.fall_back(verdict, list(step.messages))
             return with_verdict(fallback, verdict)
         if verdict.candidate is None:  # its content can be neither shown nor stored
             message = AIMessage(content="")
@@ -259,12 +259,13 @@ class AgentGate:
         verdict = decide(drawn, artifact, self.artifacts.estimators[artifact.digest])
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
-    def abstention(
+    def fall_back(
         self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
-    ) -> Abstention:
-        """An abstention on this agent's path."""
+    ) -> Steps[AIMessage]:
+        """Take this agent's abstention path."""
         bound = self.artifacts.plan.bindings
-        return Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        return (yield from take_path(abstention))
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +337,8 @@ class ModelGates:
         if waiting is not None:
             return Judgement(assessment, held=waiting)
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
-        abstention = self.agent.abstention(assessment.verdict, step.messages, callbacks=callbacks, form=form)
-        return Judgement(assessment, fallback=(yield from take_path(abstention)))
+        message = yield from self.agent.fall_back(assessment.verdict, step.messages, callbacks=callbacks, form=form)
+        return Judgement(assessment, fallback=message)
 
     def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool) -> Steps[Assessment]:
         guard = self.agent.alone
