@@ -39,7 +39,7 @@ from ._agents.agent_model import AgentModel, HeldBack, Outcome
 from ._agents.artifact_set import ArtifactSet
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, released
-from ._agents.gates import AgentGate, AgentStep, EarlyStopping
+from ._agents.gates import AgentGate, EarlyStopping
 from ._agents.held import (
     HOLDING,
     GuardState,
@@ -232,11 +232,19 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
         """Either way of the model call; the handler is sync in one and async in the other."""
         note = released_note(request.state)
-        if note is not None:
-            return (yield from self._give_out(request, handler, note))
+        if note is None and self._mode == "observe":
+            return (yield from self._pass_through(request, handler))
+        if note is None:
+            response, note = yield from self._judge(request, handler)
+        else:
+            response, note = yield from self._give_out(request, handler, note)
+        return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))
+
+    def _judge(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
+    ) -> Steps[tuple[ModelResponse[Any], GuardState]]:
+        """The response of a gated model in place of the agent's, and the note about it."""
         step = step_of(request, collects=self._gate.artifacts.collects_only)
-        if self._mode == "observe":
-            return (yield from self._pass_through(request, handler, step))
         gates = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome(self._holding)
         if gates is not None:
@@ -257,11 +265,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 outcome.hold(other)
         if outcome.placeholder is not None:  # also where middleware below took the signal for a failure
             response = ModelResponse(result=[outcome.placeholder])
-        return _extended(response, outcome.note(response.result))
+        return response, outcome.note(response.result)
 
     def _give_out(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any], note: GuardState
-    ) -> Steps[ExtendedModelResponse[Any]]:
+    ) -> Steps[tuple[ModelResponse[Any], GuardState]]:
         """The decided message as other middleware saw it; unchanged, where one of them asked another model instead."""
         assert note.message is not None, "a released note has a message"
         replay, message = replaying(request, note.message)
@@ -269,7 +277,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         response: ModelResponse[Any] = yield Effect(call, call)
         if not any(answer.id == message.id for answer in response.result):
             response = ModelResponse(result=[message])
-        return _extended(response, GuardState(phase="done", orders=note.orders))
+        return response, GuardState(phase="done", orders=note.orders)
 
     # -- observing ---------------------------------------------------------------------------------------------------
 
@@ -287,11 +295,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._queue.drain(seconds)
 
     def _pass_through(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any], step: AgentStep
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
     ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
         """The model's own response, unchanged; messages that a gate judges are measured in the background."""
         call = partial(handler, request)
         response: ModelResponse[Any] = yield Effect(call, call)
+        step = step_of(request, collects=False)
         for message in response.result:
             if not isinstance(message, AIMessage):
                 continue
@@ -368,7 +377,3 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             if note is None or str(request.tool_call["id"]) not in note.orders:
                 return ToolCallOrder(digest="", decision="not_gated")
         return order_of(request, self._gate.artifacts.exempt)
-
-
-def _extended(response: ModelResponse[Any], note: GuardState) -> ExtendedModelResponse[Any]:
-    return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))

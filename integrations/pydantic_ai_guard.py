@@ -45,7 +45,7 @@ from ._frameworks.chat import (
     shared_chat,
 )
 from ._frameworks.reviews import RunBridge as ReviewBridge
-from ._lru import LRU
+from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
 

@@ -28,7 +28,7 @@ from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
-from .._lru import LRU
+from .._openai.lru import LRU
 from .artifact_set import ANY_TOOL, ArtifactSet, load, load_gated
 from .call_reviews import APPROVED, REFUSED, CallReviews
 from .calls import ANSWER_TOOL, CHOSEN, answer_key, call_subject, conversation_digest

@@ -43,7 +43,7 @@ from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasure
 from guardrail.uncertainty import Estimator
 from guardrail.verdict import Reason, Verdict
 
-from .._lru import LRU
+from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
 from .carrying import carrying
 from .collecting import RECORDS, StepRecords, is_collecting

@@ -18,8 +18,8 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .._agents.framework_guard import SHARED, is_reviewed
-from .._lru import LRU
 from .._openai.background import BackgroundLoop
+from .._openai.lru import LRU
 
 __all__ = [
     "Approval",

@@ -31,7 +31,7 @@ from integrations._agents.calls import arguments_of, call_subject
 from integrations._agents.framework_guard import Answer, FrameworkGuard
 from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from integrations._frameworks.chat import refuse_settings
-from integrations._lru import LRU
+from integrations._openai.lru import LRU
 from tests.guardrail.uncertainty.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
