@@ -4,17 +4,16 @@ A LangGraph node runs again from its start when it is resumed. So no node here b
 draws, judges and freezes the candidate in the state, another asks the person about what was frozen.
 
     graph.add_node("answer", nodes.sample)      # draws, judges; holds back, or answers
-    graph.add_node("review", nodes.review)      # asks about what was held back; passes everything else
+    graph.add_node("review", nodes.review)      # asks about a held-back message; passes everything else
 
 Needs a checkpointer and a thread id, as every interrupt does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
-from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableLambda
@@ -29,22 +28,19 @@ from guardrail.sampling.replies import refuse_unstorable
 from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from ._agents.decisions import ALL_DECISIONS, Decision, DecisionType, answer_schema
-from ._agents.held import (
-    FrozenMessage,
-    GuardState,
-    HeldMessage,
-    ReviewTarget,
-    ToolCallOrder,
-    answered,
-    call_digest,
-    order_for,
-    pack,
+from ._agents.decisions import (
+    ALL_DECISIONS,
+    Decision,
+    DecisionType,
+    answer_schema,
     possible,
+    released,
     review_request,
-    unpack,
 )
-from ._agents.review_bridge import CHANGED, ReviewBridge, lapsed, unchanged
+from ._agents.graph_bridge import GraphBridge as ReviewBridge
+from ._agents.graph_bridge import unchanged
+from ._agents.held import GuardState, HeldMessage, held_message, pack, unpack
+from ._agents.review_bridge import CHANGED, lapsed
 from ._agents.state import NoteChannel
 
 if TYPE_CHECKING:
@@ -66,81 +62,20 @@ __all__ = [
     "review_request",
 ]
 
-HOLDING = "A person is checking this before it goes out."
-"""Text that stands in for a held-back message until it is decided."""
-
 
 def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> list[Decision]:
-    """Interrupt, and return one decision for each thing judged. Resume with ``{"decisions": [...]}``.
+    """Interrupt, and return one decision for each target. Resume with ``{"decisions": [...]}``.
 
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
     and the same interrupt can be answered again.
     """
-    tools = [one.name for one in held.judged if one.call_id is not None]
+    tools = [target.name for target in held.judged if target.call_id is not None]
     schema = answer_schema(possible(held, allowed), tools)
     request = review_request(held, allowed)
-    found = interrupt(request, response_schema=schema)
-    if not unchanged(found, request):
-        found = lapsed(request, CHANGED)
-    return cast(list[Decision], found["decisions"])
-
-
-def released(
-    held: HeldMessage, decisions: Sequence[Decision], refusal: Callable[[Verdict], str]
-) -> tuple[FrozenMessage, dict[str, ToolCallOrder]]:
-    """What goes out after the decisions, and what becomes of each tool call.
-
-    The message is the very candidate that was judged, with the decision in its metadata. For an answer edit, reject and
-    respond change its text. The text beside tool calls goes out if all of them are approved or edited: otherwise no
-    person has approved it. A structured answer beside them goes out if it is approved, or as it was edited.
-
-    Args:
-        held: What was held back.
-        decisions: One for each of ``held.judged``.
-        refusal: Text of a rejected answer, where the person gives none.
-    """
-    pairs = list(zip(held.judged, decisions, strict=True))
-    said = [{"name": one.name, "decision": decision["type"]} for one, decision in pairs]
-    guardrail = {**held.message.metadata.get("guardrail", {}), "review": said}
-    message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
-    if held.kind == "answer":
-        return answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
-    decided = {one.call_id: (one, decision) for one, decision in pairs}
-    calls, orders = [], {}
-    for call in held.message.tool_calls:
-        one, decision = decided.get(call["id"], (None, None))
-        if decision is None:
-            orders[str(call["id"])] = ToolCallOrder(digest=call_digest(call), decision="exempt")
-        elif one is not None and one.is_answer:
-            calls += _structured(call, decision)
-            continue
-        else:
-            orders[str(call["id"])] = order_for(call, decision)
-        calls.append(call)
-    return message.model_copy(update={"text": _beside(message.text, decisions), "tool_calls": tuple(calls)}), orders
-
-
-def _beside(text: str, decisions: Sequence[Decision]) -> str:
-    """The text that goes out beside calls: a person's, or the model's where everything it was about is approved."""
-    given = next(
-        (decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None
-    )
-    if given is not None:
-        return given
-    return text if all(decision["type"] in ("approve", "edit") for decision in decisions) else ""
-
-
-def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]]:
-    """A structured answer as it goes out: the call, the edited call, or none."""
-    if decision["type"] == "edit":
-        return [{**call, "args": decision["edited_action"]["args"]}]
-    return [call] if decision["type"] == "approve" else []
-
-
-def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:
-    """What stands in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
-    metadata = {**held.message.metadata, "guardrail_held": True}
-    return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
+    answer = interrupt(request, response_schema=schema)
+    if not unchanged(answer, request):
+        answer = lapsed(request, CHANGED)
+    return cast(list[Decision], answer["decisions"])
 
 
 # -- plain graphs ------------------------------------------------------------------------------------------------------
@@ -176,7 +111,7 @@ class GuardedNodes:
         return self._noted(state, await self.guard.aassess(state["messages"]))
 
     def review(self, state: GuardedState) -> dict[str, Any]:
-        """Ask a person about what was held back; the decided message joins the conversation."""
+        """Ask a person about a held-back message; the decided message joins the conversation."""
         note = unpack(state.get("guardrail"))
         if note is None or note.held is None:
             return {}
@@ -200,8 +135,8 @@ class GuardedNodes:
         if verdict.accepted:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
-        held = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
-        return {"guardrail": pack(GuardState(phase="held", held=held))}
+        pending = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
+        return {"guardrail": pack(GuardState(phase="held", held=pending))}
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)
@@ -210,29 +145,21 @@ class GuardedNodes:
 def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> GuardedNodes:
     """The two nodes that put a person behind a guard in a plain LangGraph graph.
 
-    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: what runs them is the
-    caller's graph, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
+    Tool calls that a guard of a plain graph holds back are shown and released as a whole message: the caller's graph
+    runs them, so edit and respond are for answers. In an agent use `integrations.langchain_agents`.
     """
     return GuardedNodes(guard, tuple(allowed))
 
 
 def held_of(question: str, verdict: Verdict, model: str) -> HeldMessage:
-    """A verdict's candidate as something held back as a whole."""
+    """A verdict's candidate as a message that is held back as a whole."""
     candidate = verdict.candidate
     message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
-    message = with_verdict(message, verdict)
-    slim = lean(verdict)
-    judged = ReviewTarget(name="answer", call_id=None, args={"text": str(message.text)}, verdict=slim)
-    return HeldMessage(question=question, message=FrozenMessage.of(message), judged=(judged,), verdict=slim)
-
-
-def lean(verdict: Verdict) -> Verdict:
-    """A verdict without the single samples; the distinct alternatives and the meanings stay."""
-    return verdict.model_copy(update={"samples": ()})
+    return HeldMessage.of(with_verdict(message, verdict), verdict, question=question)
 
 
 def _storable(verdict: Verdict) -> Verdict:
-    """The verdict; one that was not measured, without a candidate, where a state could not hold that."""
+    """The verdict; unmeasured and without its candidate if a state could not store the candidate."""
     try:
         if verdict.candidate is not None:
             refuse_unstorable(verdict.candidate)

@@ -35,8 +35,8 @@ from guardrail.guard.abstention import OnAbstain
 from guardrail.specs import ModelIdentity
 from guardrail.verdict import Verdict
 
+from ._agents.framework_guard import FrameworkGuard
 from ._frameworks.chat import FrameworkChat, guard_settings, is_reviewed
-from ._frameworks.guard import FrameworkGuard
 from ._openai.replies import choices_of, message_of, usage_of
 from ._openai.requests import normal_tool_choice
 

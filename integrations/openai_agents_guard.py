@@ -3,8 +3,8 @@
     guarded = GuardedModel(model, "calibration.json")
     agent = Agent(name="...", model=guarded, tools=[guarded.answer_tool], output_guardrails=[guarded.output_guardrail])
 
-A guardrail of the SDK sees the final output only. So the calibrated part is the model, and the guardrails here only
-read its verdicts.
+A guardrail of the SDK sees the final output only. So the model is calibrated, and the guardrails here only read its
+verdicts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.call_settings import SettingRole, register_settings, setting_names
@@ -31,21 +31,22 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.call_reviews import NOT_RUN
+from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType
-from ._agents.held import edit_note
-from ._frameworks.chat import Approval, FrameworkChat, check_call, guard_settings, settings_revision, shared_chat
-from ._frameworks.guard import (
-    ANSWER_TOOL,
-    NOT_RUN,
-    Answer,
-    FrameworkGuard,
-    VerdictStore,
-    arguments_of,
-    is_of_call,
+from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
+from ._agents.framework_guard import Answer, FrameworkGuard
+from ._agents.verdicts import VerdictStore
+from ._frameworks.chat import (
+    Approval,
+    FrameworkChat,
+    check_call,
+    guard_settings,
     refuse_settings,
+    settings_revision,
+    shared_chat,
 )
-from ._frameworks.reviews import ReviewBridge
+from ._frameworks.reviews import RunBridge as ReviewBridge
 
 require("agents", extra="openai-agents")
 
@@ -102,7 +103,7 @@ register_settings(
 PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="openai-agents")
 """Settings of a request that cannot change an answer: each sample's call carries them, too.
 
-``retry`` is among them, as `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
+``retry`` is among them because `GuardedModel.get_retry_advice` keeps it from drawing again after an abstention.
 """
 HARMLESS = setting_names(allowed_in="openai-agents")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
@@ -116,11 +117,9 @@ class AgentsModelChat(FrameworkChat):
     calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
+    model: Any
     """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
-    calibrated_settings: Any = Field(
-        default_factory=ModelSettings, validation_alias=AliasChoices("calibrated_settings", "settings")
-    )
+    calibrated_settings: Any = Field(default_factory=ModelSettings)
     """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
     name_of_model: str | None = None
     """Name of the model; default: ``model.model``, or its class."""
@@ -141,18 +140,18 @@ class AgentsModelChat(FrameworkChat):
         Raises:
             UsageError: The settings have a fixed seed, with which all samples would be equal.
         """
-        kept = {name: value for name, value in self.calibrated_settings.to_json_dict().items() if value is not None}
+        settings = {name: value for name, value in self.calibrated_settings.to_json_dict().items() if value is not None}
         for extra in ("extra_args", "extra_body"):
-            if "seed" in (kept.get(extra) or {}):
+            if "seed" in (settings.get(extra) or {}):
                 raise UsageError(f"{extra} has a seed, which would make all samples equal; leave it out.")
-        kept = {name: value for name, value in kept.items() if name not in HARMLESS}
+        settings = {name: value for name, value in settings.items() if name not in HARMLESS}
         provider = f"openai-agents:{type(self.model).__name__}"
-        revision = settings_revision(self.model_label, kept)
+        revision = settings_revision(self.model_label, settings)
         return ModelIdentity(provider=provider, model=self.model_label, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
-        given, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
-        passed = {name: value for name in PASSED_ON if (value := getattr(given, name)) is not None}
+        sent, tracing = _request.get((ModelSettings(), ModelTracing.DISABLED))
+        passed = {name: value for name in PASSED_ON if (value := getattr(sent, name)) is not None}
         settings = replace(self.calibrated_settings, **passed)
         settings = settings.resolve(_settings(stop, call))
         schema = call.get("response_format")
@@ -198,8 +197,8 @@ class GuardedModel(Model):
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
             or its file. None lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
-            its place, where there is none yet: a person decides about every call, and its samples are recorded for
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
+            a tool without an artifact: a person decides about every call, and its samples are recorded for
             `calibrate steps`.
         exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
@@ -209,11 +208,11 @@ class GuardedModel(Model):
             that nothing held back can run. In place of a held-back answer a call of `answer_tool` waits, which the
             agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for `Guardrail`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
-        allowed_decisions: What a person may decide about a held-back call or answer, see `decide`.
-        verdicts: Where verdicts on tool calls, and held-back answers, are kept. Pass `VerdictStore(path)` if runs are
+        allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
+        verdicts: Store of verdicts on tool calls, and of held-back answers. Pass `VerdictStore(path)` if runs are
             resumed elsewhere.
         records: Record file for samples of tools that "collect".
-        plan: How these are drawn, if there is no artifact at all; default: ten at temperature 0.7.
+        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
             max_concurrency.
         **options: The same as keywords.
@@ -242,7 +241,6 @@ class GuardedModel(Model):
         guard_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
         if calibrated_settings is not None and not isinstance(model, Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
         self._model = model
@@ -291,13 +289,13 @@ class GuardedModel(Model):
                 "Session, or pass the items."
             )
         _refuse_fragment(input)
-        given = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
-        kept = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
-        refuse_settings(kept, given, HARMLESS, "model_settings")
-        asked = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
+        sent = {field.name: getattr(model_settings, field.name) for field in fields(model_settings)}
+        calibrated = {field.name: getattr(self._calibrated, field.name) for field in fields(self._calibrated)}
+        refuse_settings(calibrated, sent, HARMLESS, "model_settings")
+        bindings = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
         waits = self._answers_wait(tools)
         holdable = self._holdable(tools) if self._gate.holds else ()
-        decided, parsed = decided_answer(input), asked.response_format is not None
+        decided, parsed = decided_answer(input), bindings.response_format is not None
         token = _request.set((model_settings, tracing))
         try:
             with custom_span("guardrail", disabled=tracing.is_disabled()) as span:
@@ -308,7 +306,7 @@ class GuardedModel(Model):
                     )
                 else:
                     conversation = from_items(system_instructions, input)
-                    answer = await self._gate.ask(conversation, asked, holdable=holdable, parsed=parsed, waits=waits)
+                    answer = await self._gate.ask(conversation, bindings, holdable=holdable, parsed=parsed, waits=waits)
                 span.span_data.data.update(_flat(answer.verdict))
         finally:
             _request.reset(token)
@@ -400,15 +398,15 @@ class GuardedModel(Model):
     # -- a person's decisions -----------------------------------------------------------------------------------------
 
     def tool(self, tool: FunctionTool | Callable[..., Any]) -> FunctionTool:
-        """A tool that runs only the very calls that were accepted or approved, or as a person edited them.
+        """A copy of a tool that runs only accepted, approved or edited calls.
 
         Args:
             tool: A function tool, or a function to make one of. It is not changed.
         """
-        made = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
-        made.needs_approval = False if made.name in self._gate.exempt else self.needs_approval
-        made.on_invoke_tool = _Checked(self._gate, made.name, made.on_invoke_tool)
-        return made
+        guarded = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
+        guarded.needs_approval = False if guarded.name in self._gate.exempt else self.needs_approval
+        guarded.on_invoke_tool = _Checked(self._gate, guarded.name, guarded.on_invoke_tool)
+        return guarded
 
     @property
     def answer_tool(self) -> FunctionTool:
@@ -424,13 +422,13 @@ class GuardedModel(Model):
         )
 
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
-        """What a person is shown about each held-back call or answer of a run, in the form of LangGraph's interrupts.
+        """The request that a person sees about each held-back call or answer, in the form of LangGraph's interrupts.
 
         Args:
             result: A run's result, or its `RunState`.
         """
-        found = [await self._request(item) for item in _state(result).get_interruptions()]
-        return [value for value in found if value is not None]
+        requests = [await self._request(item) for item in _state(result).get_interruptions()]
+        return [value for value in requests if value is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> RunState[Any]:
         """The state with which the runner goes on after decisions about held-back calls and answers.
@@ -448,21 +446,19 @@ class GuardedModel(Model):
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
-        orders = []
-        for call_id, decision in decisions.items():
-            value = await self._request(waiting[call_id]) if call_id in waiting else None
-            if value is None:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
-            order = self._gate.reviews.order(value, decision)
+        requests = {call_id: await self._request(item) for call_id, item in waiting.items()}
+        orders = self._gate.reviews.orders(requests, decisions)
+        for call_id, order in orders.items():
             if order.decision == "edit" and not _runs_edits(waiting[call_id]):
                 raise UsageError(
                     f"the tool {waiting[call_id].tool_name!r} cannot run an edited call. Make it with guarded.tool()."
                 )
-            orders.append((waiting[call_id], order, decision if value["kind"] == "answer" else order.args))
-        for item, order, given in orders:
-            refused = order.decision not in ("approve", "edit")
-            if not refused or item.tool_name == ANSWER_TOOL:  # a rejection does not undo what another state's edit says
-                await self._gate.reviews.note(str(item.call_id), given)
+        for call_id, order in orders.items():
+            item, refused = waiting[call_id], order.decision not in ("approve", "edit")
+            if item.tool_name == ANSWER_TOOL:
+                await self._gate.reviews.note(call_id, decisions[call_id])
+            elif not refused:  # a rejection does not undo the edit of another state
+                await self._gate.reviews.note(call_id, order.args)
             if not refused:
                 state.approve(item)
             else:
@@ -502,15 +498,15 @@ class GuardedModel(Model):
     ) -> None:
         if answer.message.tool_calls:
             return
-        given = _object(schema, str(answer.message.text))
-        if given is not None:  # the runner reports what is wrong
-            await self._gate.note_answer(from_items(None, input), given, answer)
+        content = _object(schema, str(answer.message.text))
+        if content is not None:  # the runner reports what is wrong
+            await self._gate.note_answer(from_items(None, input), content, answer)
 
     def _answers_wait(self, tools: Sequence[Tool]) -> bool:
         """Whether a held-back answer can wait for a person.
 
         Raises:
-            UsageError: It should and cannot.
+            UsageError: The agent must be able to hold answers back, but lacks `answer_tool`.
         """
         listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
         mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
@@ -532,7 +528,7 @@ class GuardedModel(Model):
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
             if tool.name in (*self._gate.exempt, ANSWER_TOOL) or isinstance(tool.on_invoke_tool, _Checked):
                 continue
-            checks = [one.guardrail_function for one in tool.tool_input_guardrails or ()]
+            checks = [guardrail.guardrail_function for guardrail in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
                 raise UsageError(
                     f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
@@ -544,7 +540,7 @@ class GuardedModel(Model):
 
 
 class _Checked:
-    """Runs a tool's call as it was accepted or approved, or as a person edited it."""
+    """Runs a tool's call if it was accepted or approved, with a person's edit if there is one."""
 
     def __init__(self, gate: FrameworkGuard, name: str, run: Callable[[ToolContext[Any], str], Awaitable[Any]]) -> None:
         self._gate, self._name, self._run = gate, name, run
@@ -554,19 +550,12 @@ class _Checked:
             return await self._run(context, arguments)
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(self._name, call_id))
-        edit = await self._gate.reviews.given(call_id) if approved else None
+        edit = await self._gate.reviews.noted(call_id) if approved else None
         if edit is not None:
             result = await self._run(context, json.dumps(edit, ensure_ascii=False))
             return f"{edit_note(edit)}\n{result}"
-        found = await self._gate.verdicts.afind(call_id)
-        given = arguments_of(arguments)
-        known = found is not None and is_of_call(found[0], self._name, given)
-        # A store in memory may have forgotten the verdict, or another process had it. Any other would know it, and a
-        # person's edit, which expires with it: without the edit the call would run as it was proposed.
-        forgotten = found is None and not self._gate.verdicts.is_complete
-        if not (await self._gate.may_run(call_id, self._name, given) or (approved and (known or forgotten))):
-            return NOT_RUN
-        return await self._run(context, arguments)
+        ruling = await self._gate.reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved)
+        return await self._run(context, arguments) if ruling == "run" else NOT_RUN
 
 
 @dataclass(frozen=True)
@@ -598,11 +587,11 @@ def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
 def _runs_edits(item: ToolApprovalItem) -> bool:
     """Whether the tool of a waiting call was made by `GuardedModel.tool`."""
     tools = getattr(item.agent, "tools", None) or ()
-    return any(one.name == item.tool_name and isinstance(one.on_invoke_tool, _Checked) for one in tools)
+    return any(tool.name == item.tool_name and isinstance(tool.on_invoke_tool, _Checked) for tool in tools)
 
 
 def _object(schema: AgentOutputSchemaBase | None, text: str) -> Any:
-    """What the runner makes of an answer's text; None where it does not fit."""
+    """The object that the runner makes of an answer's text; None if the text does not fit the schema."""
     if schema is None or schema.is_plain_text():
         return text
     try:
@@ -616,7 +605,7 @@ def _state(result: Any) -> RunState[Any]:
 
 
 def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
-    """Refuse what is left of a conversation that a server keeps: results of calls that are not in it.
+    """Refuse a fragment of a conversation that a server keeps: it has results of calls, but not the calls.
 
     With ``auto_previous_response_id`` the runner takes the response for the server's and sends only what is new.
 
@@ -626,11 +615,11 @@ def _refuse_fragment(input: str | list[TResponseInputItem]) -> None:
     if isinstance(input, str):
         return
     items: Any = input
-    known = {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    call_ids = {item.get("call_id") for item in items if item.get("type") == "function_call"}
     lost = [
         item.get("call_id")
         for item in items
-        if item.get("type") == "function_call_output" and item.get("call_id") not in known
+        if item.get("type") == "function_call_output" and item.get("call_id") not in call_ids
     ]
     if lost:
         raise UsageError(
@@ -644,7 +633,7 @@ NOT_JUDGED = {"guardrail_reason": "not_judged"}
 
 
 def _flat(verdict: Verdict | None) -> dict[str, Any]:
-    """A verdict without any text of an answer; None is what passes without a gate."""
+    """A verdict without any text of an answer; None for a message that passes without a gate."""
     if verdict is None:
         return {"guardrail_accepted": True, **NOT_JUDGED}
     return {
@@ -667,10 +656,10 @@ async def agent_bindings(agent: Agent[Any]) -> Bindings:
         agent: The agent, as it will run.
     """
     tools = await agent.get_all_tools(RunContextWrapper(context=None))
-    handoffs = [one if isinstance(one, Handoff) else handoff(one) for one in agent.handoffs]
-    wanted = agent.output_type
-    if wanted is None or wanted is str:
+    handoffs = [target if isinstance(target, Handoff) else handoff(target) for target in agent.handoffs]
+    output_type = agent.output_type
+    if output_type is None or output_type is str:
         schema: AgentOutputSchemaBase | None = None
     else:
-        schema = wanted if isinstance(wanted, AgentOutputSchemaBase) else AgentOutputSchema(wanted)
+        schema = output_type if isinstance(output_type, AgentOutputSchemaBase) else AgentOutputSchema(output_type)
     return request_bindings(tools, handoffs, schema, agent.model_settings.tool_choice)

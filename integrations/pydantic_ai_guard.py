@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
@@ -31,29 +31,23 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.call_reviews import NOT_RUN, CallReviews
+from ._agents.calls import ANSWER_TOOL
 from ._agents.collecting import RECORDS, refuse_unreviewed
-from ._agents.decisions import ALL_DECISIONS, DecisionType
-from ._agents.held import edit_note
+from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
+from ._agents.framework_guard import FrameworkGuard
+from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
-    LRU,
     FrameworkChat,
     check_call,
     guard_settings,
     is_reviewed,
+    refuse_settings,
     settings_revision,
     shared_chat,
 )
-from ._frameworks.guard import (
-    ANSWER_TOOL,
-    CHOSEN,
-    NOT_RUN,
-    CallReviews,
-    FrameworkGuard,
-    VerdictStore,
-    is_of_call,
-    refuse_settings,
-)
-from ._frameworks.reviews import ReviewBridge
+from ._frameworks.reviews import RunBridge as ReviewBridge
+from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")
 
@@ -125,11 +119,9 @@ class PydanticAIChat(FrameworkChat):
     calls. Each answer is one call; settings are per call, the model's own are never changed.
     """
 
-    model: Any = Field(validation_alias=AliasChoices("model", "inner"))
+    model: Any
     """The model, e.g. ``OpenAIChatModel("gpt-4o-mini")``."""
-    calibrated_settings: dict[str, Any] = Field(
-        default_factory=dict, validation_alias=AliasChoices("calibrated_settings", "settings")
-    )
+    calibrated_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every call in addition to the artifact's plan and to the model's own ``settings``."""
 
     @property
@@ -142,16 +134,16 @@ class PydanticAIChat(FrameworkChat):
         Raises:
             UsageError: A fixed seed, with which all samples would be equal.
         """
-        found = {**(self.model.settings or {}), **self.calibrated_settings}
-        if found.get("seed") is not None:
-            raise UsageError(f"seed={found['seed']} would make all samples equal; leave it out.")
-        return {name: value for name, value in found.items() if value is not None}
+        settings = {**(self.model.settings or {}), **self.calibrated_settings}
+        if settings.get("seed") is not None:
+            raise UsageError(f"seed={settings['seed']} would make all samples equal; leave it out.")
+        return {name: value for name, value in settings.items() if value is not None}
 
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision."""
-        kept = {name: value for name, value in self.kept().items() if name not in HARMLESS}
+        settings = {name: value for name, value in self.kept().items() if name not in HARMLESS}
         provider = f"pydantic-ai:{type(self.model).__name__}:{self.model.system}"
-        revision = settings_revision(self.model.model_name, kept)
+        revision = settings_revision(self.model.model_name, settings)
         return ModelIdentity(provider=provider, model=self.model.model_name, revision=revision)
 
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
@@ -172,8 +164,8 @@ class PydanticAIChat(FrameworkChat):
             if bindings.tool_choice is not None:
                 only = bindings.tool_choice
                 settings["tool_choice"] = "required" if only == "any" else [only]
-        given: Any = settings
-        response = await self.model.request(history, given, parameters)
+        model_settings: Any = settings
+        response = await self.model.request(history, model_settings, parameters)
         return read_response(response)
 
 
@@ -190,12 +182,12 @@ def _instructed(parameters: ModelRequestParameters, instructions: str | None) ->
 def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one call."""
     check_call(call, "pydantic-ai's models")
-    found: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
+    settings: dict[str, Any] = {name: call[name] for name in ("temperature", "top_p", "max_tokens") if name in call}
     if call.get("logprobs"):
-        found["openai_logprobs"] = True
+        settings["openai_logprobs"] = True
     if stop:
-        found["stop_sequences"] = list(stop)
-    return found
+        settings["stop_sequences"] = list(stop)
+    return settings
 
 
 class GuardedModel(WrapperModel):
@@ -220,7 +212,7 @@ class GuardedModel(WrapperModel):
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
-        verdicts: Where verdicts on tool calls are kept.
+        verdicts: Store of the verdicts on tool calls.
         guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
             max_concurrency.
         **options: The same as keywords.
@@ -248,7 +240,6 @@ class GuardedModel(WrapperModel):
         if is_reviewed(on_abstain):
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
-        calibrated_settings = options.pop("settings", calibrated_settings)  # the older spelling
         self._set_up(
             artifact,
             calibrated_settings,
@@ -266,18 +257,18 @@ class GuardedModel(WrapperModel):
         calibrated_settings: Mapping[str, Any] | None,
         *,
         asks: bool = False,
-        **given: Any,
+        **options: Any,
     ) -> None:
         self._asks = asks
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(self._chat, artifact, **given)
+        self._gate = FrameworkGuard(self._chat, artifact, **options)
 
     @classmethod
     def _reviewed(cls, model: Model, capability: GuardCapability) -> GuardedModel:
         """The model of a capability, under any of its ``on_abstain``."""
-        made = cls.__new__(cls)
-        WrapperModel.__init__(made, model)
-        made._set_up(
+        guarded = cls.__new__(cls)
+        WrapperModel.__init__(guarded, model)
+        guarded._set_up(
             capability.artifact,
             capability.calibrated_settings,
             tools=capability.tools,
@@ -291,7 +282,7 @@ class GuardedModel(WrapperModel):
             plan=capability.plan,
             asks=capability._asks,
         )
-        return made
+        return guarded
 
     @property
     def guard(self) -> Guardrail:
@@ -306,8 +297,8 @@ class GuardedModel(WrapperModel):
     ) -> ModelResponse:
         """Draw, judge, and return the accepted candidate or the result of the abstention path."""
         await self._refuse_asking_again(messages)
-        given = dict(model_settings or {})
-        refuse_settings(self._chat.kept(), given, HARMLESS, "model_settings")
+        settings = dict(model_settings or {})
+        refuse_settings(self._chat.kept(), settings, HARMLESS, "model_settings")
         tools = [tool for tool in model_request_parameters.function_tools if tool.name != ANSWER_TOOL]
         waits = len(tools) < len(model_request_parameters.function_tools)
         if self._asks and self._gate.artifacts.answer is not None and not waits:
@@ -316,20 +307,23 @@ class GuardedModel(WrapperModel):
                 'for a person in place of a held-back answer. Leave it as it is, or give on_abstain="message".'
             )
         model_request_parameters = replace(model_request_parameters, function_tools=tools)
-        asked = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
-        token = _request.set(_Request(model_request_parameters, given, asked))
+        bindings = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
+        token = _request.set(_Request(model_request_parameters, settings, bindings))
         conversation = from_messages(messages, model_request_parameters)
-        decided, parsed = decided_answer(messages), asked.response_format is not None or asked.tool_choice is not None
+        decided, parsed = (
+            decided_answer(messages),
+            bindings.response_format is not None or bindings.tool_choice is not None,
+        )
         try:
             if decided is not None:
                 before = from_messages(decided[1], model_request_parameters)
                 # A text of a format is pydantic-ai's to check; that it asks again is refused.
-                fits = asked.tool_choice is None
+                fits = bindings.tool_choice is None
                 answer = await self._gate.released(decided[0], before, parsed=parsed, fits=lambda text: fits)
             else:
                 answer = await self._gate.ask(
                     conversation,
-                    asked,
+                    bindings,
                     # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
                     holdable={tool.name for tool in tools if tool.kind != "external"},
                     answers={tool.name for tool in model_request_parameters.output_tools},
@@ -340,23 +334,23 @@ class GuardedModel(WrapperModel):
             _request.reset(token)
         response = to_response(answer.message)
         if decided is not None or not response.tool_calls:
-            await self._gate.note_answer(conversation, _said(response), answer)
+            await self._gate.note_answer(conversation, _content(response), answer)
         return response
 
     async def _refuse_asking_again(self, messages: list[ModelMessage]) -> None:
-        """Refuse a request of a run that has abstained in words, or given out what a person decided.
+        """Refuse a request of a run that has abstained in words, or given out a decided answer.
 
         Raises:
             AbstainedError: The run has abstained, and this request is its retry.
         """
         if len(messages) < 2:
             return
-        *asked, said, again = messages
-        if not isinstance(said, ModelResponse) or said.run_id is None or said.run_id != again.run_id:
+        *earlier, response, request = messages
+        if not isinstance(response, ModelResponse) or response.run_id is None or response.run_id != request.run_id:
             return
-        _, verdict = await self._gate.given_out(from_messages(asked, ModelRequestParameters()), _said(said))
+        _, verdict = await self._gate.given_out(from_messages(earlier, ModelRequestParameters()), _content(response))
         if verdict is not None and is_result(verdict):
-            raise AbstainedError(verdict, said.text)
+            raise AbstainedError(verdict, response.text)
 
     @asynccontextmanager
     async def request_stream(
@@ -394,8 +388,8 @@ class GuardedModel(WrapperModel):
         raise AbstainedError.of(verdict, output)
 
 
-def _said(response: ModelResponse) -> Any:
-    """What a response gives: its text, or its calls."""
+def _content(response: ModelResponse) -> Any:
+    """Content of a response: its text, or its calls."""
     calls = [[call.tool_name, call.args_as_dict()] for call in response.tool_calls]
     return calls or response.text or ""
 
@@ -418,49 +412,43 @@ class GuardCapability(AbstractCapability[Any]):
     file. None lets answers pass."""
     _: KW_ONLY
     tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
-    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in its place,
-    where there is none yet: a person decides about every call, and its samples are recorded for `calibrate steps`."""
+    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a tool
+    without an artifact: a person decides about every call, and its samples are recorded for `calibrate steps`."""
     exempt: Sequence[str] = ()
     """Tools whose calls pass: those that only read."""
     judge: Any = None
     """As for `GuardedModel`."""
     on_abstain: Any = "review"
-    """"review": a person decides about what is held back. Or as for `GuardedModel`."""
+    """"review": a person decides about held-back calls and answers. Or as for `GuardedModel`."""
     held: Literal["approve", "retry"] = "approve"
     """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`), and
     held-back answers become a message."""
     allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS
-    """What a person may decide about a held-back call or answer, see `decide`."""
+    """Decisions that a person may take about a held-back call or answer, see `decide`."""
     calibrated_settings: Mapping[str, Any] | None = None
     """Settings of every call at calibration in addition to the plan."""
     verdicts: VerdictStore = field(default_factory=VerdictStore)
-    """Where verdicts on tool calls, and held-back answers, are kept; with a path they outlive the process."""
+    """Store of verdicts on tool calls, and of held-back answers; with a path they outlive the process."""
     records: str | Path = RECORDS
     """Record file for samples of tools that "collect"."""
     plan: SamplingPlan | None = None
-    """How these are drawn, if there is no artifact at all; default: ten at temperature 0.7."""
+    """Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7."""
     guard_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `Guardrail`."""
-    settings: InitVar[Mapping[str, Any] | None] = None
-    """Older spelling of ``calibrated_settings``."""
-    options: InitVar[Mapping[str, Any] | None] = None
-    """Older spelling of ``guard_options``."""
     _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
 
-    def __post_init__(self, settings: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> None:
+    def __post_init__(self) -> None:
         refuse_unreviewed(self.tools or {}, reviewed=self._asks)
-        self._decisions = CallReviews(self.verdicts, self.allowed_decisions)
-        self.calibrated_settings = self.calibrated_settings if settings is None else settings
-        self.guard_options = self.guard_options if options is None else options
+        self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
 
     def get_wrapper_model(self, model: Model) -> Model | None:
-        """The guarded model; one for each of the models used last."""
+        """Return the guarded model, which is kept for the models used last."""
         return self._wrapped.get(id(model), lambda: GuardedModel._reviewed(model, self))
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
-        """Refuse a response that the guarded model did not give.
+        """Refuse a response of any other than the guarded model.
 
         Raises:
             UsageError: Another capability's model answered in its place (``BatchModelRequests`` does).
@@ -475,7 +463,7 @@ class GuardCapability(AbstractCapability[Any]):
     # -- the tools -----------------------------------------------------------------------------------------------------
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Innermost: what other capabilities make of a call, this one sees last."""
+        """Innermost, so that a call arrives here after every other capability has changed it."""
         return CapabilityOrdering(position="innermost")
 
     async def after_tool_validate(
@@ -488,7 +476,7 @@ class GuardCapability(AbstractCapability[Any]):
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
-        """Run a call; `get_wrapper_toolset` compares what arrives at the tool with it."""
+        """Run a call; the toolset of `get_wrapper_toolset` compares the call that reaches the tool with this call."""
         token = _running.set(call)
         try:
             return await handler(args)
@@ -501,14 +489,14 @@ class GuardCapability(AbstractCapability[Any]):
 
     @property
     def _asks(self) -> bool:
-        """Whether a person is asked about what is held back."""
+        """Whether a person is asked about held-back calls and answers."""
         return self.held == "approve" and is_reviewed(self.on_abstain)
 
     async def _give(self, ctx: RunContext[Any], conversation: str) -> str:
         """Give out the answer that waits for a person."""
         if not ctx.tool_call_approved:
             raise _not_run()
-        return await self._decisions.give(str(ctx.tool_call_id), {"conversation": conversation})
+        return await self._reviews.give(str(ctx.tool_call_id), {"conversation": conversation})
 
     async def _check(self, ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition) -> dict[str, Any] | None:
         """Let a call go on that was judged, accepted and not changed since, or that a person approved.
@@ -522,36 +510,33 @@ class GuardCapability(AbstractCapability[Any]):
         """
         if tool_def.kind == "output" or call.tool_name in self.exempt:
             return None
-        found = await self.verdicts.afind(call.tool_call_id)
-        arguments = call.args_as_dict()
-        verdict = None if found is None else found[1]
-        same = found is not None and is_of_call(found[0], call.tool_name, arguments)
-        if ctx.tool_call_approved and (found is None or same or _is_edit(ctx, call, found[0])):
-            # A store in memory may have forgotten the verdict, or another process had it; any other would know it.
-            if found is not None or not self.verdicts.is_complete:
-                return None if found is None or same else arguments
-        elif found is not None and same and (verdict is None or verdict.accepted or found[0].startswith(CHOSEN)):
-            return None
-        elif verdict is not None and self._asks and same:
-            raise ApprovalRequired(metadata={"guardrail": verdict.to_metadata()})
+        call_id, arguments, approved = call.tool_call_id, call.args_as_dict(), ctx.tool_call_approved
+        ruling = await self._reviews.ruling(
+            call_id, call.tool_name, arguments, approved=approved, proposed=_proposed(ctx, call) if approved else None
+        )
+        if ruling in ("run", "run_edited"):
+            return arguments if ruling == "run_edited" else None
+        if ruling == "ask" and self._asks:
+            verdict = await self.verdicts.aget(call_id)
+            raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
         raise _not_run()
 
     # -- a person's decisions -----------------------------------------------------------------------------------------
 
     async def review_requests(self, result: Any) -> list[dict[str, Any]]:
-        """What a person is shown about each held-back call of a run, in the form of LangGraph's interrupts.
+        """The request that a person sees about each held-back call of a run, in the form of LangGraph's interrupts.
 
         Args:
             result: A run's result, or its messages.
         """
-        found = [
-            await self._decisions.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
+        requests = [
+            await self._reviews.review_request(call.tool_call_id, call.tool_name, call.args_as_dict())
             for call in _pending(_history(result))
         ]
-        return [value for value in found if value is not None]
+        return [request for request in requests if request is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> DeferredToolResults:
-        """What goes on with a run, beside its messages, after decisions about held-back calls and answers.
+        """The results with which a run goes on, beside its messages, after decisions about held-back calls and answers.
 
         Args:
             result: A run's result, or its messages.
@@ -563,22 +548,18 @@ class GuardCapability(AbstractCapability[Any]):
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
             UsageError: A call that is not held back.
         """
-        waiting = {value["call_id"]: value for value in await self.review_requests(result)}
-        found = DeferredToolResults()
-        for call_id, decision in decisions.items():
-            if call_id not in waiting:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
-            order = self._decisions.order(waiting[call_id], decision)
+        waiting = {request["call_id"]: request for request in await self.review_requests(result)}
+        results = DeferredToolResults()
+        for call_id, order in self._reviews.orders(waiting, decisions).items():
             if order.decision == "respond":
-                found.calls[call_id] = order.message
+                results.calls[call_id] = order.message
             elif order.decision == "reject":
-                found.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
+                results.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
             else:
-                found.approvals[call_id] = ToolApproved(override_args=order.args)
-        for call_id, decision in decisions.items():  # all of them can be carried out
+                results.approvals[call_id] = ToolApproved(override_args=order.args)
             if waiting[call_id]["kind"] == "answer":
-                await self._decisions.note(call_id, decision)
-        return found
+                await self._reviews.note(call_id, decisions[call_id])
+        return results
 
     async def resume(
         self, agent: Agent[Any, Any], result: Any, decisions: Mapping[str, Mapping[str, Any]], **run: Any
@@ -598,22 +579,22 @@ def _history(result: Any) -> list[ModelMessage]:
 
 def _pending(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
     """The calls of the last response that have no result yet."""
-    last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=None)
+    last = max((place for place, message in enumerate(messages) if isinstance(message, ModelResponse)), default=None)
     if last is None:
         return []
-    done = {getattr(part, "tool_call_id", None) for one in messages[last + 1 :] for part in one.parts}
+    done = {getattr(part, "tool_call_id", None) for message in messages[last + 1 :] for part in message.parts}
     return [part for part in messages[last].parts if isinstance(part, ToolCallPart) and part.tool_call_id not in done]
 
 
 MODELS = 16
 """Models that a capability keeps guarded: an agent has one, unless each run brings its own."""
 _running: ContextVar[ToolCallPart] = ContextVar("guardrail_pydantic_ai_call")
-"""The call that is being run, as the model proposed it or a person edited it."""
+"""The call that runs now, as the model proposed it or a person edited it."""
 
 
 @dataclass
 class _JudgedToolset(WrapperToolset[Any]):
-    """Tools that run a call only as it was judged, whatever hooks and other toolsets made of it in between."""
+    """Tools that run a call only if no hook and no other toolset changed it after the verdict."""
 
     capability: GuardCapability
 
@@ -640,8 +621,8 @@ class _JudgedToolset(WrapperToolset[Any]):
         if call is None or not name == tool.tool_def.name == call.tool_name:
             raise _not_run()
         edit = await self.capability._check(ctx, call, tool.tool_def)
-        wanted = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
-        if not _equal(wanted, tool_args):
+        expected = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
+        if not _equal(expected, tool_args):
             raise _not_run()
         if name == ANSWER_TOOL:
             return await self._own.call_tool(name, tool_args, ctx, tool)
@@ -652,25 +633,21 @@ class _JudgedToolset(WrapperToolset[Any]):
         return f"{note}\n{result}" if isinstance(result, str) else {"note": note, "result": result}
 
 
-def _is_edit(ctx: RunContext[Any], call: ToolCallPart, subject: str) -> bool:
-    """Whether a person edited an approved call: the history still has it as it was judged."""
+def _proposed(ctx: RunContext[Any], call: ToolCallPart) -> dict[str, Any] | None:
+    """Arguments of a call as the model proposed it: the history keeps them when a person edits the call."""
     parts = (part for message in reversed(ctx.messages) if isinstance(message, ModelResponse) for part in message.parts)
     proposed = next(
         (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id == call.tool_call_id), None
     )
-    return (
-        proposed is not None
-        and proposed.tool_name == call.tool_name
-        and is_of_call(subject, proposed.tool_name, proposed.args_as_dict())
-    )
+    return None if proposed is None or proposed.tool_name != call.tool_name else proposed.args_as_dict()
 
 
-def _equal(wanted: Any, given: Any) -> bool:
+def _equal(expected: Any, actual: Any) -> bool:
     """Whether two validated arguments are the same, also if their types have no equality."""
-    if type(wanted) is type(given) and bool(wanted == given):
+    if type(expected) is type(actual) and bool(expected == actual):
         return True
-    return canonical_json(to_jsonable_python(wanted, fallback=repr)) == canonical_json(
-        to_jsonable_python(given, fallback=repr)
+    return canonical_json(to_jsonable_python(expected, fallback=repr)) == canonical_json(
+        to_jsonable_python(actual, fallback=repr)
     )
 
 
@@ -685,7 +662,7 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
         agent: The agent, as it will run. It runs once, with a model that only records its request.
         question: The question of that run.
     """
-    seen: list[Bindings] = []
+    recorded: list[Bindings] = []
 
     class Recording(WrapperModel):
         async def request(
@@ -694,7 +671,7 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
             model_settings: ModelSettings | None,
             model_request_parameters: ModelRequestParameters,
         ) -> ModelResponse:
-            seen.append(request_bindings(model_request_parameters, model_settings, self.wrapped.profile))
+            recorded.append(request_bindings(model_request_parameters, model_settings, self.wrapped.profile))
             return ModelResponse(parts=[TextPart("")])
 
     model = agent.model
@@ -705,6 +682,6 @@ async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Binding
     try:
         await agent.run(question, model=recording)
     except UnexpectedModelBehavior:
-        if not seen:
+        if not recorded:
             raise
-    return seen[0]
+    return recorded[0]

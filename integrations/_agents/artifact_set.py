@@ -1,65 +1,49 @@
-"""Which artifact judges which message of an agent: pure, no I/O."""
+"""The artifacts of one agent, and which of them judges which message: pure, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.guard.assess import Abstentions, Assessor
-from guardrail.guard.decide import Gate
-from guardrail.guard.early_stopping import can_stop_early, saves_calls
-from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
-from guardrail.guard.observers import Observers
-from guardrail.sampling.native import is_native
-from guardrail.sampling.sampler import Sampler
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.specs import ModelIdentity
+from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import Estimator, from_spec
 
-from .collecting import COLLECT, Gated, is_collecting
+from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
-__all__ = [
-    "ANSWER",
-    "ANY_TOOL",
-    "ArtifactSet",
-    "EarlyStopping",
-    "common_plan",
-    "highest_agreement",
-    "load",
-    "load_gated",
-]
+__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "common_plan", "load", "load_gated"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
-EarlyStopping = Literal["auto", "on", "off"]
 
 
 def load_gated(gated: CalibrationArtifact | str | Path) -> Gated:
-    """What a tool is gated by: `load`, or "collect"."""
+    """The artifact of a tool, see `load`; or "collect"."""
     return COLLECT if isinstance(gated, str) and gated == COLLECT else load(gated)
 
 
 def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
-    """An artifact, or the one in a file.
+    """Return an artifact, read from its file if needed.
 
     Raises:
         UsageError: It has a threshold for each segment.
     """
-    found = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
-    return found.refuse_segments("a guard of an agent")
+    loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    return loaded.refuse_segments("a guard of an agent")
 
 
 def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     """The plan that draws what all of these artifacts need, once.
 
-    They may differ in what they read of a sample set (log-probabilities, follow-ups, whether samples at all), not in
-    how it is drawn.
+    They may differ in the parts of a sample set that they read (log-probabilities, follow-ups, whether samples at
+    all), not in how the set is drawn.
 
     Raises:
         ArtifactMismatchError: They were calibrated with another sampling, other tools or another prompt.
@@ -97,9 +81,10 @@ class ArtifactSet:
 
     Attributes:
         answer: Judges final answers; None lets them pass.
-        tools: Judges messages that call these tools; "*" stands for every other one.
+        tools: Judges messages that call these tools; "*" stands for every other tool.
         exempt: Tools whose calls pass.
         judges: Judge objects by name, for artifacts whose judge cannot be made by name.
+        collect_plan: How samples are drawn for tools without an artifact, if the agent has no artifact at all.
         plan: Draws what all of them need.
         estimators: Made for each artifact, by its digest.
     """
@@ -110,8 +95,42 @@ class ArtifactSet:
     judges: Mapping[str, object] = field(default_factory=dict)
     similarity: object = None
     entailment: object = None
+    collect_plan: SamplingPlan | None = None
     plan: SamplingPlan = field(init=False)
     estimators: Mapping[str, Estimator] = field(init=False)
+
+    @classmethod
+    def of(
+        cls,
+        artifact: CalibrationArtifact | str | Path | None,
+        tools: Mapping[str, Gated | str | Path],
+        *,
+        exempt: Collection[str],
+        judge: Any = None,
+        similarity: object = None,
+        entailment: object = None,
+        plan: SamplingPlan | None = None,
+        model: ModelIdentity | None = None,
+    ) -> ArtifactSet:
+        """The artifacts as an adapter's caller gives them.
+
+        Args:
+            artifact: Judges final answers: an artifact or its file. None lets answers pass.
+            tools: Artifact, file or "collect" by tool name.
+            exempt: Tools whose calls pass.
+            judge: A judge object, or several by name.
+            similarity: A similarity object.
+            entailment: An entailment model object.
+            plan: As ``collect_plan``.
+            model: The agent's model, if it is known already; see `for_request`.
+        """
+        answer = None if artifact is None else load(artifact)
+        # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
+        identity = model or ModelIdentity(provider="unknown", model="unknown")
+        stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings())
+        gated = with_collected(answer, {name: load_gated(gate) for name, gate in tools.items()}, stand_in)
+        judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+        return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan)
 
     def __post_init__(self) -> None:
         if not self.artifacts:
@@ -120,24 +139,41 @@ class ArtifactSet:
         if both:
             raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
         object.__setattr__(self, "plan", common_plan(self.artifacts))
-        made = {artifact.digest: self._estimator(artifact) for artifact in self.artifacts}
-        object.__setattr__(self, "estimators", made)
+        estimators = {artifact.digest: self._estimator(artifact) for artifact in self.artifacts}
+        object.__setattr__(self, "estimators", estimators)
 
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
         """Each artifact once."""
-        given = [*([] if self.answer is None else [self.answer]), *self.tools.values()]
-        return list({artifact.digest: artifact for artifact in given}.values())
+        artifacts = [*([] if self.answer is None else [self.answer]), *self.tools.values()]
+        return list({artifact.digest: artifact for artifact in artifacts}.values())
+
+    @property
+    def collects(self) -> bool:
+        """Whether some tools have no artifact yet."""
+        return any(map(is_collecting, self.artifacts))
+
+    @property
+    def collects_only(self) -> bool:
+        """Whether no tool has an artifact, so that each request brings its own system prompt and tools."""
+        return all(map(is_collecting, self.artifacts))
+
+    def for_request(self, model: ModelIdentity, system: str | None, bindings: Bindings) -> ArtifactSet:
+        """These artifacts, or for an agent that only collects those that collect under the request's conditions."""
+        if not self.collects_only:
+            return self
+        own = collecting_artifact(model, plan=self.collect_plan, system=system, bindings=bindings)
+        return replace(self, tools=dict.fromkeys(self.tools, own))
 
     @property
     def drawn_plan(self) -> SamplingPlan:
-        """What is drawn: the plan; without samples if nothing can be accepted anyway."""
+        """The plan, reduced to the primary answer if no artifact can accept anything."""
         hopeless = all(artifact.threshold is None and not is_collecting(artifact) for artifact in self.artifacts)
         return self.plan.primary_only() if hopeless else self.plan
 
     @property
     def passes_something(self) -> bool:
-        """Whether there are messages that need no samples."""
+        """Whether some messages need no samples."""
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
@@ -157,11 +193,37 @@ class ArtifactSet:
         """Refuse another system prompt than the calibrated one; see `PromptWrapping.check`."""
         self.artifacts[0].prompt.check(messages, None)
 
+    def check_model(self, model: ModelIdentity) -> None:
+        """Refuse another model than the calibrated one; see `CalibrationArtifact.check_model`."""
+        for artifact in self.artifacts:
+            artifact.check_model(model)
+
+    def is_other_model(self, model: ModelIdentity) -> bool:
+        """Whether some artifact was calibrated with another model; never for an agent that only collects."""
+        return not self.collects_only and any(artifact.model.differences(model) for artifact in self.artifacts)
+
+    def unknown_turns(self, messages: Sequence[BaseMessage], *, refuse: bool) -> str | None:
+        """The turns of a conversation, for its verdict to name; None if some artifact was calibrated on such turns.
+
+        Raises:
+            ArtifactMismatchError: No artifact was, and ``refuse`` is set.
+        """
+        calibrated = [artifact for artifact in self.artifacts if not is_collecting(artifact)]
+        unknown = [artifact.unknown_turns(messages) for artifact in calibrated]
+        if not unknown or any(turns is None for turns in unknown):
+            return None
+        if refuse:
+            raise ArtifactMismatchError(
+                f"none of the artifacts was calibrated on prompts with the turns {str(unknown[0])[:200]!r}. Calibrate "
+                'on such conversations, or give turns="mark" to answer without the promise.'
+            )
+        return unknown[0]
+
     def judging(self, sample: Sample | None, answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
-        """The artifacts that judge a candidate, by name ("answer" or the tool's); none if all of it passes.
+        """The artifacts that judge a candidate, by name ("answer" or the tool's); empty if all of it passes.
 
         A message with tool calls is judged by its calls alone, not by the text beside them. A missing candidate is
-        judged by one artifact, which will say why it is missing.
+        judged by one artifact, whose verdict gives the reason.
 
         Args:
             sample: The candidate.
@@ -173,91 +235,18 @@ class ArtifactSet:
 
     def judging_calls(self, calls: Sequence[str], answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
         """`judging` for a message that calls these tools; an answer calls none."""
-        found: dict[str, CalibrationArtifact] = {}
+        judging: dict[str, CalibrationArtifact] = {}
         if self.answer is not None and (not calls or any(name in answers for name in calls)):
-            found[ANSWER] = self.answer
+            judging[ANSWER] = self.answer
         for name in calls:
             if name in self.exempt or name in answers:
                 continue
-            # Only a name the model made up is left over (`check_tools`); the tool node has nothing to run for it.
+            # Only a name the model made up has no artifact (`check_tools`); the tool node cannot run it.
             own = self.tools.get(name, self.tools.get(ANY_TOOL))
-            found[name] = own or self.answer or self.artifacts[0]
-        return found
-
-    def gates(self, model: BaseChatModel, stopping: EarlyStopping, *, shown: bool) -> dict[str, Gate]:
-        """A gate for each artifact, by its digest.
-
-        Args:
-            model: The agent's model.
-            stopping: Whether drawing may stop before all samples are there; see `Guardrail`.
-            shown: Whether a person is shown what was held back. Under "auto" all samples of an abstention are then
-                drawn, for the person to see.
-        """
-        found = {}
-        for artifact in self.artifacts:
-            estimator = self.estimators[artifact.digest]
-            early: Literal["none", "acceptances", "all"] = "none"
-            if is_collecting(artifact):
-                early = "none"  # its record needs all samples
-            elif stopping == "on" and can_stop_early(self.plan, estimator):
-                early = "all"
-            elif stopping == "auto" and saves_calls(model, self.plan, estimator, artifact.data):
-                early = "acceptances" if shown else "all"
-            found[artifact.digest] = Gate(artifact, estimator, early)
-        return found
-
-    def assessor(
-        self,
-        model: BaseChatModel,
-        gates: Mapping[str, Gate],
-        trust: EndpointTrust,
-        observers: Observers,
-        abstentions: Abstentions,
-        *,
-        answers: Collection[str] = (),
-        step: str = "",
-        max_concurrency: int | None = None,
-        usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn,
-    ) -> Assessor:
-        """Judges one message with the gates that it concerns; one that concerns none needs no samples.
-
-        Args:
-            model: The agent's model, with the request's settings.
-            gates: As of `gates`.
-            trust: In the model.
-            observers: See the verdicts.
-            abstentions: Remembers them.
-            answers: Tools whose call is the answer (structured output).
-            step: As of `Assessor`.
-            max_concurrency: Calls in flight at once.
-            usable: As of `Assessor`.
-        """
-
-        def concerned(candidate: Sample | None) -> dict[str, Gate]:
-            return {name: gates[artifact.digest] for name, artifact in self.judging(candidate, answers).items()}
-
-        plan = self.drawn_plan
-        passes = self.passes_something and bool(plan.n) and not plan.follow_ups
-        return Assessor(
-            sampler=Sampler(model, plan, max_concurrency=max_concurrency),
-            gates=concerned,
-            trust=trust,
-            observers=observers,
-            early=any(gate.early != "none" for gate in gates.values()),
-            primary_first=passes and not is_native(model),
-            usable=usable,
-            abstentions=abstentions,
-            step=step,
-        )
+            judging[name] = own or self.answer or self.artifacts[0]
+        return judging
 
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
         judge = self.judges.get(spec.judge.name) if spec.judge is not None else None
         return from_spec(spec, judge=judge, similarity=self.similarity, entailment=self.entailment)  # type: ignore[arg-type]
-
-
-def highest_agreement(gates: Collection[Gate]) -> float | None:
-    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
-    rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
-    known = [rate for rate in rates if rate is not None]
-    return max(known) if len(known) == len(rates) else None

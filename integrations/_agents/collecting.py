@@ -1,6 +1,6 @@
-"""Tools without an artifact: every call waits for a person, and what was drawn for it is recorded.
+"""Tools without an artifact: every call waits for a person, and its samples are recorded.
 
-The record file and people's decisions are what `calibrate steps` makes labelled steps of.
+`calibrate steps` makes labelled steps out of the record file and people's decisions.
 """
 
 from __future__ import annotations
@@ -33,38 +33,26 @@ __all__ = [
     "Gated",
     "StepRecords",
     "collecting_artifact",
-    "collects",
-    "collects_only",
     "is_collecting",
     "refuse_unreviewed",
     "with_collected",
 ]
 
 COLLECT: Literal["collect"] = "collect"
-"""In the place of a tool's artifact: a person decides about each call, and its samples are recorded."""
+"""Stands for a tool's artifact: a person decides about each call, and its samples are recorded."""
 RECORDS = Path("agent.records.jsonl")
 """Where samples are recorded by default."""
 Gated: TypeAlias = CalibrationArtifact | Literal["collect"]
-"""What a tool is gated by."""
-
-
-def collects(tools: Mapping[str, Any]) -> bool:
-    """Whether some tools have no artifact yet."""
-    return COLLECT in [one for one in tools.values() if isinstance(one, str)]
-
-
-def collects_only(answer: object, tools: Mapping[str, Gated]) -> bool:
-    """Whether an agent has no artifact at all, so that its first request says how its samples are drawn."""
-    return answer is None and bool(tools) and all(isinstance(one, str) for one in tools.values())
+"""The gate of a tool."""
 
 
 def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
     """Refuse to collect where no person decides.
 
     Raises:
-        UsageError: A tool collects, and what is held back goes another way.
+        UsageError: A tool collects, and held-back calls go another way.
     """
-    if collects(tools) and not reviewed:
+    if not reviewed and COLLECT in [gate for gate in tools.values() if isinstance(gate, str)]:
         raise UsageError(
             'tools={NAME: "collect"} holds every call for a person, so it needs on_abstain="review" and '
             'mode="guard". Collect with these, or give the tool an artifact.'
@@ -74,31 +62,31 @@ def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
 def with_collected(
     answer: CalibrationArtifact | None,
     tools: Mapping[str, Gated],
-    made: Callable[[], CalibrationArtifact],
+    make: Callable[[], CalibrationArtifact],
 ) -> dict[str, CalibrationArtifact]:
-    """Artifacts by tool; those that collect draw like the other artifacts of the agent, so that one draw serves all.
+    """Artifacts by tool; collecting ones draw like the other artifacts of the agent, so that one draw serves all.
 
     Args:
         answer: The artifact for answers.
-        tools: What each tool is gated by.
-        made: A collecting artifact, where the agent has no artifact at all.
+        tools: The gate of each tool.
+        make: Makes a collecting artifact, where the agent has no artifact at all.
     """
-    there = [one for one in (answer, *tools.values()) if isinstance(one, CalibrationArtifact)]
-    if len(there) == len(tools) + (answer is not None):
-        return {name: one for name, one in tools.items() if isinstance(one, CalibrationArtifact)}
-    own = _uncalibrated(there[0].model, there[0].plan, there[0].prompt, there[0].estimator) if there else made()
-    return {name: one if isinstance(one, CalibrationArtifact) else own for name, one in tools.items()}
+    calibrated = [gate for gate in (answer, *tools.values()) if isinstance(gate, CalibrationArtifact)]
+    if len(calibrated) == len(tools) + (answer is not None):
+        return {name: gate for name, gate in tools.items() if isinstance(gate, CalibrationArtifact)}
+    first = calibrated[0] if calibrated else None
+    own = make() if first is None else _uncalibrated(first.model, first.plan, first.prompt, first.estimator)
+    return {name: gate if isinstance(gate, CalibrationArtifact) else own for name, gate in tools.items()}
 
 
 def collecting_artifact(
     model: ModelIdentity, *, plan: SamplingPlan | None, system: str | None, bindings: Bindings
 ) -> CalibrationArtifact:
-    """What stands in the place of an artifact in an agent that has none: it accepts nothing.
+    """Stand-in for an artifact in an agent that has none: it accepts nothing.
 
     Args:
         model: The agent's model.
-        plan: How samples are drawn; None for ten of them at temperature 0.7. Without tools of its own it has the
-            agent's.
+        plan: How samples are drawn; None for ten of them at temperature 0.7. A plan without tools gets the agent's.
         system: The agent's system prompt.
         bindings: The agent's tools.
     """
@@ -147,7 +135,7 @@ def _uncalibrated(
 
 
 class StepRecords:
-    """Records what was drawn for calls of tools without an artifact.
+    """Records the samples drawn for calls of tools without an artifact.
 
     Args:
         path: The record file.
@@ -159,30 +147,29 @@ class StepRecords:
     """
 
     def __init__(self, path: Path, artifacts: Sequence[CalibrationArtifact], plan: SamplingPlan) -> None:
-        self._collecting = {one.digest for one in artifacts if is_collecting(one)}
+        self._collecting = {artifact.digest for artifact in artifacts if is_collecting(artifact)}
         first = artifacts[0]
         self._lines = RecordLines(path, name="agent", model=first.model, plan=plan, prompt=first.prompt)
 
     def noted(self, assessment: Assessment, messages: Sequence[BaseMessage], group: str | None) -> Steps[Assessment]:
-        """The assessment, whose verdicts name the record that was written, if a tool of the message collects.
+        """Record the draw if a tool of the message collects; the verdicts of the result name the record.
 
         Args:
-            assessment: What the gates say.
+            assessment: The verdicts and the draw.
             messages: The conversation.
             group: Names the conversation; None to tell conversations by their first message.
         """
         judged = assessment.by_name.values()
-        if assessment.drawn.primary is None or self._collecting.isdisjoint(one.artifact for one in judged):
+        if assessment.drawn.primary is None or self._collecting.isdisjoint(verdict.artifact for verdict in judged):
             return assessment
         key = f"step-{uuid4().hex[:12]}"
-        said = [message for message in messages if not isinstance(message, SystemMessage)]
-        plain = convert_to_openai_messages(said)
-        own = conversation_text(said[:1])
+        turns = [message for message in messages if not isinstance(message, SystemMessage)]
+        plain = convert_to_openai_messages(turns)
+        first = conversation_text(turns[:1])
 
         def write() -> None:
-            group_of = own if group is None else group
-            more = {"turns": turns_of(messages), "messages": plain, "group": group_of}
-            self._lines.append(key, conversation_text(said), assessment.drawn, more)
+            more = {"turns": turns_of(messages), "messages": plain, "group": first if group is None else group}
+            self._lines.append(key, conversation_text(turns), assessment.drawn, more)
 
         yield computation(write, slow=True)
 
@@ -192,5 +179,5 @@ class StepRecords:
         return replace(
             assessment,
             verdict=None if assessment.verdict is None else named(assessment.verdict),
-            by_name={name: named(one) for name, one in assessment.by_name.items()},
+            by_name={name: named(verdict) for name, verdict in assessment.by_name.items()},
         )

@@ -1,25 +1,62 @@
-"""What a person may answer to an interrupt: the shapes, checked before any of it is kept.
+"""A person's decision about a held-back message: the request, the shapes of the decision, and its effect.
 
-LangGraph validates an answer against the interrupt's schema and keeps it only then. So the schema refuses everything
-that could not be carried out: an answer without text, arguments of another tool, a number that JSON does not have or
-LangGraph cannot store. The same interrupt can then be answered again.
+LangGraph validates an answer against the interrupt's schema before it keeps the answer. So the schema refuses every
+decision that could not be carried out: an answer without text, arguments of another tool, a number that JSON does not
+have or LangGraph cannot store. The same interrupt can then be answered again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, Union
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from guardrail.errors import UsageError
 from guardrail.plain_json import json_fault, text_fault
+from guardrail.verdict import Verdict
 
-__all__ = ["ALL_DECISIONS", "Action", "Decision", "DecisionType", "Lapse", "answer_schema", "checked"]
+from .calls import call_digest, same_call
+from .held import FrozenMessage, HeldMessage, ToolCallOrder
+
+__all__ = [
+    "ALL_DECISIONS",
+    "REQUEST_FORMAT",
+    "Action",
+    "Decision",
+    "DecisionType",
+    "Lapse",
+    "answer_schema",
+    "answered",
+    "check_decision_types",
+    "checked",
+    "edit_note",
+    "order_for",
+    "possible",
+    "released",
+    "review_request",
+    "tools_of",
+]
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
 ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
+REQUEST_FORMAT = 1
+"""Version of the request in an interrupt; a request without a version is of the first."""
+
+
+def check_decision_types(allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+    """The decisions that a person may take.
+
+    Raises:
+        UsageError: An unknown decision, or none.
+    """
+    unknown = sorted(set(allowed) - set(ALL_DECISIONS))
+    if unknown or not allowed:
+        raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
+    return tuple(allowed)
 
 
 def _unbroken(text: str) -> str:
@@ -29,7 +66,7 @@ def _unbroken(text: str) -> str:
     return text
 
 
-def _said(text: str) -> str:
+def _nonempty(text: str) -> str:
     if not text.strip():
         raise ValueError('the text is empty; to give nothing, use "reject"')
     return _unbroken(text)
@@ -43,7 +80,7 @@ def _plain(args: dict[str, Any]) -> dict[str, Any]:
 
 
 Text = Annotated[str, AfterValidator(_unbroken)]
-Said = Annotated[str, AfterValidator(_said)]
+Said = Annotated[str, AfterValidator(_nonempty)]
 Args = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
@@ -66,11 +103,11 @@ class Edit(TypedDict):
     type: Literal["edit"]
     edited_action: Action
     text: NotRequired[Text]
-    """About a tool call: what the user reads beside the calls; without it the model's own text stays."""
+    """Beside tool calls: the text that the user reads; without it the model's own text stays."""
 
 
 class Reject(TypedDict):
-    """Do not; the message says why."""
+    """Give out, or run, nothing; the message says why."""
 
     type: Literal["reject"]
     message: NotRequired[Text]
@@ -86,7 +123,7 @@ class Respond(TypedDict):
 class Lapse(TypedDict):
     """No decision, or one that cannot be carried out: nothing goes out, or runs.
 
-    Always possible, also if it is not among the allowed decisions: it is for the program, not for the person.
+    Always possible, even if it is not an allowed decision: programs take it, people do not.
     """
 
     type: Literal["lapse"]
@@ -99,30 +136,30 @@ _SHAPES: dict[str, type] = {"approve": Approve, "reject": Reject, "respond": Res
 
 
 def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type[dict[str, Any]]:
-    """``{"decisions": [one an action]}``, each of an allowed shape that can be carried out.
+    """Schema of ``{"decisions": [...]}``: one decision per action, each of an allowed shape that can be carried out.
 
-    ``content`` beside them may say, by a digest, what they are about: `ReviewBridge` gives it.
+    ``content`` beside them is an optional digest of the decided message, which `ReviewBridge` adds.
 
     Args:
         allowed: Decisions the person may take.
-        tools: Names of the tools whose calls are decided about, in order; none: it is about an answer.
+        tools: Names of the tools whose calls are decided about, in order; empty for an answer.
     """
     make: Any = TypedDict  # the types depend on the request, so they are made here
     shapes = {**_SHAPES, "edit": _edit(tools)}
-    members = (*(shapes[one] for one in dict.fromkeys(allowed)), Lapse)
+    members = (*(shapes[name] for name in dict.fromkeys(allowed)), Lapse)
     decision: Any = Annotated[Union[members], Discriminator("type")]  # noqa: UP007
     n = len(tools) or 1
     length = Field(min_length=n, max_length=n)
     several = Annotated[list[decision], length, AfterValidator(partial(_in_place, tuple(tools)))]
-    made: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
-    return made
+    schema: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
+    return schema
 
 
 def checked(answer: Mapping[str, Any], allowed: Sequence[DecisionType], tools: Sequence[str]) -> dict[str, Any]:
-    """The answer, if the graph will take it.
+    """Return the answer if the graph accepts it.
 
     Raises:
-        pydantic.ValidationError: It will not.
+        pydantic.ValidationError: The graph would refuse the answer.
     """
     return TypeAdapter(answer_schema(allowed, tools)).validate_python(dict(answer))
 
@@ -139,15 +176,178 @@ def _edit(tools: Sequence[str]) -> Any:
 
 
 def _in_place(tools: tuple[str, ...], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An edit changes arguments, not the tool; and there is one text beside the calls."""
-    edits = [(name, one) for name, one in zip(tools, decisions, strict=False) if one["type"] == "edit"]
-    for name, one in edits:
-        if one["edited_action"]["name"] != name:
+    """Check that edits change arguments, not the tool, and agree on the text beside the calls."""
+    edits = [(name, decision) for name, decision in zip(tools, decisions, strict=False) if decision["type"] == "edit"]
+    for name, edit in edits:
+        if edit["edited_action"]["name"] != name:
             raise ValueError(
-                f"the edit of {name!r} calls {one['edited_action']['name']!r}: an edit changes arguments. Reject it to "
-                "make another call"
+                f"the edit of {name!r} calls {edit['edited_action']['name']!r}: an edit changes arguments. Reject it "
+                "to make another call"
             )
-    said = {one["text"] for _, one in edits if "text" in one}
-    if len(said) > 1:
-        raise ValueError(f"the edits give {len(said)} different texts, but the message has one")
+    texts = {edit["text"] for _, edit in edits if "text" in edit}
+    if len(texts) > 1:
+        raise ValueError(f"the edits give {len(texts)} different texts, but the message has one")
     return decisions
+
+
+EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
+"""Text put before the result of a tool call that a reviewer edited."""
+
+
+# -- The request that a person sees ------------------------------------------------------------------------------------
+
+
+def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
+    """The request that the person sees: the value of the interrupt, plain JSON.
+
+    ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read them;
+    question, candidate, verdict and alternatives come on top. The request shows the held-back message: it is for the
+    reviewer, not for the end user.
+    """
+    verdict = held.verdict
+    return {
+        "type": "guardrail_review",
+        "format": REQUEST_FORMAT,
+        "kind": held.kind,
+        "question": held.question,
+        "candidate": {
+            "text": held.message.text,
+            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
+        },
+        "verdict": verdict.without_answers(),
+        "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
+        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
+        "action_requests": [
+            {"name": target.name, "args": target.args, "description": detail}
+            for target in held.judged
+            for detail in [verdict.detail if target.verdict.accepted else target.verdict.detail]
+        ],
+        "review_configs": [
+            {"action_name": target.name, "allowed_decisions": list(possible(held, allowed))} for target in held.judged
+        ],
+    }
+
+
+def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+    """Decisions that make sense: an empty message can be neither approved nor edited."""
+    if not held.empty:
+        return tuple(allowed)
+    return tuple(name for name in allowed if name in ("reject", "respond")) or ("reject",)
+
+
+def tools_of(request: Mapping[str, Any]) -> list[str]:
+    """Names of the tools whose calls a request is about, in order; empty for a request about an answer."""
+    return [] if request["kind"] == "answer" else [action["name"] for action in request["action_requests"]]
+
+
+# -- The effect of a decision ------------------------------------------------------------------------------------------
+
+
+def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
+    """Order about a call after a person's decision."""
+    digest = call_digest(call)
+    if decision["type"] == "edit":
+        edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
+        if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
+            return ToolCallOrder(digest=digest, decision="approve")
+        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
+    if decision["type"] == "approve":
+        return ToolCallOrder(digest=digest, decision="approve")
+    message = decision.get("message")
+    if decision["type"] == "respond":
+        return ToolCallOrder(digest=digest, decision="respond", message=message)
+    if decision["type"] == "lapse":
+        return ToolCallOrder(
+            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {message}"
+        )
+    reason = f" The reason: {message}" if message else ""
+    refusal = (
+        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
+        "user asks for it."
+    )
+    return ToolCallOrder(digest=digest, decision="reject", message=refusal)
+
+
+def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
+    """The message that goes out in place of a held-back answer after a person's decision.
+
+    Args:
+        held: The answer.
+        decision: The decision. An edit of a structured answer is JSON; other text goes out as text.
+        refusal: Text of a rejected answer, where the person gives none.
+    """
+    if decision["type"] == "approve":
+        return held.message
+    if decision["type"] == "edit":
+        text = decision["edited_action"]["args"]["text"]
+        calls = _structured_anew(held.message, text) if held.judged[0].is_answer else ()
+        return held.message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
+    text = decision.get("message") or refusal(held.verdict)
+    return held.message.model_copy(update={"text": str(text), "tool_calls": ()})
+
+
+def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
+    """The structured answer with the arguments that a person wrote as JSON; none for other text."""
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
+    return ({**message.tool_calls[0], "args": args},) if plain else ()
+
+
+def edit_note(args: Mapping[str, Any] | None) -> str:
+    """Note that the model reads before the result of a call that a person edited."""
+    return EDITED.format(args=", ".join(f"{name}={value!r}" for name, value in (args or {}).items()))
+
+
+def released(
+    held: HeldMessage, decisions: Sequence[Decision], refusal: Callable[[Verdict], str]
+) -> tuple[FrozenMessage, dict[str, ToolCallOrder]]:
+    """The message that goes out after the decisions, and the order about each tool call.
+
+    The message is the very candidate that was judged, with the decision in its metadata. Edit, reject and respond
+    change the text of an answer. The text beside tool calls goes out if every call is approved or edited: otherwise no
+    person has approved the text. A structured answer beside them goes out if it is approved or edited.
+
+    Args:
+        held: The held-back message.
+        decisions: One for each of ``held.judged``.
+        refusal: Text of a rejected answer, where the person gives none.
+    """
+    pairs = list(zip(held.judged, decisions, strict=True))
+    review = [{"name": target.name, "decision": decision["type"]} for target, decision in pairs]
+    guardrail = {**held.message.metadata.get("guardrail", {}), "review": review}
+    message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
+    if held.kind == "answer":
+        return answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
+    decided = {target.call_id: (target, decision) for target, decision in pairs}
+    calls, orders = [], {}
+    for call in held.message.tool_calls:
+        target, decision = decided.get(call["id"], (None, None))
+        if decision is None:
+            orders[str(call["id"])] = ToolCallOrder(digest=call_digest(call), decision="exempt")
+        elif target is not None and target.is_answer:
+            calls += _structured(call, decision)
+            continue
+        else:
+            orders[str(call["id"])] = order_for(call, decision)
+        calls.append(call)
+    return message.model_copy(update={"text": _beside(message.text, decisions), "tool_calls": tuple(calls)}), orders
+
+
+def _beside(text: str, decisions: Sequence[Decision]) -> str:
+    """The text that goes out beside calls: a person's, or the model's if every call is approved or edited."""
+    edited = next(
+        (decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision), None
+    )
+    if edited is not None:
+        return edited
+    return text if all(decision["type"] in ("approve", "edit") for decision in decisions) else ""
+
+
+def _structured(call: dict[str, Any], decision: Decision) -> list[dict[str, Any]]:
+    """The structured answer that goes out: the call, the edited call, or none."""
+    if decision["type"] == "edit":
+        return [{**call, "args": decision["edited_action"]["args"]}]
+    return [call] if decision["type"] == "approve" else []

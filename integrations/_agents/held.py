@@ -1,7 +1,7 @@
-"""What a graph's state keeps about a judged message: frozen values, as plain JSON or as one packed string.
+"""Frozen values about a judged message: the note in a graph's state, as plain JSON or as one packed string.
 
-Plain JSON is what lies in checkpoints. A graph also shows its state in several streams, where a held-back candidate
-must not be readable: there it is packed (`integrations._agents.state`). Packing is not encryption.
+Checkpoints hold plain JSON. A graph also shows its state in several streams, where a held-back candidate must not be
+readable: the note is packed there (`integrations._agents.state`). Packing is not encryption.
 """
 
 from __future__ import annotations
@@ -9,42 +9,39 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage
 from pydantic import Field, ValidationError, field_validator
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
-from guardrail.plain_json import json_fault, sha256_hex, spelled
-from guardrail.types import Frozen, ToolCall, canonical_calls
+from guardrail.plain_json import spelled
+from guardrail.types import Frozen
 from guardrail.verdict import Verdict
 
-from .decisions import ALL_DECISIONS, Decision, DecisionType
-
 __all__ = [
+    "HOLDING",
     "FrozenMessage",
     "GuardState",
     "HeldMessage",
     "ReviewTarget",
     "ToolCallOrder",
-    "answered",
-    "call_digest",
-    "edit_note",
     "from_json",
-    "order_for",
+    "held_message",
+    "last_question",
+    "lean",
     "pack",
-    "possible",
-    "review_request",
-    "same_call",
+    "released_note",
     "targets_of",
     "to_json",
     "unpack",
 ]
 
-REQUEST_FORMAT = 1
-"""Version of what an interrupt asks; without one it is the first."""
+HOLDING = "A person is checking this before it goes out."
+"""Text that stands in for a held-back message until it is decided."""
 LAYOUT = "acrc-guardrail/1"
 """Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
 _NOTE = "the guardrail's note in the state of this thread"
@@ -95,58 +92,81 @@ class ReviewTarget(Frozen):
     is_answer: bool = False
     """Whether the call is the structured answer, which no tool runs."""
     verdict: Verdict
-    """What its artifact says about the message it is part of."""
+    """Verdict of its artifact on the whole message."""
 
 
 class HeldMessage(Frozen):
-    """A message that was held back, and what each artifact said about it."""
+    """A message that was held back, with the verdict of each artifact."""
 
     question: str
     """Text of the last human message."""
     message: FrozenMessage
-    """The candidate, to be released as it is when a person approves."""
+    """The candidate, released unchanged when a person approves."""
     judged: tuple[ReviewTarget, ...]
-    """What a person decides about, in the message's order: the answer, or every gated call. At least one."""
+    """The targets of the decision, in the message's order: the answer, or every gated call. At least one."""
     verdict: Verdict
     """The verdict that held the message back."""
 
     @field_validator("question")
     @classmethod
     def _shown(cls, question: str) -> str:
-        return spelled(question)  # it is shown, not given out
+        return spelled(question)  # stored and shown, never sent to a model, so it may be rewritten to fit UTF-8
+
+    @classmethod
+    def of(
+        cls,
+        message: AIMessage,
+        verdict: Verdict,
+        *,
+        question: str,
+        verdicts: Mapping[str, Verdict] | None = None,
+        answers: Collection[str] = (),
+    ) -> HeldMessage:
+        """Freeze a message that its gates hold back.
+
+        Args:
+            message: The candidate.
+            verdict: The verdict on the whole message.
+            question: Text of the last human message.
+            verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
+            answers: Tools whose call is the answer.
+        """
+        slim = {name: lean(judgement) for name, judgement in (verdicts or {}).items()}
+        judged = targets_of(message, slim, answers, lean(verdict))
+        return cls(question=question, message=FrozenMessage.of(message), judged=judged, verdict=lean(verdict))
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing that could be approved or edited."""
+        """Whether the model gave neither text nor calls, so that nothing can be approved or edited."""
         return not (self.message.text or self.message.tool_calls)
 
     @property
     def kind(self) -> Literal["answer", "tool_call"]:
-        """Whether it is about an answer or about tool calls."""
+        """Whether a person decides about an answer or about tool calls."""
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
 class ToolCallOrder(Frozen):
-    """What the tool node does with one call."""
+    """Order to the tool node about one call."""
 
     digest: str
-    """Of the call as it was judged: another call under the same id is not run."""
+    """Digest of the call as it was judged: another call under the same id is not run."""
     decision: Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
-    """The gate's or the person's."""
+    """Decision of the gate or of the person."""
     args: dict[str, Any] | None = None
-    """Arguments to run it with instead, after an edit."""
+    """Arguments that replace the call's, after an edit."""
     message: str | None = None
-    """What the model reads instead of a result, after a rejection or a response."""
+    """Text that the model reads instead of a result, after a rejection or a response."""
 
 
 class GuardState(Frozen):
-    """What the state holds about the agent's last message.
+    """Note in the state about the agent's last message.
 
-    A node that writes the note anew keeps only the fields this version knows.
+    A node that writes the note again keeps only the fields this version knows.
     """
 
     phase: Literal["held", "released", "done"]
-    """Waiting for a person; decided, and to be given out by the model node; given out."""
+    """Waiting for a person; decided, and due to go out through the model node; given out."""
     placeholder: str | None = None
     """Id of the message that stands in the conversation while held."""
     asked: str | None = None
@@ -154,23 +174,23 @@ class GuardState(Frozen):
     held: HeldMessage | None = None
     """The message and its verdicts, while held."""
     message: FrozenMessage | None = None
-    """What the model node gives out, while released."""
+    """The message that the model node gives out, while released."""
     orders: dict[str, ToolCallOrder] = Field(default_factory=dict)
-    """Tool calls that were decided about, by id. A gated call that is not among them is not run."""
+    """Orders about tool calls, by id. A gated call without an order is not run."""
 
 
 def targets_of(
     message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
 ) -> tuple[ReviewTarget, ...]:
-    """What a person decides about: the judged calls of a message and a structured answer beside them, or the answer.
+    """Targets of a person's decision: the judged calls and a structured answer beside them, or else the answer.
 
     Args:
         message: The candidate.
-        verdicts: What is said about calls, by tool name; of others a person is not asked.
+        verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
         answers: Tools whose call is the answer.
-        whole: What is said about the message.
+        whole: The verdict on the message.
     """
-    found = tuple(
+    calls = tuple(
         ReviewTarget(
             name=call["name"],
             call_id=str(call["id"]),
@@ -181,23 +201,21 @@ def targets_of(
         for call in message.tool_calls
         if call["name"] in verdicts
     )
-    if not all(one.is_answer for one in found):
-        return found
-    text = json.dumps(found[0].args, ensure_ascii=False) if len(message.tool_calls) == len(found) == 1 else message.text
-    return (ReviewTarget(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(found), verdict=whole),)
+    if not all(call.is_answer for call in calls):
+        return calls
+    text = json.dumps(calls[0].args, ensure_ascii=False) if len(message.tool_calls) == len(calls) == 1 else message.text
+    return (ReviewTarget(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(calls), verdict=whole),)
 
 
-def call_digest(call: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, if they are not plain JSON."""
-    if json_fault([call["name"], call["args"]]) is not None:
-        return ""
-    text = canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))])
-    return sha256_hex(text, 16)
+def lean(verdict: Verdict) -> Verdict:
+    """A verdict without the single samples; the distinct alternatives and the meanings stay."""
+    return verdict.model_copy(update={"samples": ()})
 
 
-def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
-    return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
+def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:
+    """Placeholder in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
+    metadata = {**held.message.metadata, "guardrail_held": True}
+    return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
 def to_json(note: GuardState) -> dict[str, Any]:
@@ -206,10 +224,10 @@ def to_json(note: GuardState) -> dict[str, Any]:
 
 
 def from_json(value: object) -> GuardState | None:
-    """The note of its plain JSON; None where it is not a note (then nothing was judged).
+    """Read a note from plain JSON; None for any other value, which means that nothing was judged.
 
     Raises:
-        UsageError: A note of another layout, or a damaged one. To ignore it would lose what waits for a person.
+        UsageError: A note of another layout, or a damaged one. To ignore it would lose a message that waits.
     """
     layout = value.get("layout") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or not _is_layout(layout):
@@ -220,13 +238,13 @@ def from_json(value: object) -> GuardState | None:
 
 def pack(note: GuardState) -> str:
     """A note as one string."""
-    # In ASCII, so that metadata with broken characters, which a server may send, do not stop anything.
+    # ASCII: a server may send metadata with half of a surrogate pair, which UTF-8 refuses.
     text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
     return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
 
 
 def unpack(packed: object) -> GuardState | None:
-    """The note of a packed string; None where it is not a note (then nothing was judged).
+    """Read a note from a packed string; None for any other value, which means that nothing was judged.
 
     Raises:
         UsageError: As `from_json`.
@@ -254,103 +272,18 @@ def _read(content: Mapping[str, Any]) -> GuardState:
         raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
 
 
-# -- What a person is asked about it, and what becomes of a call after the decision ------------------------------------
+def released_note(state: Mapping[str, Any]) -> GuardState | None:
+    """The note about a message that a person has decided in this turn and that did not go out yet, if any.
 
-EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
-"""Text put before the result of a tool call that a reviewer edited."""
-
-
-def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> dict[str, Any]:
-    """What the person is shown: the value of the interrupt, plain JSON.
-
-    ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read it;
-    question, candidate, verdict and alternatives come on top. It shows what was held back: it is for the reviewer, not
-    for the end user.
+    Usually a new turn drops the note of an earlier one; other middleware may jump over that hook. So in another run
+    than that of the decision (which went on after an error) the last question must be the same.
     """
-    verdict = held.verdict
-    return {
-        "type": "guardrail_review",
-        "format": REQUEST_FORMAT,
-        "kind": held.kind,
-        "question": held.question,
-        "candidate": {
-            "text": held.message.text,
-            "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
-        },
-        "verdict": verdict.without_answers(),
-        "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
-        "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
-        "action_requests": [
-            {"name": one.name, "args": one.args, "description": detail}
-            for one in held.judged
-            for detail in [verdict.detail if one.verdict.accepted else one.verdict.detail]
-        ],
-        "review_configs": [
-            {"action_name": one.name, "allowed_decisions": list(possible(held, allowed))} for one in held.judged
-        ],
-    }
+    note = unpack(state.get("guardrail"))
+    if note is None or note.phase != "released" or note.message is None:
+        return None
+    return note if state.get("guardrail_decided") or note.asked == last_question(state) else None
 
 
-def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """Decisions that make sense: where the model gave nothing, there is nothing to approve or edit."""
-    if not held.empty:
-        return tuple(allowed)
-    return tuple(one for one in allowed if one in ("reject", "respond")) or ("reject",)
-
-
-def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
-    """What becomes of a call after a person's decision."""
-    digest = call_digest(call)
-    if decision["type"] == "edit":
-        edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
-        if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
-            return ToolCallOrder(digest=digest, decision="approve")
-        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
-    if decision["type"] == "approve":
-        return ToolCallOrder(digest=digest, decision="approve")
-    said = decision.get("message")
-    if decision["type"] == "respond":
-        return ToolCallOrder(digest=digest, decision="respond", message=said)
-    if decision["type"] == "lapse":
-        return ToolCallOrder(
-            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {said}"
-        )
-    reason = f" The reason: {said}" if said else ""
-    said = (
-        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
-        "user asks for it."
-    )
-    return ToolCallOrder(digest=digest, decision="reject", message=said)
-
-
-def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
-    """A held-back answer as it goes out after a person's decision.
-
-    Args:
-        held: The answer.
-        decision: About it. An edit of a structured answer is JSON; other text goes out as text.
-        refusal: Text of a rejected answer, where the person gives none.
-    """
-    if decision["type"] == "approve":
-        return held.message
-    if decision["type"] == "edit":
-        text = decision["edited_action"]["args"]["text"]
-        calls = _structured_anew(held.message, text) if held.judged[0].is_answer else ()
-        return held.message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
-    text = decision.get("message") or refusal(held.verdict)
-    return held.message.model_copy(update={"text": str(text), "tool_calls": ()})
-
-
-def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
-    """The structured answer with the arguments that a person wrote as JSON; none where it is other text."""
-    try:
-        args = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
-    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
-    return ({**message.tool_calls[0], "args": args},) if plain else ()
-
-
-def edit_note(args: Mapping[str, Any] | None) -> str:
-    """What the model reads before the result of a call that a person edited."""
-    return EDITED.format(args=", ".join(f"{name}={value!r}" for name, value in (args or {}).items()))
+def last_question(state: Mapping[str, Any]) -> str | None:
+    """Id of the last human message."""
+    return next((message.id for message in reversed(state["messages"]) if message.type == "human"), None)

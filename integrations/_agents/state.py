@@ -1,9 +1,9 @@
-"""Where a graph keeps its note: plain JSON in checkpoints, one packed string wherever LangGraph shows the state.
+"""The channel of a graph's note: plain JSON in checkpoints, one packed string wherever LangGraph shows the state.
 
-LangGraph shows what a channel *gives* (``get``) to nodes, in the streams ``values``, ``tasks``, ``debug`` and
-``checkpoints``, and in ``get_state``; what a node wrote is in ``updates``. Checkpointers store something else: what the
-channel gives them (``checkpoint``). So a held-back candidate is stored as JSON that any tool can read, and no stream
-spells it out.
+LangGraph shows the result of a channel's ``get`` to nodes, in the streams ``values``, ``tasks``, ``debug`` and
+``checkpoints``, and in ``get_state``; the stream ``updates`` has the value that a node wrote. Checkpointers store the
+result of ``checkpoint`` instead. So a held-back candidate is stored as JSON that any tool can read, and no stream shows
+its text.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
 
     @property
     def ValueType(self) -> Any:  # noqa: N802 - LangGraph's name
-        """What nodes read."""
+        """Type of the value that nodes read."""
         return self.typ
 
     @property
     def UpdateType(self) -> Any:  # noqa: N802 - LangGraph's name
-        """What nodes write."""
+        """Type of the value that nodes write."""
         return self.typ
 
     def copy(self) -> Self:
@@ -56,17 +56,17 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
         return self._with(self._packed) if self._filled else type(self)(self.typ, self.key)
 
     def checkpoint(self) -> dict[str, Any] | Any:
-        """The note as plain JSON; None after it was dealt with."""
+        """The note as plain JSON; None after its message went out."""
         note = unpack(self._packed)
         return super().checkpoint() if note is None else to_json(note)
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
-        """A channel with a stored note: plain JSON, or packed as version 0.1 stored it.
+        """Read a stored note: plain JSON, or packed as version 0.1 stored it.
 
-        What is not a note counts as none, so that nothing is released and no call is run.
+        Any other value counts as no note, so that nothing is released and no call is run.
 
         Raises:
-            UsageError: A note of another layout, or a damaged one. The checkpoint stays as it is.
+            UsageError: A note of another layout, or a damaged one. The checkpoint is not changed.
         """
         if checkpoint is not None and not isinstance(checkpoint, str | Mapping):
             return type(self)(self.typ, self.key)  # LangGraph's mark for nothing
@@ -113,6 +113,6 @@ class NoteChannel(BaseChannel[str | None, str | Mapping[str, Any] | None, dict[s
         return True
 
     def _with(self, packed: str | None) -> Self:
-        made = type(self)(self.typ, self.key)
-        made._filled, made._packed = True, packed
-        return made
+        channel = type(self)(self.typ, self.key)
+        channel._filled, channel._packed = True, packed
+        return channel

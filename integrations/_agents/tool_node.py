@@ -1,4 +1,4 @@
-"""At an agent's tools: whether this very call may run, with which arguments, and what the model reads."""
+"""The tool node of an agent: whether this very call may run, with which arguments, and the text the model reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from guardrail.errors import require
 
-from .held import ToolCallOrder, call_digest, edit_note, same_call, unpack
+from .calls import call_digest, same_call
+from .decisions import edit_note
+from .held import ToolCallOrder, unpack
 
 __all__ = ["edited", "order_of", "with_edit_note"]
 
@@ -23,7 +25,7 @@ else:
 
 
 def order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
-    """What was decided about a call, or the message that takes the place of its result."""
+    """The order about a call, or the message that takes the place of its result."""
     call = _running(request)
     judged = _call_in(request.state["messages"], call["id"]) or call
     if judged["name"] in exempt and call["name"] in exempt:
@@ -31,16 +33,16 @@ def order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder
     note = unpack(request.state.get("guardrail"))
     order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
     if order is None or not order.digest or order.digest != call_digest(judged):
-        said = (
+        refusal = (
             f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
             "or did not come from the guarded model."
         )
-        return _tool_message(call, said, "error")
+        return _tool_message(call, refusal, "error")
     if not same_call(call, judged):
-        if same_call(call, _policy_edit(request)):  # a person's word, and a later one than any in this order
+        if same_call(call, _policy_edit(request)):  # a person's edit, made after any decision in this order
             return ToolCallOrder(digest=order.digest, decision="approve")
-        said = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
-        return _tool_message(call, said, "error")
+        refusal = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
+        return _tool_message(call, refusal, "error")
     if order.decision == "reject":
         return _tool_message(call, str(order.message), "error")
     if order.decision == "respond":
@@ -49,7 +51,7 @@ def order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder
 
 
 def edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
-    """The call as a person edited it, or as it is."""
+    """The request, with a person's edit of the call if there is one."""
     if order.decision != "edit" or order.args is None:
         return request
     return request.override(tool_call={**request.tool_call, "args": order.args})
@@ -58,7 +60,7 @@ def edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
 def with_edit_note(
     result: ToolMessage | Command[Any], order: ToolCallOrder, call_id: Any
 ) -> ToolMessage | Command[Any]:
-    """The result, preceded by a note where a person changed the call."""
+    """The result, preceded by a note if a person changed the call."""
     if order.decision != "edit":
         return result
     note = edit_note(order.args)
@@ -73,11 +75,12 @@ def with_edit_note(
 
 
 def _among(values: Any, note: str, call_id: Any) -> Any:
-    """Messages of a tool's command, with the note in the one that answers the call."""
+    """Messages of a tool's command, with the note in the message that answers the call."""
     if not isinstance(values, list | tuple):
         return values
     return [
-        _noted(one, note) if isinstance(one, ToolMessage) and one.tool_call_id == call_id else one for one in values
+        _noted(message, note) if isinstance(message, ToolMessage) and message.tool_call_id == call_id else message
+        for message in values
     ]
 
 
@@ -101,7 +104,7 @@ def _running(request: ToolCallRequest) -> Mapping[str, Any]:
 
 
 def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
-    """The call that a person put in its place in ``HumanInTheLoopMiddleware`` (batched); empty if there is none."""
+    """A person's edit of the call in ``HumanInTheLoopMiddleware`` (batched); empty without one."""
     edits = request.state.get("hitl_edited_tool_calls") or {}
     return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
 

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast, get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
+from pydantic import ConfigDict
 
 from guardrail.bindings import bindings_for
 from guardrail.call_settings import SettingRole, register_settings, setting_names
-from guardrail.errors import UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
+from .._agents.framework_guard import SHARED, is_reviewed
 from .._openai.background import BackgroundLoop
+from .._openai.lru import LRU
 
 __all__ = [
-    "LRU",
     "Approval",
     "CarriedItems",
     "FrameworkChat",
     "check_call",
     "guard_settings",
     "is_reviewed",
+    "refuse_settings",
     "settings_revision",
     "shared_chat",
 ]
 
-Approval = Literal["review", "hold"]
-"""``on_abstain``: a person decides about a held-back tool call before it runs. "hold" is the older spelling."""
+Approval = Literal["review"]
+"""``on_abstain``: a person decides about a held-back tool call before it runs."""
 
 register_settings(
     (SettingRole.PLAN, "temperature top_p max_tokens logprobs"),
@@ -44,42 +45,18 @@ register_settings(
 KNOWN = setting_names(allowed_in="frameworks")
 """Settings of a call that every framework knows."""
 framework_loop = BackgroundLoop("guardrail-frameworks")
-"""Where sync calls of frameworks' models run."""
-
-
-Made = TypeVar("Made")
-
-
-class LRU(Generic[Made]):
-    """The things used last, by key; what was not used for longest makes room. Shared by threads and tasks."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, Made] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LRU[Made]:
-        return LRU(self._most)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What is known under a key, or what ``make`` gives now."""
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = make()
-            self._known.move_to_end(key)
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-            return self._known[key]
+"""Runs sync calls of frameworks' models."""
 
 
 class CarriedItems(list[Any]):
-    """What a message was made from. Only its ``content`` tells questions apart: not ids, times and names of runs."""
+    """The framework's items that a message was made from.
 
-    def __init__(self, made_from: Iterable[Any], content: object = ()) -> None:
-        super().__init__(made_from)
+    Digests read the ``repr``, which shows the ``content`` only: ids, times and names of runs do not tell questions
+    apart.
+    """
+
+    def __init__(self, items: Iterable[Any], content: object = ()) -> None:
+        super().__init__(items)
         self._content = content
 
     def __repr__(self) -> str:
@@ -88,6 +65,9 @@ class CarriedItems(list[Any]):
 
 class FrameworkChat(BaseChatModel):
     """One answer for each call, from a coroutine of the framework."""
+
+    # An unknown argument is refused: a misspelled setting would otherwise be left out of every call in silence.
+    model_config = ConfigDict(extra="forbid")
 
     @abstractmethod
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
@@ -123,28 +103,26 @@ class FrameworkChat(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=await self._answer(messages, stop, kwargs))])
 
 
-SHARED = 64
-"""Adapters of models that are kept for guards that are made later."""
 _chats: LRU[FrameworkChat] = LRU(SHARED)
 Chat = TypeVar("Chat", bound=FrameworkChat)
 
 
 def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
-    """The adapter of a model; guards that are made per run share it, and with it what a probe has shown.
+    """The adapter of a model; guards that are made per run share it, and with it the result of a probe.
 
     Args:
         kind: Class of the adapter.
         model: The framework's model; another object is another endpoint.
         settings: Settings of every call.
     """
-    # The adapter holds the model, so its id stays its own while the adapter is known.
+    # The adapter holds the model, so its id belongs to no other object while the adapter is cached.
     key = (kind, id(model), canonical_json(settings, default=repr))
-    made: Any = _chats.get(key, lambda: kind(model=model, calibrated_settings=settings))
-    return cast(Chat, made)
+    fields: dict[str, Any] = {"model": model, "calibrated_settings": settings}
+    return cast(Chat, _chats.get(key, lambda: kind(**fields)))
 
 
 def check_call(call: Mapping[str, Any], models: str) -> None:
-    """Refuse settings of a call that a framework's models do not take.
+    """Refuse settings of a call that a framework's models do not accept.
 
     Args:
         call: Settings of the call; None means "not given".
@@ -158,26 +136,47 @@ def check_call(call: Mapping[str, Any], models: str) -> None:
         raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
 
 
-def settings_revision(model: str, kept: Mapping[str, Any]) -> str | None:
+def settings_revision(model: str, settings: Mapping[str, Any]) -> str | None:
     """A digest of the settings of every call, as revision of the model; None without settings.
 
     Args:
         model: Name of the model.
-        kept: The settings that can change an answer.
+        settings: The settings that can change an answer.
     """
-    if not kept:
+    if not settings:
         return None
-    return "settings:" + sha256_hex(canonical_json([model, kept], compact=False, ascii_only=True, default=repr), 12)
+    return "settings:" + sha256_hex(canonical_json([model, settings], compact=False, ascii_only=True, default=repr), 12)
 
 
-def is_reviewed(on_abstain: object) -> bool:
-    """Whether a person decides about held-back tool calls; see `Approval`."""
-    return isinstance(on_abstain, str) and on_abstain in get_args(Approval)
+def refuse_settings(
+    calibrated: Mapping[str, Any], sent: Mapping[str, Any], harmless: Collection[str], where: str
+) -> None:
+    """Refuse run-time settings that change how answers are drawn.
+
+    Args:
+        calibrated: Settings the model was calibrated with, in addition to the artifact's plan.
+        sent: Settings of the request; None means "not given".
+        harmless: Names of settings that cannot change an answer.
+        where: The user's name for the settings.
+
+    Raises:
+        ArtifactMismatchError: Naming them.
+    """
+    wrong = sorted(
+        name
+        for name, value in sent.items()
+        if value is not None and name not in harmless and calibrated.get(name) != value
+    )
+    if wrong:
+        raise ArtifactMismatchError(
+            f"{where} {', '.join(f'{name}={sent[name]!r}' for name in wrong)} would change how answers are drawn; the "
+            "artifact fixes that. Leave them out, or calibrate with them and pass calibrated_settings=."
+        )
 
 
 def guard_settings(*options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Keywords of `Guardrail`, from several sources; later ones replace earlier ones."""
     merged: dict[str, Any] = {}
-    for given in options:
-        merged.update(given or {})
+    for settings in options:
+        merged.update(settings or {})
     return merged

@@ -39,8 +39,9 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
+from .._agents.calls import ANSWER_TOOL, arguments_of
+from .._agents.framework_guard import Decided
 from .chat import CarriedItems
-from .guard import ANSWER_TOOL, Decided, arguments_of
 
 __all__ = [
     "Format",
@@ -72,10 +73,10 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
     if isinstance(items, str):
         return [*messages, HumanMessage(items)]
     pending: list[Any] = []  # reasoning items belong to the next item
-    given = cast(Sequence[dict[str, Any]], items)
-    stood = {item["call_id"] for item in given if _stands(item)}
-    for item in given:
-        if _stands(item) or (item.get("type") == "function_call_output" and item["call_id"] in stood):
+    input_items = cast(Sequence[dict[str, Any]], items)
+    stood = {item["call_id"] for item in input_items if _stands_for_answer(item)}
+    for item in input_items:
+        if _stands_for_answer(item) or (item.get("type") == "function_call_output" and item["call_id"] in stood):
             continue
         if item.get("type") == "reasoning":
             pending.append(item)
@@ -90,37 +91,41 @@ def from_items(system: str | None, items: str | Sequence[TResponseInputItem]) ->
     return messages
 
 
-def _stands(item: Mapping[str, Any]) -> bool:
+def _stands_for_answer(item: Mapping[str, Any]) -> bool:
     """Whether an item is a call that stands for a held-back answer."""
     return item.get("type") == "function_call" and item.get("name") == ANSWER_TOOL
 
 
 def decided_answer(items: str | Sequence[TResponseInputItem]) -> tuple[Decided, list[TResponseInputItem]] | None:
-    """The call that stands for a held-back answer with its result, and the items before it, if a request ends so."""
-    given: list[Any] = [] if isinstance(items, str) else list(items)
-    if len(given) < 2 or not _stands(given[-2]) or given[-1].get("type") != "function_call_output":
+    """The call that stands for a held-back answer, its result and the items before; None if a request has none."""
+    input_items: list[Any] = [] if isinstance(items, str) else list(items)
+    if (
+        len(input_items) < 2
+        or not _stands_for_answer(input_items[-2])
+        or input_items[-1].get("type") != "function_call_output"
+    ):
         return None
-    if given[-2]["call_id"] != given[-1]["call_id"]:
+    if input_items[-2]["call_id"] != input_items[-1]["call_id"]:
         return None
-    return Decided(str(given[-1]["call_id"]), str(given[-1]["output"])), given[:-2]
+    return Decided(str(input_items[-1]["call_id"]), str(input_items[-1]["output"])), input_items[:-2]
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
-    kept = {ITEMS: CarriedItems(raw, [_pictures(one) for one in raw])}
+    carried = {ITEMS: CarriedItems(raw, [_pictures(entry) for entry in raw])}
     kind, role = item.get("type"), item.get("role")
     if kind in (None, "message") and role in ("system", "developer"):
-        return SystemMessage(_text(item), additional_kwargs=kept)
+        return SystemMessage(_text(item), additional_kwargs=carried)
     if kind in (None, "message") and role == "user":
-        return HumanMessage(_text(item), additional_kwargs=kept)
+        return HumanMessage(_text(item), additional_kwargs=carried)
     if kind in (None, "message") and role == "assistant":
-        return AIMessage(_text(item), additional_kwargs=kept)
+        return AIMessage(_text(item), additional_kwargs=carried)
     if kind == "function_call":
         call = {"name": item["name"], "args": arguments_of(item["arguments"]), "id": item["call_id"]}
-        return AIMessage("", tool_calls=[cast(Any, {**call, "type": "tool_call"})], additional_kwargs=kept)
+        return AIMessage("", tool_calls=[cast(Any, {**call, "type": "tool_call"})], additional_kwargs=carried)
     if kind == "function_call_output":
         output = item["output"]
         text = output if isinstance(output, str) else _text({"content": output})
-        return ToolMessage(text, tool_call_id=item["call_id"], additional_kwargs=kept)
+        return ToolMessage(text, tool_call_id=item["call_id"], additional_kwargs=carried)
     raise UsageError(
         f"the guard cannot judge a conversation with an item of type {kind!r}: only messages, function calls and their "
         "results are drawn again the same way. Use function tools instead of hosted ones."
@@ -133,7 +138,7 @@ def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
 
 
 def _pictures(item: dict[str, Any]) -> list[Any]:
-    """What an item holds beside text."""
+    """The parts of an item other than text."""
     parts = item.get("content")
     return [part for part in parts if part.get("type") not in TEXTS] if isinstance(parts, list) else []
 
@@ -198,18 +203,20 @@ def request_bindings(
         if tool.name == ANSWER_TOOL:
             continue
         described.append(_tool(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema))
-    for one in handoffs:
-        described.append(_tool(one.tool_name, one.tool_description, one.input_json_schema, one.strict_json_schema))
-    wanted = None
+    for handoff in handoffs:
+        described.append(
+            _tool(handoff.tool_name, handoff.tool_description, handoff.input_json_schema, handoff.strict_json_schema)
+        )
+    response_format = None
     if schema is not None and not schema.is_plain_text():
         strict = schema.is_strict_json_schema()
-        wanted = {
+        response_format = {
             "type": "json_schema",
             "json_schema": {"name": "final_output", "schema": schema.json_schema(), "strict": strict},
         }
     if choice is not None and not isinstance(choice, str):
         raise UsageError(f"tool_choice {choice!r} names a hosted tool; only function tools can be guarded.")
-    return bindings_for(described, tool_choice=choice, response_format=wanted)
+    return bindings_for(described, tool_choice=choice, response_format=response_format)
 
 
 def _tool(name: str, description: str, schema: dict[str, Any], strict: bool) -> dict[str, Any]:
@@ -287,27 +294,29 @@ def read_response(response: ModelResponse, settings: ModelSettings, model: str) 
                     refused = part.refusal
                 else:
                     texts.append(part.text)
-                    logprobs += [one.model_dump() for one in part.logprobs or ()]
+                    logprobs += [token.model_dump() for token in part.logprobs or ()]
         elif isinstance(item, ResponseFunctionToolCall):
             arguments = arguments_of(item.arguments)
             calls.append({"name": item.name, "args": arguments, "id": item.call_id, "type": "tool_call"})
         elif not isinstance(item, ResponseReasoningItem):
             raise UsageError(f"the model returned an item of type {item.type!r}, which cannot be judged")
-    made = response.usage.output_tokens
-    cut = settings.max_tokens is not None and made >= settings.max_tokens
+    output_tokens = response.usage.output_tokens
+    cut = settings.max_tokens is not None and output_tokens >= settings.max_tokens
     metadata: dict[str, Any] = {
         "finish_reason": "tool_calls" if calls else "length" if cut else "stop",
         "model_name": model,
     }
     if logprobs:
         metadata["logprobs"] = {"content": logprobs}
-    given = response.usage.input_tokens
+    input_tokens = response.usage.input_tokens
     return AIMessage(
         "".join(texts),
         tool_calls=calls,
         additional_kwargs={"refusal": refused} if refused else {},
         response_metadata=metadata,
-        usage_metadata=UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made),
+        usage_metadata=UsageMetadata(
+            input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
+        ),
     )
 
 

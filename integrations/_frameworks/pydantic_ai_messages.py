@@ -25,8 +25,10 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
+from .._agents.call_reviews import APPROVED
+from .._agents.calls import ANSWER_TOOL
+from .._agents.framework_guard import Decided
 from .chat import CarriedItems
-from .guard import ANSWER_TOOL, APPROVED, Decided
 
 __all__ = [
     "as_parameters",
@@ -54,17 +56,17 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         UsageError: A part is not a text, tool call or tool result.
     """
     instructions = _instructions(messages, parameters)
-    found: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
+    converted: list[BaseMessage] = [] if not instructions else [SystemMessage(instructions)]
     for original in messages:
         message = _without_held(original)
         if message is None:
             continue
-        made = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
-        for place, one in enumerate(made):
-            # The first of its parts carries the whole message.
-            one.additional_kwargs[MESSAGES] = CarriedItems([message], _pictures(message)) if place == 0 else []
-        found += made
-    return found
+        parts = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
+        for place, part in enumerate(parts):
+            # The first part carries the whole message, so that `to_messages` gives it back once.
+            part.additional_kwargs[MESSAGES] = CarriedItems([message], _pictures(message)) if place == 0 else []
+        converted += parts
+    return converted
 
 
 def _without_held(message: ModelMessage) -> ModelMessage | None:
@@ -80,12 +82,12 @@ def _stands(part: object) -> bool:
 
 
 def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[ModelMessage]] | None:
-    """The call that stands for a held-back answer with its result, and the messages before, if a request ends so.
+    """The call that stands for a held-back answer, its result and the messages before; None without one.
 
     Raises:
         UsageError: A prompt came with the approval.
     """
-    last = max((place for place, one in enumerate(messages) if isinstance(one, ModelResponse)), default=0)
+    last = max((place for place, message in enumerate(messages) if isinstance(message, ModelResponse)), default=0)
     ended = [part for message in messages[last + 1 :] for part in message.parts]
     result = next((part for part in ended if _stands(part)), None)
     if result is None:
@@ -99,34 +101,36 @@ def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[Mode
 
 
 def _pictures(message: ModelMessage) -> list[object]:
-    """What a message holds beside text, as JSON: pydantic-ai reads other classes from a stored history."""
+    """The parts of a message other than text, as JSON: pydantic-ai reads other classes from a stored history."""
     contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
-    found = [one for content in contents if not isinstance(content, str) for one in content if not isinstance(one, str)]
-    return [to_jsonable_python(one, bytes_mode="base64", fallback=repr) for one in found]
+    pictures = [
+        item for content in contents if not isinstance(content, str) for item in content if not isinstance(item, str)
+    ]
+    return [to_jsonable_python(item, bytes_mode="base64", fallback=repr) for item in pictures]
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:
     if parameters.instruction_parts is not None:
         return InstructionPart.join(parameters.instruction_parts) if parameters.instruction_parts else None
-    given = [message.instructions for message in messages if isinstance(message, ModelRequest)]
-    return next((text for text in reversed(given) if text is not None), None)
+    instructions = [message.instructions for message in messages if isinstance(message, ModelRequest)]
+    return next((text for text in reversed(instructions) if text is not None), None)
 
 
 def _request(message: ModelRequest) -> list[BaseMessage]:
-    made: list[BaseMessage] = []
+    converted: list[BaseMessage] = []
     for part in message.parts:
         if isinstance(part, its.SystemPromptPart):
-            made.append(SystemMessage(part.content))
+            converted.append(SystemMessage(part.content))
         elif isinstance(part, its.UserPromptPart):
-            made.append(HumanMessage(_text(part.content)))
+            converted.append(HumanMessage(_text(part.content)))
         elif isinstance(part, its.ToolReturnPart):
-            made.append(ToolMessage(part.model_response_str(), tool_call_id=part.tool_call_id))
+            converted.append(ToolMessage(part.model_response_str(), tool_call_id=part.tool_call_id))
         elif part.part_kind in ("retry-prompt", "retry-feedback"):
             text, tool = str(getattr(part, "content", "")), getattr(part, "tool_name", None)
-            made.append(HumanMessage(text) if tool is None else ToolMessage(text, tool_call_id=_call_id(part)))
+            converted.append(HumanMessage(text) if tool is None else ToolMessage(text, tool_call_id=_call_id(part)))
         else:
             raise _unknown(part)
-    return made
+    return converted
 
 
 def _call_id(part: Any) -> str:
@@ -136,7 +140,7 @@ def _call_id(part: Any) -> str:
 def _text(content: str | Sequence[Any]) -> str:
     if isinstance(content, str):
         return content
-    texts = (one if isinstance(one, str) else getattr(one, "content", None) for one in content)
+    texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -150,8 +154,8 @@ def _response(message: ModelResponse) -> AIMessage:
             calls.append({"name": part.tool_name, "args": args, "id": part.tool_call_id, "type": "tool_call"})
         elif not isinstance(part, its.ThinkingPart):
             raise _unknown(part)
-    made: Any = calls
-    return AIMessage("".join(texts), tool_calls=made)
+    tool_calls: Any = calls
+    return AIMessage("".join(texts), tool_calls=tool_calls)
 
 
 def _unknown(part: Any) -> UsageError:
@@ -164,17 +168,17 @@ def _unknown(part: Any) -> UsageError:
 def to_messages(messages: Sequence[BaseMessage]) -> tuple[str | None, list[ModelMessage]]:
     """LangChain messages as instructions and history: the messages they were made from, or new ones."""
     instructions: str | None = None
-    found: list[ModelMessage] = []
+    history: list[ModelMessage] = []
     for place, message in enumerate(messages):
         if MESSAGES in message.additional_kwargs:
-            found += message.additional_kwargs[MESSAGES]
+            history += message.additional_kwargs[MESSAGES]
         elif isinstance(message, SystemMessage) and place == 0:
             instructions = str(message.text)
         elif isinstance(message, AIMessage):
-            found.append(to_response(message))
+            history.append(to_response(message))
         else:
-            found.append(ModelRequest(parts=[_part(message)]))
-    return instructions, found
+            history.append(ModelRequest(parts=[_part(message)]))
+    return instructions, history
 
 
 def _part(message: BaseMessage) -> its.ModelRequestPart:
@@ -216,14 +220,18 @@ def request_bindings(
         choice = "any"
     if choice is not None and not isinstance(choice, str):
         raise UsageError(f"tool_choice {choice!r} cannot be guarded; use 'auto' or 'required'.")
-    wanted = None
+    response_format = None
     if parameters.output_mode == "native" and parameters.output_object is not None:
-        one = parameters.output_object
-        wanted = {
+        output_object = parameters.output_object
+        response_format = {
             "type": "json_schema",
-            "json_schema": {"name": one.name or "final_result", "schema": one.json_schema, **_known(one)},
+            "json_schema": {
+                "name": output_object.name or "final_result",
+                "schema": output_object.json_schema,
+                **_declared(output_object),
+            },
         }
-    return bindings_for(tools, tool_choice=choice, response_format=wanted)
+    return bindings_for(tools, tool_choice=choice, response_format=response_format)
 
 
 def _described(tool: ToolDefinition) -> dict[str, Any]:
@@ -232,9 +240,9 @@ def _described(tool: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": {**function, **strict}}
 
 
-def _known(wanted: OutputObjectDefinition) -> dict[str, Any]:
-    found = {"description": wanted.description, "strict": wanted.strict}
-    return {name: value for name, value in found.items() if value is not None}
+def _declared(output: OutputObjectDefinition) -> dict[str, Any]:
+    settings = {"description": output.description, "strict": output.strict}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestParameters:
@@ -249,22 +257,22 @@ def as_parameters(bindings: Bindings, instructions: str | None) -> ModelRequestP
         for tool in bindings.tools
     ]
     parts = None if instructions is None else [InstructionPart(content=instructions)]
-    wanted = bindings.response_format
-    if wanted is None:
+    response_format = bindings.response_format
+    if response_format is None:
         return ModelRequestParameters(
             function_tools=tools, instruction_parts=parts, allow_text_output=bindings.tool_choice is None
         )
-    if wanted.get("type") != "json_schema":
-        raise UsageError(f"pydantic-ai does not support a response_format of type {wanted.get('type')!r}")
-    schema = wanted["json_schema"]
-    found = OutputObjectDefinition(
+    if response_format.get("type") != "json_schema":
+        raise UsageError(f"pydantic-ai does not support a response_format of type {response_format.get('type')!r}")
+    schema = response_format["json_schema"]
+    output_object = OutputObjectDefinition(
         json_schema=schema["schema"],
         name=schema.get("name"),
         description=schema.get("description"),
         strict=schema.get("strict"),
     )
     return ModelRequestParameters(
-        function_tools=tools, instruction_parts=parts, output_mode="native", output_object=found
+        function_tools=tools, instruction_parts=parts, output_mode="native", output_object=output_object
     )
 
 
@@ -279,14 +287,16 @@ def read_response(response: ModelResponse) -> AIMessage:
         ValueError: The arguments of a call are not a JSON object.
     """
     message = _response(response)
-    details: Iterable[Any] = [getattr(one, "provider_details", None) for one in (response, *response.parts)]
-    logprobs = [one for found in details if found for one in found.get("logprobs") or ()]
+    details: Iterable[Any] = [getattr(item, "provider_details", None) for item in (response, *response.parts)]
+    logprobs = [item for detail in details if detail for item in detail.get("logprobs") or ()]
     finish = {"tool_call": "tool_calls"}.get(response.finish_reason or "", response.finish_reason)
     metadata: dict[str, Any] = {"model_name": response.model_name, "finish_reason": finish}
     if logprobs:
         metadata["logprobs"] = {"content": logprobs}
-    given, made = response.usage.input_tokens, response.usage.output_tokens
-    usage = UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
+    input_tokens, output_tokens = response.usage.input_tokens, response.usage.output_tokens
+    usage = UsageMetadata(
+        input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
+    )
     return message.model_copy(update={"response_metadata": metadata, "usage_metadata": usage})
 
 
@@ -298,7 +308,7 @@ def to_response(message: AIMessage) -> ModelResponse:
     for call in message.tool_calls:
         parts.append(its.ToolCallPart(call["name"], call["args"], tool_call_id=str(call["id"])))
     usage = message.usage_metadata
-    kept = {name: message.response_metadata[name] for name in KEPT if name in message.response_metadata}
+    metadata = {name: message.response_metadata[name] for name in KEPT if name in message.response_metadata}
     return ModelResponse(
         parts=parts,
         usage=RequestUsage(
@@ -306,5 +316,5 @@ def to_response(message: AIMessage) -> ModelResponse:
         ),
         model_name=message.response_metadata.get("model_name"),
         finish_reason="tool_call" if message.tool_calls else "stop",
-        metadata=kept or None,
+        metadata=metadata or None,
     )

@@ -19,7 +19,7 @@ from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
 
-from .._frameworks.chat import LRU
+from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
 from .config import Alias, Upstream
 from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled

@@ -26,7 +26,7 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan
 
-from .._frameworks.chat import LRU
+from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
 from .protocol import ApiError, bindings_of, drawing_fields, messages_of

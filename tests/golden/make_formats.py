@@ -67,7 +67,7 @@ from guardrail.uncertainty import EstimatorSpec
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training
 from guardrail.verdict import Meaning, Reason, Verdict
 from integrations._agents.held import FrozenMessage, GuardState, HeldMessage, ReviewTarget, ToolCallOrder, pack, to_json
-from integrations._frameworks.guard import VerdictStore
+from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
 FOLDER = Path(__file__).parent / "formats"

@@ -41,7 +41,7 @@ from guardrail.types import ToolCall, Unmeasured
 from guardrail.verdict import Reason
 from integrations._agents.held import from_json, to_json, unpack
 from integrations._agents.state import NoteChannel
-from integrations._frameworks.guard import VerdictStore
+from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 
 from .make_formats import (

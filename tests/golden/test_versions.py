@@ -40,7 +40,7 @@ from guardrail.types import Sample, SamplingPlan, Uncertainty
 from guardrail.verdict import Verdict
 from integrations._agents.held import from_json, pack, to_json, unpack
 from integrations._agents.state import NoteChannel
-from integrations._frameworks.guard import VerdictStore
+from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 
 from .make_formats import (

@@ -224,8 +224,7 @@ def test_another_word_is_refused() -> None:
         GuardrailMiddleware(exact(chat("answer"), threshold=0.5), early_stopping="yes")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("named", ["judge", "judges"])
-def test_judges_are_given_alone_or_by_name(named: str) -> None:
+def test_judges_are_given_alone_or_by_name() -> None:
     class Own:
         def __init__(self) -> None:
             self.spec = JudgeSpec(name="own", version=1, params={})
@@ -237,11 +236,16 @@ def test_judges_are_given_alone_or_by_name(named: str) -> None:
     artifact = exact(chat("answer"), threshold=0.5).model_copy(
         update={"estimator": make("discrete_semantic_entropy", judge=judge).spec}
     )
-    forms: list[Any] = [judge, {"own": judge}] if named == "judge" else [[judge], (judge,)]
+    forms: list[Any] = [judge, {"own": judge}]
     for form in forms:
-        assert GuardrailMiddleware(artifact, **{named: form})
-    with pytest.raises(UsageError, match="two names of one argument"):
-        GuardrailMiddleware(artifact, judge=judge, judges=[judge])
+        assert GuardrailMiddleware(artifact, judge=form)
+    former: dict[str, Any] = {"judges": [judge], "settings": {}}
+    for name, value in former.items():
+        with pytest.raises(TypeError, match=name):
+            GuardrailMiddleware(artifact, **{name: value})
+    interrupt: Any = "interrupt"
+    with pytest.raises(UsageError, match='on_abstain must be "review"'):
+        GuardrailMiddleware(artifact, judge=judge, on_abstain=interrupt)
 
 
 @pytest.mark.parametrize(("n_unmeasured", "stops"), [(0, True), (5, True), (6, False)])

@@ -23,7 +23,7 @@ from guardrail.guard.assess import Abstentions
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.verdict import Reason
-from integrations._agents.agent_model import this_step
+from integrations._agents.model_requests import this_step
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
 from tests.integrations.agents.test_langchain_agents import Alarmed
@@ -212,7 +212,7 @@ def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: 
         made, tools={"*": made}, exempt=["balance"], on_abstain=on_abstain, early_stopping="off", probe="off"
     )
     if not remember:
-        own._abstentions = Abstentions(0)
+        own._gate.abstentions = Abstentions(0)
     agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[*others, own])
     wrong = 0
     for number in range(questions):

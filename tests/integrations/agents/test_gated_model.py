@@ -50,7 +50,7 @@ def middleware(model: ScriptedChat, *, judge: Any = None, n: int = 4, **more: An
     if judge is not None:
         spec = make("discrete_semantic_entropy", judge=judge).spec
         artifact = artifact.model_copy(update={"estimator": spec})
-        more["judges"] = [judge]
+        more["judge"] = judge
     return GuardrailMiddleware(artifact, **{"on_abstain": "message", **more})
 
 

@@ -728,7 +728,7 @@ class Setting(AgentMiddleware):
 
 def test_settings_of_the_request_reach_every_call_and_the_model_stays_as_it_is() -> None:
     model = fresh(SURE)
-    middleware = gate(model, settings={"reasoning_effort": "low"})
+    middleware = gate(model, calibrated_settings={"reasoning_effort": "low"})
     setting = Setting(extra_headers={"x": "1"}, reasoning_effort="low", temperature=0.7)
     before = model.model_dump()
     result = agent_of(model, [middleware, setting]).invoke({"messages": "pay bob"}, CONFIG)
@@ -745,7 +745,9 @@ def test_settings_that_would_change_how_answers_are_drawn_are_refused() -> None:
             agent_of(model, [gate(model), Setting(**setting)]).invoke({"messages": "pay bob"}, CONFIG)
     model = fresh(SURE)
     with pytest.raises(ArtifactMismatchError, match="reasoning_effort"):
-        agent_of(model, gate(model, settings={"reasoning_effort": "low"})).invoke({"messages": "pay bob"}, CONFIG)
+        agent_of(model, gate(model, calibrated_settings={"reasoning_effort": "low"})).invoke(
+            {"messages": "pay bob"}, CONFIG
+        )
 
 
 # -- what streams show ---------------------------------------------------------------------------------------------
@@ -764,7 +766,7 @@ def without_interrupts(value: Any) -> Any:
     return [without_interrupts(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("on_abstain", ["interrupt", "message"])
+@pytest.mark.parametrize("on_abstain", ["review", "message"])
 def test_no_stream_shows_what_is_held_back(on_abstain: str) -> None:
     model = unsure_answers()
     agent = agent_of(model, gate(model, on_abstain=on_abstain))
@@ -772,13 +774,13 @@ def test_no_stream_shows_what_is_held_back(on_abstain: str) -> None:
     seen = [without_interrupts(chunk) for chunk in agent.stream({"messages": "what?"}, CONFIG, stream_mode=modes)]
     assert {chunk[0] for chunk in seen} >= {"values", "updates", "messages"}
     assert not [mark for mark in MARKS if mark in str(seen)]
-    if on_abstain == "interrupt":
+    if on_abstain == "review":
         after = list(agent.stream(APPROVE, CONFIG, stream_mode=modes))
         assert "secret-0" in str(after)  # the approved candidate
         assert not [mark for mark in MARKS[1:] if mark in str(after)]
 
 
-@pytest.mark.parametrize("on_abstain", ["interrupt", "message"])
+@pytest.mark.parametrize("on_abstain", ["review", "message"])
 async def test_no_event_shows_what_is_held_back(on_abstain: str) -> None:
     model = unsure_answers()
     agent = agent_of(model, gate(model, on_abstain=on_abstain))
@@ -788,7 +790,7 @@ async def test_no_event_shows_what_is_held_back(on_abstain: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
-@pytest.mark.parametrize("on_abstain", ["interrupt", "message"])
+@pytest.mark.parametrize("on_abstain", ["review", "message"])
 async def test_the_newest_event_stream_shows_only_what_goes_out(on_abstain: str) -> None:
     model = unsure_answers()
     agent = agent_of(model, gate(model, on_abstain=on_abstain))
@@ -796,7 +798,7 @@ async def test_the_newest_event_stream_shows_only_what_goes_out(on_abstain: str)
     events = [without_interrupts(event) async for event in run]
     assert len(events) >= 3
     assert not [mark for mark in MARKS if mark in str(events)]
-    if on_abstain == "interrupt":
+    if on_abstain == "review":
         run = await agent.astream_events(APPROVE, CONFIG, version="v3")
         assert [await message.text async for message in run.messages] == ["secret-0"]
 

@@ -27,16 +27,11 @@ from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator as make
-from integrations._frameworks.chat import LRU
-from integrations._frameworks.guard import (
-    MOST_IN_MEMORY,
-    Answer,
-    FrameworkGuard,
-    VerdictStore,
-    arguments_of,
-    call_subject,
-    refuse_settings,
-)
+from integrations._agents.calls import arguments_of, call_subject
+from integrations._agents.framework_guard import Answer, FrameworkGuard
+from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
+from integrations._frameworks.chat import refuse_settings
+from integrations._openai.lru import LRU
 from tests.guardrail.uncertainty.test_async_measuring import Patient
 
 TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
@@ -125,7 +120,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
         assert ran.wait(10), "the event loop was blocked"
 
     one = gate(5)
-    one.verdicts = store
+    one.verdicts = one.reviews.verdicts = store
     store.put("x", call_subject("pay", {}), verdict)
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
     assert await one.may_run("x", "pay", {}) is True
@@ -249,7 +244,7 @@ def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch:
     assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
     assert guard() is not guard(probe="off")
     known: LRU[Any] = LRU(2)
-    monkeypatch.setattr("integrations._frameworks.guard._gates", known)
+    monkeypatch.setattr("integrations._agents.framework_guard._shared", known)
     for n in range(5):
         guard(max_concurrency=n + 1)
     assert len(known) == 2

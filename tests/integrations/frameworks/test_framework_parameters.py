@@ -1,12 +1,13 @@
-"""Parameters mean the same in every adapter; older spellings still work."""
+"""Parameters mean the same in every adapter."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from agents import Model, ModelSettings
+from pydantic import ValidationError
 from pydantic_ai.models.test import TestModel
 
 from guardrail import CalibrationArtifact
@@ -15,7 +16,8 @@ from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from integrations import openai_agents_guard, pydantic_ai_guard
-from integrations._frameworks.chat import guard_settings, is_reviewed
+from integrations._agents.framework_guard import is_reviewed
+from integrations._frameworks.chat import guard_settings
 
 
 class NamedJudge(ExactJudge):
@@ -41,53 +43,62 @@ def judged(model: Any) -> CalibrationArtifact:
     return make_artifact(model).model_copy(update={"estimator": spec})
 
 
-def test_a_chat_around_a_model_of_the_agents_sdk_takes_both_spellings() -> None:
+def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_settings() -> None:
     model, settings = Agents(), ModelSettings(frequency_penalty=0.5)
-    new = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
-    older: dict[str, Any] = {"inner": model, "settings": settings}
-    old = openai_agents_guard.AgentsModelChat(**older)
-    assert old.model is new.model is model
-    assert old.guardrail_identity() == new.guardrail_identity()
-    made = make_artifact(new)
+    chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
+    made = make_artifact(chat)
     guards = [
-        openai_agents_guard.GuardedModel(model, made, settings=settings, probe="off"),
+        openai_agents_guard.GuardedModel(model, made, calibrated_settings=settings, probe="off"),
         openai_agents_guard.GuardedModel(model, made, calibrated_settings=settings, guard_options={"probe": "off"}),
     ]
     assert [one.guard.probe for one in guards] == ["off", "off"]
-    assert guards[0].guard.model == guards[1].guard.model
+    assert guards[0].guard.model == guards[1].guard.model == chat
 
 
-def test_a_chat_around_a_model_of_pydantic_ai_takes_both_spellings() -> None:
+def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
     model, settings = TestModel(), {"frequency_penalty": 0.5}
-    new = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
-    older: dict[str, Any] = {"inner": model, "settings": settings}
-    old = pydantic_ai_guard.PydanticAIChat(**older)
-    assert old.guardrail_identity() == new.guardrail_identity()
-    made = make_artifact(new)
+    chat = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
+    made, options = make_artifact(chat), {"probe": "off"}
     for given in (
-        pydantic_ai_guard.GuardedModel(model, made, settings=settings, probe="off"),
-        pydantic_ai_guard.GuardCapability(made, settings=settings, options={"probe": "off"}).get_wrapper_model(model),
-        pydantic_ai_guard.GuardCapability(
-            made, calibrated_settings=settings, guard_options={"probe": "off"}
-        ).get_wrapper_model(model),
+        pydantic_ai_guard.GuardedModel(model, made, calibrated_settings=settings, probe="off"),
+        pydantic_ai_guard.GuardCapability(made, calibrated_settings=settings, guard_options=options).get_wrapper_model(
+            model
+        ),
     ):
         assert isinstance(given, pydantic_ai_guard.GuardedModel)
         assert given.guard.probe == "off"
-        assert given.guard.model == new
+        assert given.guard.model == chat
 
 
-def test_a_person_decides_under_review_and_under_the_older_spelling() -> None:
-    assert [is_reviewed(path) for path in ("review", "hold", "message", "raise", None, print)] == [
-        *(True, True, False, False, False, False)
+def test_former_names_are_refused() -> None:
+    model, settings, chat = Agents(), ModelSettings(), ScriptedChat(default=["Paris"])
+    made = make_artifact(chat)
+    former: dict[str, Any] = {"inner": model, "settings": settings}
+    for kind in (openai_agents_guard.AgentsModelChat, pydantic_ai_guard.PydanticAIChat):
+        for name, value in former.items():
+            with pytest.raises(ValidationError, match=name):
+                kind(**{"model": model, name: value})
+    with pytest.raises(ValidationError, match="settings"):
+        openai_agents_guard.GuardedModel(chat, made, settings=settings)
+    with pytest.raises(ValidationError, match="settings"):
+        pydantic_ai_guard.GuardedModel(TestModel(), made, settings={})
+    for name in ("settings", "options"):
+        with pytest.raises(TypeError, match=name):
+            pydantic_ai_guard.GuardCapability(made, **cast("Any", {name: {}}))
+    with pytest.raises(ValidationError, match="on_abstain"):
+        openai_agents_guard.GuardedModel(chat, made, on_abstain="hold")  # type: ignore[arg-type]
+
+
+def test_a_person_decides_under_review() -> None:
+    assert [is_reviewed(path) for path in ("review", "message", "raise", None, print)] == [
+        *(True, False, False, False, False)
     ]
     model = ScriptedChat(default=["Paris"])
     made = make_artifact(model)
-    paths: list[Any] = ["review", "hold"]
-    for path in paths:
-        guard = openai_agents_guard.GuardedModel(model, made, on_abstain=path)
-        assert guard._gate.holds
-        with pytest.raises(UsageError, match='on_abstain="review" needs GuardCapability'):
-            pydantic_ai_guard.GuardedModel(TestModel(), made, on_abstain=path)
+    path: Any = "review"
+    assert openai_agents_guard.GuardedModel(model, made, on_abstain=path)._gate.holds
+    with pytest.raises(UsageError, match='on_abstain="review" needs GuardCapability'):
+        pydantic_ai_guard.GuardedModel(TestModel(), made, on_abstain=path)
 
 
 def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
-from integrations._frameworks.guard import APPROVED  # noqa: E402
+from integrations._agents.call_reviews import APPROVED  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
     GuardedModel,

@@ -60,7 +60,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
-from integrations._frameworks.guard import APPROVED
+from integrations._agents.call_reviews import APPROVED
 from integrations.pydantic_ai_guard import (
     MODELS,
     GuardCapability,

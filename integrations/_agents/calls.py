@@ -1,0 +1,119 @@
+"""Identity of a tool call and of a conversation: every digest by which an agent's gate knows them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from pydantic_core import to_jsonable_python
+
+from guardrail.plain_json import canonical_json, json_fault, sha256_hex
+from guardrail.types import ToolCall, canonical_calls
+
+__all__ = [
+    "ANSWER_TOOL",
+    "CHOSEN",
+    "answer_key",
+    "arguments_of",
+    "call_digest",
+    "call_subject",
+    "conversation_digest",
+    "is_of_call",
+    "same_call",
+]
+
+ANSWER_TOOL = "guardrail_answer"
+"""Name of the call that stands for a held-back answer until a person decides. No model is offered it."""
+CHOSEN = "chosen:"
+"""Prefix of the subject of a call that a person or another model gave on the abstention path: it may run."""
+
+
+def _digest(name: str, arguments: Mapping[str, Any], digits: int) -> str:
+    """SHA-256 of a call in canonical form, which does not depend on the order of its arguments."""
+    return sha256_hex(canonical_calls([ToolCall(name=name, arguments=dict(arguments))]), digits)
+
+
+# Two forms of the digest are stored, so both stay: notes in the state of a graph hold 16 digits over name and
+# arguments; verdict stores hold 32 digits over the arguments and the name as text, because the Agents SDK calls a
+# tool's `needs_approval` with the arguments alone.
+
+
+def call_digest(call: Mapping[str, Any]) -> str:
+    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, if they are not plain JSON."""
+    if json_fault([call["name"], call["args"]]) is not None:
+        return ""
+    return _digest(str(call["name"]), call["args"], 16)
+
+
+def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
+    return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
+
+
+def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return the subject of a stored verdict: a digest of the call's arguments, and its tool."""
+    return f"{_digest('', arguments, 32)}:{name}"
+
+
+def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
+    """Whether a stored verdict is about this very call.
+
+    Args:
+        subject: Subject of the verdict. Older versions stored no name.
+        name: The tool; None where the framework does not say which.
+        arguments: Its arguments.
+    """
+    digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
+    return digest == _digest("", arguments, 32) and (name is None or tool in ("", name))
+
+
+def arguments_of(text: object) -> dict[str, Any]:
+    """Arguments of a tool call as an object.
+
+    Raises:
+        ValueError: They are not a JSON object.
+    """
+    arguments = json.loads(text) if isinstance(text, str) and text.strip() else (text or {})
+    if not isinstance(arguments, dict):
+        raise ValueError(f"arguments of a tool call must be a JSON object, got {str(arguments)[:80]!r}")
+    return arguments
+
+
+# Both digests of a conversation are stored in verdict stores and histories. They leave out system messages, which the
+# artifact fixes, and ids, which change from run to run. (`Assessor` tells prompts apart by everything the model reads;
+# its digest lives in memory only.)
+
+
+def conversation_digest(messages: Sequence[BaseMessage]) -> str:
+    """Thirty-two hex digits of a whole conversation, tool calls and pictures included."""
+    turns = [
+        (
+            message.type,
+            str(message.text),
+            [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())],
+            message.additional_kwargs,
+        )
+        for message in messages
+        if message.type != "system"
+    ]
+    return _text_digest(repr(turns), 32)
+
+
+def answer_key(asked: Sequence[BaseMessage], content: Any, *, abstention: bool) -> str:
+    """Key of an answer: of the conversation up to its last question, and of the answer's text or its object's JSON.
+
+    Tool calls and results after the question are left out: frameworks show their guardrails the input of a run, not
+    the messages that the run added to it.
+    """
+    last = max((place for place, message in enumerate(asked) if message.type == "human"), default=len(asked))
+    turns = [(message.type, str(message.text)) for message in asked[: last + 1] if message.type != "system"]
+    plain = content if isinstance(content, str) else to_jsonable_python(content, fallback=repr)
+    return f"{'abstention' if abstention else 'answer'}:{_text_digest(canonical_json([turns, plain]), None)}"
+
+
+def _text_digest(text: str, digits: int | None) -> str:
+    # A question may hold half of a surrogate pair, which plain UTF-8 refuses.
+    content = text.encode("utf-8", "surrogatepass")
+    return sha256_hex(content) if digits is None else sha256_hex(content, digits)

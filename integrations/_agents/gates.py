@@ -1,0 +1,405 @@
+"""The gate of one agent, for every framework: it admits a step, judges it, and holds, answers for or records it.
+
+An adapter translates a request once into an `AgentStep`, makes one `AgentGate` when it is set up, and calls
+
+1. `AgentGate.admit`: the gates for the step's model, after every check of model and tools;
+2. `ModelGates.judge_steps`: the verdict and its consequence, as a `Judgement`;
+
+then it translates the `Judgement` back into its framework's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UnreadableReplyError, UsageError
+from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
+from guardrail.guard.assess import Abstentions, Assessment, Assessor
+from guardrail.guard.chat_model import Guardrail
+from guardrail.guard.comparability import unlike_calls
+from guardrail.guard.decide import Gate, decide
+from guardrail.guard.early_stopping import can_stop_early, saves_calls
+from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
+from guardrail.guard.messages import with_verdict
+from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
+from guardrail.monitor import SafetySwitch
+from guardrail.prompting import question_text
+from guardrail.sampling.callbacks import child_callbacks, note_verdict
+from guardrail.sampling.effects import Effect, Steps
+from guardrail.sampling.native import is_native
+from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
+from guardrail.sampling.sampler import Sampler
+from guardrail.specs import ModelIdentity, identify
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.uncertainty import Estimator
+from guardrail.verdict import Reason, Verdict
+
+from .._openai.lru import LRU
+from .artifact_set import ArtifactSet
+from .carrying import carrying
+from .collecting import RECORDS, StepRecords, is_collecting
+from .held import HeldMessage, lean
+
+__all__ = ["AgentGate", "AgentStep", "EarlyStopping", "Judgement", "ModelGates"]
+
+EarlyStopping = Literal["auto", "on", "off"]
+MODELS = 16
+"""Model objects whose probes are remembered: an agent has one, unless other middleware makes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStep:
+    """One request of an agent to its model, translated once from its framework's form.
+
+    Attributes:
+        model: The agent's model.
+        messages: The conversation, the system message first.
+        tools: Names of the tools on offer, without those whose call is the answer.
+        answers: Tools whose call is the answer (structured output).
+        bindings: Tools, choice and format of the request; read for an agent that only collects.
+        name: Name of the step, equal for every retry of the step; "" if the framework gives no name.
+        thread: Name of the conversation; None to tell conversations by their first message.
+        call: Settings, tools and choice as the request sends them; read to observe.
+        formatted: Whether the request asks for an answer in a format; read to observe.
+    """
+
+    model: BaseChatModel
+    messages: tuple[BaseMessage, ...]
+    tools: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    bindings: Bindings = field(default_factory=Bindings)
+    name: str = ""
+    thread: str | None = None
+    call: Mapping[str, Any] = field(default_factory=dict)
+    formatted: bool = False
+
+    @property
+    def system(self) -> str | None:
+        """Text of the system message."""
+        return next((str(message.text) for message in self.messages[:1] if message.type == "system"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The result of a judged step. Exactly one of "accepted", ``held`` and ``fallback`` applies.
+
+    Attributes:
+        assessment: The draw and the verdicts.
+        held: The message that waits for a person, as the adapter's ``hold`` made it.
+        fallback: The message of the abstention path: a text, a person's or another model's answer.
+    """
+
+    assessment: Assessment
+    held: AIMessage | None = None
+    fallback: AIMessage | None = None
+
+    @property
+    def accepted(self) -> Sample | None:
+        """The candidate, if it may go out."""
+        return self.assessment.drawn.primary if self.held is None and self.fallback is None else None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict that counts; None if no gate judges the candidate."""
+        return self.assessment.verdict
+
+
+class AgentGate:
+    """The gate of one agent: its artifacts, its abstention path and its memory.
+
+    Args:
+        artifacts: The artifacts of the agent.
+        on_abstain: The abstention path, as for `Guardrail`; "review" where a person decides.
+        abstain_message: Text of an abstention.
+        reviewed: Whether a person decides about held-back messages.
+        settings: Call settings that the artifacts' answers were collected with.
+        early_stopping: As for `Guardrail`. If a person decides, "auto" stops for acceptances only.
+        probe: As for `Guardrail`.
+        switch: As for `Guardrail`.
+        on_verdict: As for `Guardrail`.
+        max_concurrency: Calls in flight at once for models without a native sampler.
+        records: Record file for samples of tools that collect.
+        abstentions: Remembers abstentions; default: those of the last minutes.
+        turns: "refuse" or "mark" conversations with turns that no artifact knows; None does not look at turns.
+        alone: Judges in place of the gates, where one artifact judges every message.
+
+    Raises:
+        UsageError: An unknown value, early stopping that an observer forbids, or a tool that collects where no person
+            decides.
+    """
+
+    def __init__(
+        self,
+        artifacts: ArtifactSet,
+        *,
+        on_abstain: Any,
+        reviewed: bool,
+        abstain_message: Wording = ABSTENTION,
+        settings: Mapping[str, Any] | None = None,
+        early_stopping: EarlyStopping = "auto",
+        probe: Literal["auto", "off"] = "auto",
+        switch: SafetySwitch | None = None,
+        on_verdict: Observer | Sequence[Observer] | None = None,
+        max_concurrency: int | None = None,
+        records: str | Path = RECORDS,
+        abstentions: Abstentions | None = None,
+        turns: Literal["refuse", "mark"] | None = None,
+        alone: Guardrail | None = None,
+    ) -> None:
+        if early_stopping not in ("auto", "on", "off"):
+            raise UsageError(f'early_stopping must be "auto", "on" or "off", got {early_stopping!r}')
+        if isinstance(switch, SafetySwitch):
+            for artifact in artifacts.artifacts:
+                switch.check(artifact.threshold)
+        self.observers = Observers(switch, as_observers(on_verdict))
+        conflict = early_stopping_conflict(self.observers, on_abstain)
+        if early_stopping == "on" and conflict is not None:
+            raise UsageError(f'{conflict} Give early_stopping="off" to this middleware.')
+        self.artifacts = artifacts
+        self.on_abstain: Any = on_abstain
+        self.abstain_message = abstain_message
+        self.reviewed = reviewed
+        self.settings = dict(settings or {})
+        self.early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
+        self.probe = probe
+        self.max_concurrency = max_concurrency
+        self.records = Path(records)
+        self.abstentions = abstentions or Abstentions()
+        self.turns = turns
+        self.alone = alone
+        self._gates: LRU[ModelGates] = LRU(MODELS)
+
+    def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGates | None:
+        """The gates for a step's model; None for another model than the calibrated one, if such models may pass.
+
+        Raises:
+            UsageError: The step offers a tool that is neither gated nor exempt.
+            ArtifactMismatchError: The model is not the calibrated one.
+        """
+        running = identify(step.model)
+        self.artifacts.check_tools(step.tools)
+        if pass_others and self.artifacts.is_other_model(running):
+            return None
+        gates = self.gates_for(step, running)
+        gates.artifacts.check_model(running)
+        return gates
+
+    def gates_for(self, step: AgentStep, running: ModelIdentity) -> ModelGates:
+        """The gates for a step's model, without any check.
+
+        Args:
+            step: The step.
+            running: Identity of its model.
+        """
+        artifacts = self.artifacts.for_request(running, step.system, step.bindings)
+        # The gates hold the model, so its id belongs to no other object while they are cached.
+        key = (id(step.model), *(artifact.digest for artifact in artifacts.artifacts))
+        return self._gates.get(key, lambda: ModelGates.of(self, step.model, artifacts))
+
+    def served_verdict(self, step: AgentStep, message: AIMessage, answer: Sample) -> Callable[[], Verdict] | None:
+        """Prepare the verdict on a message that went out unjudged; None if the plan would have drawn it differently.
+
+        Args:
+            step: The step that the message answers.
+            message: The message.
+            answer: The message as a sample.
+        """
+        gates = self.admit(step)
+        assert gates is not None, "no model passes unless asked for"
+        gates.artifacts.check_messages(step.messages)
+        call = dict(step.call)
+        differs = any(call.pop(name, None) != value for name, value in self.settings.items())
+        # LangChain chooses by the model how it asks for a format, so a formatted request cannot be compared.
+        if step.formatted or differs or unlike_calls(step.model, gates.artifacts.plan, None, call, message):
+            return None
+        assessor = gates.assessor(replace(step, model=carrying(step.model, self.settings), answers=(), name=""))
+        question = gates.artifacts.artifacts[0].prompt.question_of(step.messages)
+        return partial(assessor.served_verdict, list(step.messages), answer, question)
+
+    def unjudged_steps(self, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
+        """Hold a message of another model than the guarded one, or take the abstention path in its place."""
+        verdict = self._unjudged_verdict(message)
+        if not self.reviewed:
+            fallback = yield from self.fall_back(verdict, list(step.messages))
+            return with_verdict(fallback, verdict)
+        if verdict.candidate is None:  # its content can be neither shown nor stored
+            message = AIMessage(content="")
+        calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
+        message = message.model_copy(update={"tool_calls": calls})
+        gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
+        question = question_text(step.messages)
+        message = with_verdict(message, lean(verdict))
+        return HeldMessage.of(message, verdict, question=question, verdicts=gated, answers=step.answers)
+
+    def _unjudged_verdict(self, message: AIMessage) -> Verdict:
+        artifact = self.artifacts.artifacts[0]
+        detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
+        sample: Sample | None = None
+        try:
+            reply = read_reply(message)
+            refuse_unstorable(reply)
+            sample = reply
+        except UnreadableReplyError as error:
+            detail = f"{detail} It cannot be given out either: {error}."
+        drawn = SampleSet(
+            question="",
+            primary=sample,
+            problem=Unmeasured.MODEL_FAILED,
+            problem_detail="another model answered in its place",
+        )
+        verdict = decide(drawn, artifact, self.artifacts.estimators[artifact.digest])
+        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
+
+    def fall_back(
+        self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
+    ) -> Steps[AIMessage]:
+        """Take this agent's abstention path."""
+        bound = self.artifacts.plan.bindings
+        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        return (yield from take_path(abstention))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGates:
+    """The gates of an agent for one model.
+
+    Attributes:
+        agent: The gate of the agent.
+        model: The model.
+        artifacts: The artifacts, those of the request where the agent only collects.
+        gates: By the digest of their artifact.
+        trust: Trust in the model's endpoint.
+        records: Keeps samples for tools without an artifact; None if every tool has one.
+    """
+
+    agent: AgentGate
+    model: BaseChatModel
+    artifacts: ArtifactSet
+    gates: Mapping[str, Gate]
+    trust: EndpointTrust
+    records: StepRecords | None
+
+    @classmethod
+    def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet) -> ModelGates:
+        """Make the gates of an agent for one model.
+
+        Raises:
+            UsageError: The record file holds records of another model, plan or prompt.
+        """
+        gates = {
+            artifact.digest: Gate(artifact, estimator, _early(agent, model, artifacts.plan, artifact, estimator))
+            for artifact in artifacts.artifacts
+            for estimator in [artifacts.estimators[artifact.digest]]
+        }
+        trust = EndpointTrust(
+            model, artifacts.plan, rate=_highest_agreement(gates.values()), enabled=agent.probe == "auto"
+        )
+        records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan) if artifacts.collects else None
+        return cls(agent, model, artifacts, gates, trust, records)
+
+    def judge_steps(
+        self,
+        step: AgentStep,
+        *,
+        hold: Callable[[Assessment], AIMessage | None],
+        form: Form = "text",
+        run_manager: Any = None,
+        storable: bool = False,
+    ) -> Steps[Judgement]:
+        """Judge one step, and act on the verdict: accept, hold, or take the abstention path.
+
+        Args:
+            step: The step.
+            hold: Freezes a message that a person decides about; None if this message cannot wait.
+            form: The form that the caller can read; see `Abstention`.
+            run_manager: The run of the caller, for tracers.
+            storable: Whether the answer has to be one that a state can store.
+
+        Raises:
+            AbstainedError: On the path "raise", and where a text would be taken for an answer.
+        """
+        callbacks = child_callbacks(run_manager)
+        assessment = yield from self._assess(step, callbacks, storable=storable)
+        if assessment.verdict is not None:
+            note_verdict(run_manager, assessment.verdict)
+        if assessment.accepted and assessment.drawn.primary is not None:
+            return Judgement(assessment)
+        waiting = hold(assessment) if self.agent.reviewed else None
+        if waiting is not None:
+            return Judgement(assessment, held=waiting)
+        assert assessment.verdict is not None, "a message that no gate judges is accepted"
+        message = yield from self.agent.fall_back(assessment.verdict, step.messages, callbacks=callbacks, form=form)
+        return Judgement(assessment, fallback=message)
+
+    def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool) -> Steps[Assessment]:
+        guard = self.agent.alone
+        if guard is not None:
+            messages = list(step.messages)
+            verdict = yield Effect(partial(guard.assess, messages), partial(guard.aassess, messages))
+            return Assessment(SampleSet(question="", primary=verdict.candidate, cost=verdict.cost), verdict)
+        self.artifacts.check_messages(step.messages)
+        turns = None
+        if self.agent.turns is not None:
+            turns = self.artifacts.unknown_turns(step.messages, refuse=self.agent.turns == "refuse")
+        question = self.artifacts.artifacts[0].prompt.question_of(step.messages)
+        assessment = yield from self.assessor(step, storable=storable).assess_steps(
+            step.messages, callbacks, question=question, turns=turns
+        )
+        if self.records is None:
+            return assessment
+        return (yield from self.records.noted(assessment, step.messages, step.thread))
+
+    def assessor(self, step: AgentStep, *, storable: bool = False) -> Assessor:
+        """Judges a step with the gates that its candidate concerns; a candidate that concerns none needs no samples."""
+        artifacts = self.artifacts
+
+        def concerned(candidate: Sample | None) -> dict[str, Gate]:
+            judging = artifacts.judging(candidate, step.answers)
+            return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
+
+        plan = artifacts.drawn_plan
+        passes = artifacts.passes_something and bool(plan.n) and not plan.follow_ups
+        return Assessor(
+            sampler=Sampler(step.model, plan, max_concurrency=self.agent.max_concurrency),
+            gates=concerned,
+            trust=self.trust,
+            observers=self.agent.observers,
+            early=any(gate.early != "none" for gate in self.gates.values()),
+            primary_first=passes and not is_native(step.model),
+            usable=only_storable if storable else lambda drawn: drawn,
+            abstentions=self.agent.abstentions,
+            step=step.name,
+        )
+
+
+def _early(
+    agent: AgentGate,
+    model: BaseChatModel,
+    plan: SamplingPlan,
+    artifact: CalibrationArtifact,
+    estimator: Estimator,
+) -> Literal["none", "acceptances", "all"]:
+    """Verdicts for which an artifact's gate may stop the drawing."""
+    if is_collecting(artifact):
+        return "none"  # its record needs all samples
+    if agent.early_stopping == "on" and can_stop_early(plan, estimator):
+        return "all"
+    if agent.early_stopping == "auto" and saves_calls(model, plan, estimator, artifact.data):
+        return "acceptances" if agent.reviewed else "all"  # a person sees what all samples of an abstention say
+    return "none"
+
+
+def _highest_agreement(gates: Collection[Gate]) -> float | None:
+    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
+    rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
+    measured = [rate for rate in rates if rate is not None]
+    return max(measured) if len(measured) == len(rates) else None

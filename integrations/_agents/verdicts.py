@@ -1,0 +1,185 @@
+"""Verdicts on tool calls and answers, kept for as long as a person may take to decide."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from guardrail.errors import UsageError
+from guardrail.files import check_version, open_sqlite, problem_of
+from guardrail.plain_json import spelled
+from guardrail.verdict import Verdict
+
+__all__ = ["MOST_IN_MEMORY", "VerdictStore"]
+
+FORMAT = 1
+"""Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
+MOST_IN_MEMORY = 10_000
+"""Verdicts kept without a file; older ones are forgotten, and a call without a verdict counts as held back."""
+
+
+class VerdictStore:
+    """Verdicts on tool calls by call id, and on answers by conversation and content.
+
+    A tool call may wait for a person for days and be resumed by another process: give a path then. The file is SQLite,
+    written by any number of processes and threads; it holds the answers that were held back.
+
+    Columns and fields of a newer version are ignored.
+
+    Args:
+        path: The file; None keeps the last 10,000 verdicts in memory.
+        expires_in: Seconds after which a verdict expires and releases nothing; the next `put` deletes it. None: never.
+        clock: Seconds since 1970; for tests.
+
+    Raises:
+        UsageError: The file cannot be used, or another version of this library wrote it. Every method raises it, too;
+            `get` also for a verdict that cannot be read: it must not count as "never judged".
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        expires_in: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if expires_in is not None and not expires_in > 0:
+            raise UsageError(f"expires_in must be above 0 seconds, got {expires_in}. None keeps verdicts for good.")
+        self._lock = threading.Lock()
+        self._name = ":memory:" if path is None else str(path)
+        self._expires_in = expires_in
+        self._clock = clock
+        self._memory: sqlite3.Connection | None = None
+        if path is None:
+            self._memory = open_sqlite(self._name)
+            weakref.finalize(self, self._memory.close)
+        with self._connected() as db, db:
+            self._prepare(db)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a call without a verdict was never judged, or its verdict expired or was deleted.
+
+        False for a store in memory, which other processes do not share and which forgets the oldest verdicts.
+        """
+        return self._memory is None or self._expires_in is not None
+
+    def put(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+        """Remember a verdict.
+
+        Args:
+            key: Call id, or the key of an answer.
+            subject: Digest of the judged call; `get` with another subject finds nothing.
+            verdict: The verdict; None if the call passes without one.
+            question: The question, for a reviewer.
+        """
+        now = self._clock()
+        with self._connected() as db, db:
+            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, spelled(question))
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, question) VALUES (?, ?, ?, ?, ?)", row)
+            if self._expires_in is not None:
+                self._delete_before(db, now - self._expires_in)
+            if self._memory is not None:
+                db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
+
+    def get(self, key: str, subject: str | None = None) -> Verdict | None:
+        """The verdict on this very subject (None: on any), or None."""
+        row = self.find(key)
+        return None if row is None or (subject is not None and row[0] != subject) else row[1]
+
+    def find(self, key: str) -> tuple[str, Verdict | None] | None:
+        """The subject stored under a key and the verdict on it, if any; None for an unknown or expired key."""
+        oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
+        with self._connected() as db:
+            row = db.execute("SELECT subject, verdict, stored FROM verdict WHERE id = ?", (key,)).fetchone()
+        # A verdict that an older version stored has no time: where verdicts expire, it counts as expired.
+        if row is None or (self._expires_in is not None and (row[2] is None or row[2] < oldest)):
+            return None
+        try:
+            return str(row[0]), None if row[1] == "null" else Verdict.from_stored(row[1])
+        except ValidationError as error:
+            raise UsageError(
+                f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
+                "Upgrade acrc-guardrail to the version that wrote it, or ask again."
+            ) from error
+
+    def question(self, key: str) -> str:
+        """The question of the conversation that was judged; "" if it is unknown."""
+        with self._connected() as db:
+            row = db.execute("SELECT question FROM verdict WHERE id = ?", (key,)).fetchone()
+        return "" if row is None or row[0] is None else str(row[0])
+
+    def delete(self, key: str) -> bool:
+        """Delete one verdict, so that its call is held from now on; return whether one was stored."""
+        with self._connected() as db, db:
+            db.execute("PRAGMA secure_delete=ON")  # overwrite with zeros, so that no answer stays in the file
+            return db.execute("DELETE FROM verdict WHERE id = ?", (key,)).rowcount > 0
+
+    def purge(self, older_than: float) -> int:
+        """Delete verdicts stored more than ``older_than`` seconds ago; return their number.
+
+        Verdicts that an older version stored without a time are deleted, too.
+        """
+        with self._connected() as db, db:
+            return self._delete_before(db, self._clock() - older_than)
+
+    async def aput(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+        """`put` without blocking the event loop."""
+        await asyncio.to_thread(self.put, key, subject, verdict, question)
+
+    async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
+        """`get` without blocking the event loop."""
+        return await asyncio.to_thread(self.get, key, subject)
+
+    async def afind(self, key: str) -> tuple[str, Verdict | None] | None:
+        """`find` without blocking the event loop."""
+        return await asyncio.to_thread(self.find, key)
+
+    def close(self) -> None:
+        """Close the database in memory. A file is open during an operation only."""
+        if self._memory is not None:
+            self._memory.close()
+
+    @staticmethod
+    def _delete_before(db: sqlite3.Connection, moment: float) -> int:
+        db.execute("PRAGMA secure_delete=ON")
+        return db.execute("DELETE FROM verdict WHERE stored IS NULL OR stored < ?", (moment,)).rowcount
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Make the table. The file's ``user_version`` is its format, except in a file with other tables."""
+        others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'verdict'"
+        if not db.execute(others).fetchone()[0]:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
+            db.execute(f"PRAGMA user_version={FORMAT}")
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
+        columns = {row[1] for row in db.execute("PRAGMA table_info(verdict)")}
+        for name, kind in (("stored", "REAL"), ("question", "TEXT")):  # files of older versions do not have them
+            if name not in columns:
+                db.execute(f"ALTER TABLE verdict ADD COLUMN {name} {kind}")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """The connection in memory, or one to the file for this operation."""
+        try:
+            with self._lock:
+                if self._memory is not None:
+                    yield self._memory
+                else:
+                    with closing(open_sqlite(self._name)) as db:
+                        yield db
+        except sqlite3.ProgrammingError:
+            raise  # a closed store is a mistake of the program
+        except sqlite3.DatabaseError as error:
+            raise UsageError(
+                f"{self._name} cannot be used as a verdict store ({error}). Name another file, or check this one."
+            ) from error
