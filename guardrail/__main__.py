@@ -15,7 +15,7 @@ from importlib.metadata import entry_points, version
 from .errors import GuardrailError, MissingDependencyError, load_entry_point
 from .plain_json import visible
 
-__all__ = ["main"]
+__all__ = ["list_commands", "main"]
 
 Command = tuple[str, str]
 """Module of a subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its one-line help."""
@@ -27,6 +27,28 @@ COMMANDS: dict[str, Command] = {
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
 }
 """The subcommands of this package. An entry point cannot replace one."""
+
+
+def list_commands(called: str | None = None) -> dict[str, Command]:
+    """The subcommands by name, in order: those of this package, and those of entry points.
+
+    Args:
+        called: The command to run. Any other command whose package lacks a dependency says so in its help.
+
+    Raises:
+        MissingDependencyError: The package of the called command lacks a dependency.
+    """
+    rows = dict(COMMANDS)
+    for entry in entry_points(group=GROUP):
+        if entry.name in COMMANDS:
+            continue
+        try:
+            rows[entry.name] = load_entry_point(entry)
+        except MissingDependencyError as error:
+            if entry.name == called:
+                raise
+            rows[entry.name] = (entry.module, f"not available: {error}")  # the other commands must still run
+    return dict(sorted(rows.items()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,18 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
     parser.add_argument("--version", action="version", version=f"acrc-guardrail {version('acrc-guardrail')}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in COMMANDS}
-    called = next((word for word in words if word in COMMANDS or word in offered), None)
-    rows = dict(COMMANDS)
+    names = {*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))}
+    called = next((word for word in words if word in names), None)
     try:
-        for name, entry in offered.items():
-            try:
-                rows[name] = load_entry_point(entry)
-            except MissingDependencyError as error:
-                if name == called:
-                    raise
-                rows[name] = (entry.module, f"not available: {error}")  # the other commands must still run
-        for name, (module, text) in sorted(rows.items()):
+        rows = list_commands(called)
+        for name, (module, text) in rows.items():
             subparser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
             if name == called:  # the modules of the other commands stay unloaded: some need a web framework
                 import_module(module).add_arguments(subparser)

@@ -333,6 +333,46 @@ class CalibrationArtifact(Persisted):
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
 
+    @classmethod
+    def uncalibrated(
+        cls,
+        model: ModelIdentity,
+        plan: SamplingPlan,
+        prompt: PromptWrapping,
+        estimator: EstimatorSpec,
+        outcome: Outcome,
+        *,
+        scores: CalibrationScores | None = None,
+        turns: tuple[str, ...] | None = None,
+    ) -> Self:
+        """An artifact around an outcome that no calibration gave: a threshold for tests, or none at all.
+
+        Args:
+            model: The model it loads with.
+            plan: How samples are drawn.
+            prompt: Prompt wrapping.
+            estimator: The estimator.
+            outcome: The outcome; its guarantee says that nothing was calibrated.
+            scores: Scores to state; None for none.
+            turns: Turns of the prompts it answers.
+        """
+        scores = scores or CalibrationScores(uncertainty=(), error=())
+        n = len(scores.error)
+        return cls(
+            created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
+            model=model,
+            plan=plan,
+            prompt=prompt,
+            estimator=estimator,
+            correctness=CorrectnessSpec(name="none", version=0),
+            data=DataFingerprint(name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0),
+            outcome=outcome,
+            certificate=outcome,
+            calibration=scores,
+            packages={},
+            turns=turns,
+        )
+
     @model_validator(mode="after")
     def _each_item_in_a_segment(self) -> Self:
         named = None if self.calibration.segment is None else {name for name in self.calibration.segment if name}

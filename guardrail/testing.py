@@ -17,11 +17,11 @@ from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from .artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from .artifact import CalibrationArtifact, CalibrationScores
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
-from .specs import CorrectnessSpec, identify
+from .specs import identify
 from .types import Bindings
 from .uncertainty import make_estimator, plan_for
 
@@ -141,17 +141,12 @@ def make_artifact(
         outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
     else:
         outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
-    return CalibrationArtifact(
-        created="1970-01-01T00:00:00+00:00",
-        model=identify(model),
-        plan=plan_for([own_estimator], options=options, n=n, bindings=bindings),
-        prompt=prompt or PromptWrapping(),
-        estimator=own_estimator.spec,
-        correctness=CorrectnessSpec(name="none", version=0),
-        data=DataFingerprint(name="none", sha256="", n_questions=1, n_used=1, n_unmeasured=0, n_unlabelled=0),
-        outcome=outcome,
-        certificate=outcome,
-        calibration=CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
-        packages={},
+    return CalibrationArtifact.uncalibrated(
+        identify(model),
+        plan_for([own_estimator], options=options, n=n, bindings=bindings),
+        prompt or PromptWrapping(),
+        own_estimator.spec,
+        outcome,
+        scores=CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
         turns=tuple(turns),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from calibrate.cli import app
-from guardrail.__main__ import COMMANDS
+from guardrail.__main__ import list_commands
 
 MARKER = "<!-- commands -->"
 _STYLES = {"cyan": "`", "bold": "**", "italic": "*", "dim": ""}
@@ -40,7 +40,7 @@ def _calibrate() -> Iterator[str]:
 
 
 def _guardrail() -> Iterator[str]:
-    for name, (module, text) in COMMANDS.items():
+    for name, (module, text) in list_commands().items():
         parser = ArgumentParser(prog=f"guardrail {name}", description=f"{text[0].upper()}{text[1:]}.")
         import_module(module).add_arguments(parser)
         parser.formatter_class = partial(RawDescriptionHelpFormatter, width=100)  # not that of the terminal

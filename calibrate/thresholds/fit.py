@@ -311,10 +311,10 @@ def _closest(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float |
 def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: float | None) -> str:
     """The next step that helps most: a score that ranks errors, then labels, then another target."""
     if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
-        coin = f"AUROC {prefix.auroc:.2f}, and 0.5 is a coin"
+        auroc = f"AUROC {prefix.auroc:.2f}, and 0.5 is guessing"
         if prefix.auroc < 0.5:
-            return f"Check whether the score is upside down: higher must mean less certain ({coin})."
-        return f"Use another uncertainty score: this one hardly tells right from wrong ({coin})."
+            return f"Check whether the score is upside down: higher must mean less certain ({auroc})."
+        return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc})."
     if rate <= request.alpha:
         return "Label more questions: that rate is within the target, but the items are too few to show it."
     if smallest is not None:

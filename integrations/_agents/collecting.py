@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_openai_messages
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.guard.assess import Assessment
 from guardrail.guard.record_lines import RecordLines
@@ -21,7 +21,7 @@ from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 from guardrail.prompting import PromptWrapping, conversation_text, turns_of
 from guardrail.sampling.effects import Steps, computation
-from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
+from guardrail.specs import EstimatorSpec, ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
@@ -119,19 +119,7 @@ def _uncalibrated(
         guarantee="None: nothing was calibrated.",
         diagnostics=figures,
     )
-    return CalibrationArtifact(
-        created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
-        model=model,
-        plan=plan,
-        prompt=prompt,
-        estimator=estimator,
-        correctness=CorrectnessSpec(name="none", version=0),
-        data=DataFingerprint(name="none", sha256="", n_questions=0, n_used=0, n_unmeasured=0, n_unlabelled=0),
-        outcome=outcome,
-        certificate=outcome,
-        calibration=CalibrationScores(uncertainty=(), error=()),
-        packages={},
-    )
+    return CalibrationArtifact.uncalibrated(model, plan, prompt, estimator, outcome)
 
 
 class StepRecords:

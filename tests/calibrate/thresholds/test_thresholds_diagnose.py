@@ -206,7 +206,7 @@ def test_the_reason_names_what_came_closest_and_not_a_lucky_first_item() -> None
 def test_the_reason_ends_with_the_step_that_helps() -> None:
     good = [0] * 40 + [1] * 60
     assert infeasible([1] * 50 + [0] * 50, alpha=0.1, rule="clopper_pearson").detail.endswith(
-        "Check whether the score is upside down: higher must mean less certain (AUROC 0.00, and 0.5 is a coin)."
+        "Check whether the score is upside down: higher must mean less certain (AUROC 0.00, and 0.5 is guessing)."
     )
     mixed = [0, 1] * 50
     assert "Use another uncertainty score" in infeasible([0, *mixed], alpha=0.1).detail
