@@ -44,7 +44,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _EvaluateOptions:
     """The settings of the comparison, as flags name them."""
 
     alphas: Sequence[float]
@@ -100,7 +100,7 @@ def evaluate(
     pools = sources(open_files(records), apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
-    settings = _Settings(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
+    settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
@@ -127,7 +127,7 @@ def evaluate(
 
 def _paper(
     pools: Sequence[Source],
-    settings: _Settings,
+    settings: _EvaluateOptions,
     forms: Sequence[Form],
     figure: Path | None,
     csv_path: Path | None,

@@ -253,7 +253,10 @@ def _is(role: Role, text: str, spec: JudgeSpec | None) -> bool:
 
 
 def _all_true(params: Mapping[str, Any], spec: JudgeSpec) -> bool:
-    """Parameters that a spec stores have its values; those that loading replaces by what it found may be any."""
+    """Whether each parameter that a spec stores has the spec's value.
+
+    "auto" and a revision that moves match any value, because loading replaces them.
+    """
     return all(
         spec.params[name] == value
         for name, value in params.items()

@@ -200,7 +200,7 @@ class Certified(WalkRule):
 
 
 class Anchored(Certified):
-    """The former name of ``certified`` for continuous scores; the same rule, without a way to use groups."""
+    """Alias of ``certified`` that artifacts may name; it takes no groups."""
 
     name = "anchored"
     grouping = "none"

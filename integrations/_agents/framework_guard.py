@@ -83,7 +83,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _SharedGates:
     """State that guards with the same model, artifacts and settings share: probes, watches, remembered abstentions.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Shared:
     made_of: object
 
 
-_shared: LRU[_Shared] = LRU(SHARED)
+_shared: LRU[_SharedGates] = LRU(SHARED)
 
 
 class FrameworkGuard:
@@ -160,7 +160,7 @@ class FrameworkGuard:
         self.exempt = frozenset(exempt)
         alone = tools is None and not self.exempt
 
-        def make() -> _Shared:
+        def make() -> _SharedGates:
             artifacts = ArtifactSet.of(
                 answer,
                 gated,
@@ -171,7 +171,9 @@ class FrameworkGuard:
                 plan=plan,
                 model=self._running,
             )
-            return _Shared(*_gate_of(model, artifacts, judge, options, records, self.holds, alone), (judge, options))
+            return _SharedGates(
+                *_gate_of(model, artifacts, judge, options, records, self.holds, alone), (judge, options)
+            )
 
         shared = _shared.get(
             (

@@ -31,7 +31,7 @@ class Reviewed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _RunWork:
     """Leased work on a run: its decisions by call id, and the outcome of each item by its id."""
 
     leases: Sequence[WorkLease]
@@ -86,7 +86,7 @@ class RunBridge(BaseBridge):
         await asyncio.to_thread(self._settle, work, ended=True)
         return resumed
 
-    def _settle(self, work: _Work, *, ended: bool) -> None:
+    def _settle(self, work: _RunWork, *, ended: bool) -> None:
         for lease in work.leases:
             if ended:
                 self.store.settle(lease, what=work.outcomes[lease.item.id], again=False)
@@ -96,7 +96,7 @@ class RunBridge(BaseBridge):
     def _enqueue(self, request: Mapping[str, Any]) -> Item:
         return self._item(request, request["call_id"], call_id=request["call_id"])
 
-    def _lease(self, requests: Sequence[Mapping[str, Any]]) -> _Work | None:
+    def _lease(self, requests: Sequence[Mapping[str, Any]]) -> _RunWork | None:
         """Lease a run whose calls are all decided; None while it cannot go on, and once it has gone on."""
         items = [item for item in map(self._enqueue, requests) if item.state in ENDED]
         if not requests or len(items) < len(requests):
@@ -113,4 +113,4 @@ class RunBridge(BaseBridge):
                 self.store.note_event("not_carried_out", {"reason": TOO_LATE}, item=item.id)
             decisions[request["call_id"]] = answer["decisions"][0]
             outcomes[item.id] = "carried_out" if why is None else "lapsed"
-        return _Work(leases, decisions, outcomes)
+        return _RunWork(leases, decisions, outcomes)
