@@ -166,15 +166,15 @@ def table(outcomes: dict[str, str]) -> str:
     rows = defaultdict(list)
     for model_type, key in outcomes.items():
         rows[key].append(f"`{model_type}`")
-    lines = [f"| {text} | {len(rows[key])} | {', '.join(rows[key])} |" for key, text in OUTCOMES.items() if rows[key]]
-    return "\n".join(["| outcome | types | |", "|---|---|---|", *lines, ""])
+    lines = [f"|{text}|{len(rows[key])}|{', '.join(rows[key])}|" for key, text in OUTCOMES.items() if rows[key]]
+    return "\n".join(["|outcome|types| |", "|-|-|-|", *lines, ""])
 
 
 def documented() -> dict[str, str]:
     """The outcome of each type in the page's table."""
-    rows = [line.split(" | ") for line in PAGE.read_text().split(MARKS[0])[1].split(MARKS[1])[0].splitlines()[2:]]
-    keys = {f"| {text}": key for key, text in OUTCOMES.items()}
-    return {name: keys[row[0]] for row in rows for name in re.findall("`(.+?)`", row[2])}
+    rows = [line.split("|") for line in PAGE.read_text().split(MARKS[0])[1].split(MARKS[1])[0].splitlines()[2:]]
+    keys = {text: key for key, text in OUTCOMES.items()}
+    return {name: keys[row[1]] for row in rows for name in re.findall("`(.+?)`", row[3])}
 
 
 if __name__ == "__main__":
