@@ -272,7 +272,7 @@ def test_the_page_runs_and_lists_what_is_sent(otel: Otel, monkeypatch: pytest.Mo
     assert re.fullmatch("[0-9a-f]{12}", str((otel.spans[0].attributes or {})["guardrail.artifact"]))
     for name, instrument in INSTRUMENTS.items():
         unit = f", {instrument.unit}" if instrument.unit == "s" else ""
-        assert f"| `{name}` | {instrument.kind}{unit} | {', '.join(instrument.labels)} |" in page
+        assert f"|`{name}`|{instrument.kind}{unit}|{', '.join(instrument.labels)}|" in page
     sent = [name.removeprefix("guardrail.") for name in otel.spans[0].attributes or {} if name.startswith("guardrail.")]
     assert [name for name in sent if f".{name}`" not in page] == []
 

@@ -1,4 +1,4 @@
-"""LangChain's standard tests, with the flags each class honestly claims (docs/langchain.md lists them)."""
+"""LangChain's standard tests, with the flags each class honestly claims (docs/langchain.md names the refusals)."""
 
 from __future__ import annotations
 

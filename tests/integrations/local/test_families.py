@@ -24,7 +24,18 @@ from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_model
 from tests.integrations.local.test_draw_samples import texts
 from tests.integrations.local.test_parity import forced_logprobs, generated
-from tests.integrations.local.tiny_families import IDS, OUTCOMES, TYPES, VOCABULARY, documented, outcome, tiny_family
+from tests.integrations.local.tiny_families import (
+    IDS,
+    MARKS,
+    OUTCOMES,
+    PAGE,
+    TYPES,
+    VOCABULARY,
+    documented,
+    outcome,
+    table,
+    tiny_family,
+)
 
 NEW = 8
 SERVED = ("exact", "one request at a time", "no options")
@@ -91,6 +102,8 @@ def check_type(model_type: str, lengths: Sequence[int]) -> None:
 def test_the_page_names_every_type_once_with_its_outcome() -> None:
     assert sorted(documented()) == sorted(TYPES)
     assert set(documented().values()) <= set(OUTCOMES)
+    page = PAGE.read_text(encoding="utf-8").split(MARKS[0])[1].split(MARKS[1])[0]
+    assert page == table({name: documented()[name] for name in TYPES})
 
 
 @pytest.mark.parametrize(

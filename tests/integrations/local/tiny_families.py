@@ -162,19 +162,21 @@ def outcome(model_type: str) -> str:
 
 
 def table(outcomes: dict[str, str]) -> str:
-    """The table: a row for each outcome, with the types that have it."""
+    """The table: a row for each outcome, with the types that have it. The exact types are counted, not listed."""
     rows = defaultdict(list)
     for model_type, key in outcomes.items():
         rows[key].append(f"`{model_type}`")
-    lines = [f"| {text} | {len(rows[key])} | {', '.join(rows[key])} |" for key, text in OUTCOMES.items() if rows[key]]
-    return "\n".join(["| outcome | types | |", "|---|---|---|", *lines, ""])
+    names = {key: ", ".join(types) for key, types in rows.items()} | {"exact": "all others"}
+    lines = [f"|{text}|{len(rows[key])}|{names[key]}|" for key, text in OUTCOMES.items() if rows[key]]
+    return "\n".join(["|outcome|types| |", "|-|-|-|", *lines, ""])
 
 
 def documented() -> dict[str, str]:
     """The outcome of each type in the page's table."""
-    rows = [line.split(" | ") for line in PAGE.read_text().split(MARKS[0])[1].split(MARKS[1])[0].splitlines()[2:]]
-    keys = {f"| {text}": key for key, text in OUTCOMES.items()}
-    return {name: keys[row[0]] for row in rows for name in re.findall("`(.+?)`", row[2])}
+    rows = [line.split("|") for line in PAGE.read_text().split(MARKS[0])[1].split(MARKS[1])[0].splitlines()[2:]]
+    keys = {text: key for key, text in OUTCOMES.items()}
+    listed = {name: keys[row[1]] for row in rows for name in re.findall("`(.+?)`", row[3])}
+    return dict.fromkeys((name for name in TYPES if name not in listed), "exact") | listed
 
 
 if __name__ == "__main__":
