@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -50,9 +51,9 @@ class LocalModel:
     model: Any
     tokenizer: Any
     name: str
-    """Base name of the folder, or hub id."""
-    folder: Path | None
-    """Folder of its files, if it is known."""
+    """Base name of the folder or GGUF file, or hub id."""
+    files: Path | None
+    """Folder of its files, or its GGUF file, if it is known."""
     commit: str | None
     """Hub commit, for a hub id."""
     end_ids: frozenset[int]
@@ -69,7 +70,7 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
     """Load a model for inference.
 
     Args:
-        name: Folder or hub id.
+        name: Folder, GGUF file or hub id. The weights of a GGUF file are unpacked to ``dtype``.
         revision: Hub branch, tag or commit.
         device: "auto" (GPU if present) or a torch device.
         dtype: "auto" (the checkpoint's on a GPU, float32 elsewhere) or the name of a torch dtype.
@@ -79,21 +80,24 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
         UsageError: The folder or model does not exist, or files are missing; the message names them.
     """
     where = Path(name).expanduser()
-    folder = where.resolve() if where.is_dir() else None
-    if folder is None and (where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-        raise UsageError(f"model folder {name!r} does not exist")
-    if folder is not None:
-        check_folder(folder)
-    source, options = str(folder or name), {"revision": revision or "main", "trust_remote_code": False}
+    files = where.resolve() if where.exists() else None
+    if files is None and (where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or _is_gguf(where)):
+        raise UsageError(f"model {name!r} does not exist: it must be a folder, a GGUF file or a hub id")
+    source, options = str(files or name), {"revision": revision or "main", "trust_remote_code": False}
+    if files is not None and files.is_dir():
+        check_folder(files)
+    elif files is not None:
+        check_gguf(files)
+        source, options["gguf_file"] = str(files.parent), files.name
     place = device_of(device)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, place), **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, struct.error) as error:  # the last of a GGUF file that ends too soon
         raise UsageError(f"cannot load model {name!r}: {error}") from error
-    commit = None if folder else getattr(model.config, "_commit_hash", None)
-    label = folder.name if folder else name
-    return wrap(model.to(place), tokenizer, name=label, folder=folder, commit=commit, chat_template=chat_template)
+    commit = None if files else getattr(model.config, "_commit_hash", None)
+    label = files.name if files else name
+    return wrap(model.to(place), tokenizer, name=label, files=files, commit=commit, chat_template=chat_template)
 
 
 def wrap(
@@ -101,7 +105,7 @@ def wrap(
     tokenizer: Any,
     *,
     name: str,
-    folder: Path | None = None,
+    files: Path | None = None,
     commit: str | None = None,
     chat_template: str | None = None,
 ) -> LocalModel:
@@ -124,7 +128,7 @@ def wrap(
         model=model.eval(),
         tokenizer=tokenizer,
         name=name,
-        folder=folder,
+        files=files,
         commit=commit,
         end_ids=end_ids,
         hidden_ids=end_ids | special_ids(tokenizer) | _spare_ids(model, tokenizer),
@@ -150,6 +154,24 @@ def check_folder(folder: Path) -> None:
     missing = [part for part, there in parts.items() if not there]
     if missing:
         raise UsageError(f"model folder {str(folder)!r} lacks {', '.join(missing)}")
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf"
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a file that is not a GGUF file, or that cannot be read because a package is missing.
+
+    Raises:
+        UsageError: The file has another format.
+        ImportError: `gguf` or `accelerate`, with which transformers reads the format, is not installed.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise UsageError(f"{str(path)!r} is not a GGUF file. Name a model's folder, a GGUF file or a hub id.")
+    for package in ("gguf", "accelerate"):
+        require(package, extra="local")
 
 
 def device_of(device: str) -> Any:
@@ -259,16 +281,19 @@ _hashes: dict[tuple[str, int, int], str] = {}
 def revision_of(local: LocalModel) -> str:
     """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template.
 
-    The hash of a folder covers its files, so renaming it changes nothing; that of a model in memory covers its tensors.
+    The hash of a folder or GGUF file covers its content, so renaming it changes nothing; that of a model in memory
+    covers its tensors.
     """
     if local.commit:
         return local.commit
-    parts = _folder_parts(local.folder) if local.folder else _memory_parts(local.model, local.tokenizer)
+    parts = _file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
     parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
     return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
-def _folder_parts(folder: Path) -> dict[str, str]:
+def _file_parts(folder: Path) -> dict[str, str]:
+    if folder.is_file():
+        return {"weights": file_hash(folder)}
     files = [path for path in folder.rglob("*") if path.name in OTHERS or path.suffix in WEIGHTS]
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
 

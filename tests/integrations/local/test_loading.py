@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,20 @@ from langchain_core.messages import HumanMessage
 from guardrail.errors import UsageError
 from guardrail.specs import identify
 from guardrail.types import SamplingPlan
-from integrations.transformers_chat import TransformersChat
+from integrations.transformers_chat import TransformersChat, from_text
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
+
+ROOT = Path(__file__).parents[3]
+EMBEDDED = ROOT / "examples" / "tiny_model" / "orrin-1.5m"
+
+
+@pytest.fixture
+def orrin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The embedded model as a GGUF file."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    file = tmp_path / "orrin.gguf"
+    importlib.import_module("to_gguf").write_gguf(EMBEDDED, file)
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +50,54 @@ def test_a_folder_answers_like_the_model_that_was_saved(saved: Path) -> None:
     loaded = TransformersChat(model=str(saved))
     drawn, expected = (chat.draw_samples([[HumanMessage("hi")]], plan, seeds=[7])[0] for chat in (loaded, tiny_chat()))
     assert [sample.text for sample in drawn.samples] == [sample.text for sample in expected.samples]
+
+
+def test_a_gguf_file_answers_as_the_folder_that_it_was_written_from(orrin: Path) -> None:
+    folder, gguf = TransformersChat(model=str(EMBEDDED), dtype="float32"), from_text(str(orrin))
+    for question in ("What is the capital of Japan?", "Which material repels water?"):
+        plan = SamplingPlan(n=3, temperature=1.0, max_tokens=12, logprobs=True)
+        expected, drawn = (chat.draw_samples([[HumanMessage(question)]], plan, seeds=[7])[0] for chat in (folder, gguf))
+        assert [sample.text for sample in drawn.samples] == [sample.text for sample in expected.samples]
+        assert drawn.primary is not None
+        assert expected.primary is not None
+        assert drawn.primary.logprobs == pytest.approx(expected.primary.logprobs, abs=1e-4)
+
+
+def test_the_identity_of_a_gguf_file_is_its_content(orrin: Path) -> None:
+    renamed, changed = orrin.with_stem("other"), orrin.with_stem("changed")
+    renamed.write_bytes(orrin.read_bytes())
+    content = bytearray(orrin.read_bytes())
+    content[-3] ^= 64  # one weight
+    changed.write_bytes(content)
+    revisions = [identify(TransformersChat(model=str(path))).revision for path in (orrin, renamed, changed)]
+    assert revisions[0] == revisions[1] != revisions[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello", "is not a GGUF file. Name a model's folder, a GGUF file or a hub id"),
+        (b"GGUF", "cannot load model"),  # ends after the first word
+    ],
+)
+def test_a_file_that_is_not_a_whole_gguf_file_is_named(content: bytes, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=f"broken.gguf.*{words}|{words}.*broken.gguf"):
+        TransformersChat(model=str(file))
+
+
+def test_a_gguf_file_needs_the_packages_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "orrin.gguf"
+    file.write_bytes(b"GGUF")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(ImportError, match=r"gguf.*\[local\]"):
+        TransformersChat(model=str(file))
+
+
+def test_a_gguf_file_that_does_not_exist_is_not_looked_up_on_a_hub() -> None:
+    with pytest.raises(UsageError, match=r"'nowhere\.gguf' does not exist"):
+        TransformersChat(model="nowhere.gguf")
 
 
 def test_half_precision_is_loaded_as_float32_on_a_cpu_unless_asked_otherwise(saved: Path, tmp_path: Path) -> None:
