@@ -11,7 +11,7 @@ from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
 from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
 from guardrail.types import Frozen
-from guardrail.uncertainty import available
+from guardrail.uncertainty import list_estimators
 
 __all__ = ["BaselineRow", "Measured", "Page", "markdown"]
 
@@ -220,7 +220,7 @@ def _verdict(compared: Sequence[Measured]) -> str:
 
 
 def _left_out(page: Page) -> str:
-    absent = sorted(set(available()).difference(*(each.rows for each in page.files)))
+    absent = sorted(set(list_estimators()).difference(*(each.rows for each in page.files)))
     nowhere = f"Measured on no file: {', '.join(f'`{name}`' for name in absent)}. " if absent else ""
     return f"""## Not covered
 
