@@ -151,8 +151,8 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
 def table(groups: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
     """One Markdown table; each cell is `certified`, `certified` within reach, `acrc`, `acrc` within reach."""
     lines = [
-        "| questions | score | " + " | ".join(f"{n:,} labels" for n in sizes) + " |",
-        "| :-- | :-- |" + " --: |" * len(sizes),
+        "|questions|score|" + "|".join(f"{n:,} labels" for n in sizes) + "|",
+        "|:--|:--|" + "--:|" * len(sizes),
     ]
     jobs = [(rule(name, alpha), share) for name in ("certified", "acrc") for share in (1.0, REACH)]
     for questions in groups:
@@ -162,7 +162,7 @@ def table(groups: Sequence[Questions], alpha: float, sizes: Sequence[int], repet
             )
             for n in sizes
         ]
-        lines.append(f"| {questions.name} | {questions.score} | {' | '.join(cells)} |")
+        lines.append(f"|{questions.name}|{questions.score}|{'|'.join(cells)}|")
         print(alpha, lines[-1], file=sys.stderr, flush=True)
     return "\n".join(lines)
 

@@ -159,7 +159,7 @@ def test_the_first_table_is_of_the_measured_figures(page: str) -> None:
     files = json.loads((DOCS / "estimators.json").read_text(encoding="utf-8"))["files"]
     measured = {file["name"]: file["rows"] for file in files}
     text = (ROOT / page).read_text(encoding="utf-8")
-    row = r"^\| `(\S+)` \| \d+ \| [^|]+ \| ([^|]+) \| (\S+) % / (\d+) % \|$"
+    row = r"^\|`(\S+)`\|\d+\|[^|]+\|([^|]+)\|(\S+) % / (\d+) %\|$"
     table = re.findall(row, text, flags=re.MULTILINE)
     assert len(table) == 7
     for score, data, wrong, answered in table:

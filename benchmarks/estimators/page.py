@@ -81,13 +81,12 @@ This page is generated. Do not edit it; run
 **AUROC** is the probability that a wrong answer scores above a right one (.5 is useless). **Answered** is the
 percentage of questions answered at alpha {alphas}, when rule `acrc` is fitted on one half of the questions and used on
 the other, mean over {HALVES} random halves. [`estimators.json`](estimators.json) has every figure with its 95 %
-percentile bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other),
-the paired differences from the baseline, the area under the risk-coverage curve, the error rate among accepted answers,
-and the weights of the ensembles.
+bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other), paired
+differences from the baseline, areas under the risk-coverage curve, error rates among accepted answers, and weights.
 
-Compare estimators within a file, not between files: these differ in models, questions and what counts as right.
-Intervals may overlap although one estimator is better, because all are measured on the same questions. Do not pick an
-estimator from this page and then calibrate it on the same questions."""
+Compare estimators within a file: files differ in models, questions and what counts as right. Intervals may overlap
+although one estimator is better, because all are measured on the same questions. Do not pick an estimator from this
+page and then calibrate it on the same questions."""
 
 
 def _files(page: Page) -> str:
@@ -128,9 +127,8 @@ def _sampled(files: Sequence[Measured]) -> str:
     rows.append(["baseline", *baselines])
     return f"""## Sampled answers
 
-AUROC and answered; the highest AUROC of a file is bold. "name:judge" and "name:similarity" are variants that compare
-answers in another way than the default. An empty cell: the file lacks what the estimator needs, or the variant was left
-out.
+AUROC and answered; the highest AUROC of a file is bold. "name:judge" and "name:similarity" compare answers in another
+way than the default. Empty: the file lacks what the estimator needs, or the variant was left out.
 
 {table(["uncertainty", *(each.name for each in files)], rows, 1)}"""
 
@@ -179,15 +177,14 @@ def _ensembles(page: Page) -> str:
     ]
     return f"""## Do ensembles help?
 
-`calibrate ensemble` fits weights on a training part, here 30 % of the questions, from every estimator that is measured
-on nine questions in ten. Ensemble and best single member (the highest AUROC on the training part) are compared on the
-other questions, on the same resamples. A difference whose interval contains 0 is not significant.
+`calibrate ensemble` fits weights on 30 % of the questions, from every estimator that is measured on nine questions in
+ten. Ensemble and best single member (the highest AUROC on that part) are compared on the other questions, on the same
+resamples. A difference whose interval contains 0 is not significant.
 {_verdict(compared)}
 
 {table(head, rows, 4)}
 
-An ensemble costs questions: those it was trained on cannot calibrate it, and a threshold fitted on any of them is
-refused.
+The questions that an ensemble was trained on cannot calibrate it: a threshold fitted on any of them is refused.
 
     calibrate ensemble records.jsonl --members degree,self_consistency --train-fraction 0.3 --out ensemble.json
     calibrate score ensemble.rest.jsonl --estimator ensemble.json
@@ -230,9 +227,9 @@ Most estimators use only the samples and not the answer that is returned (`prima
 the self-check and the follow-up estimators use it). This decides the result if the samples are not draws of the same
 model, as in InterCode and NQ-open.
 
-No recorded file has log-probabilities of sampled text, so the estimators that read them, and those that ask the model a
-further question, are measured on the embedded model's own answers only: a model of 1.5 million weights that answers in
-a few words. Its records are answers to the first 500 questions of this file:
+No recorded file has log-probabilities of sampled text, so estimators that need them, or ask a further question, are
+measured only on the embedded model (1.5 million weights, answers of a few words) and the first 500 questions of this
+file:
 
     calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
       -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS

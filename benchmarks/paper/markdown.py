@@ -55,7 +55,7 @@ COLUMNS = {
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> str:
     """A Markdown table whose first columns are text and the others numbers."""
     rule = [":--"] * text_columns + ["--:"] * (len(head) - text_columns)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    return "\n".join("|" + "|".join(row) + "|" for row in (head, rule, *rows))
 
 
 def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:

@@ -62,9 +62,8 @@ This page is generated. Do not edit it; run
 
     python -m benchmarks.paper --data DIR --out docs --pools {measured.repetitions}
 
-where DIR is the folder of recorded outputs. *Printed* numbers are those in "Asymptotic Risk Calibration for Selective
-Question Answering". *Ours* are measured here with the repaired rule (docs/guarantees.md): the rule as printed accepts
-nothing on scores without ties.
+*Printed* numbers are those in "Asymptotic Risk Calibration for Selective Question Answering". *Ours* are measured with
+the repaired rule (docs/guarantees.md): the rule as printed accepts nothing on scores without ties.
 
 SCER is the error rate among accepted answers, AR the share accepted, Power the share of right answers accepted, VR the
 share of splits whose test SCER exceeds alpha, IF the share in which nothing was accepted (all in percent except SCER).
@@ -96,15 +95,15 @@ def _simulated(measured: Measured, image: str) -> str:
     )
     return f"""## On simulated populations
 
-The data behind the paper are not public, so its accuracies and AUROCs stand in for them: right and wrong answers have
+The data behind the paper are not public; its accuracies and AUROCs stand in for them: right and wrong answers have
 normal scores of equal spread ({populations}). Accuracy follows from the printed rows, AR (1 - SCER) / Power; AUROC is
 printed. As in the paper: pools of 4,000, {measured.splits} random splits each, 1,000 to calibrate and 3,000 to test,
 the same splits for every method. Ours is the mean over {measured.repetitions} independent pools of each population
 (seed {measured.seed}). Standard errors between pools are at most {scer:.3f} for SCER and {100 * share:.1f} points for
 AR.
 
-VR compares finite test parts with alpha, and calibration and test share one pool, so good luck in one part is bad luck
-in the other: the VR of a certificate at delta = .05 can lie a little above delta.
+Calibration and finite test parts share one pool, so good luck in one is bad luck in the other: the VR of a certificate
+at delta = .05 can lie a little above delta.
 
 ### Main results, alpha = .15
 
@@ -116,8 +115,8 @@ in the other: the VR of a certificate at delta = .05 can lie a little above delt
 
 ![Error rate and acceptance against the target, CoQA-like and MedMCQA-like populations]({image})
 
-Mean over splits and models; bands are one standard deviation. If a rule accepts something only by luck (small alpha on
-MedMCQA), the error rate of those splits is above the target, and acceptance is close to zero.
+Mean over splits and models; bands are one standard deviation. Where a rule accepts something only by luck (small alpha
+on MedMCQA), the error rate of those splits is above the target.
 
 ### Uncertainty estimators, alpha = .15
 
@@ -148,16 +147,16 @@ def unreachable() -> str:
     implied = 1 - NormalDist(0.143, 0.016).cdf(0.15)
     return f"""## Why some printed numbers cannot be reproduced
 
-No implementation can reach the printed tables as a whole, because they contradict each other. All thresholds of one
-score are nested, so a rule that accepts more has at least as many wrong answers among all questions: AR x SCER must
-grow with AR. On MedMCQA with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50), {llama["A-CRC-QA"]:.2f} % at
+No implementation can reach the printed tables as a whole: they contradict each other. All thresholds of one score are
+nested, so AR x SCER, the wrong answers among all questions, must grow with AR. On MedMCQA
+with LLaMA it is {llama["Fixed-50"]:.2f} % at AR 50 (Fixed-50), {llama["A-CRC-QA"]:.2f} % at
 55.3 (A-CRC-QA) and {llama["LEC-Direct"]:.2f} % at 58.7 (LEC-Direct); with Qwen {qwen["Fixed-50"]:.2f} % at 50,
 {qwen["UCB-CLP"]:.2f} % at 54.9 and {qwen["A-CRC-QA"]:.2f} % at 62.1; on CoQA with Qwen {coqa["A-CRC-QA"]:.2f} % at
-49.8 and {coqa["Fixed-50"]:.2f} % at 50.0. (A product of two means differs from the mean product by at most the
-product of the two standard deviations, some tenths of a point.) "LEC-Direct" and "without monotonization" are one
+49.8 and {coqa["Fixed-50"]:.2f} % at 50.0. (A product of two means differs from the mean product by at most
+the product of the standard deviations, some tenths of a point.) "LEC-Direct" and "without monotonization" are one
 rule up to a bound of -1 against -.849 errors, yet are printed 6 and 7 points of AR apart. The instance-wise envelope
-is a sum of terms that are never negative plus a positive correction, and must be at most 0: it accepts nothing on
-any data, where 12.8 and 18.9 % are printed. With the printed accuracy and AUROC of MedMCQA even a binormal oracle
+is a sum of terms that are never negative plus a positive correction, and must be at most 0: it accepts nothing, where
+12.8 and 18.9 % are printed. With the printed accuracy and AUROC of MedMCQA even a binormal oracle
 accepts {ceilings[0]:.1f} and {ceilings[1]:.1f} %, where {reached[0]:.1f} and {reached[1]:.1f} % are printed; a
 concave ROC curve through the printed points of LLaMA needs an AUROC of at least {needed:.3f}, where .746 is printed.
 A test SCER with mean .143 and standard deviation .016 lies above .15 in about {100 * implied:.0f} % of splits if it
@@ -173,15 +172,13 @@ def _recorded(tables: PaperTables) -> str:
 Outputs recorded and published by others: MMBench (LLaVA-1.6-34B and -1.5-7B, logits of six options), MedQA (Mistral
 before and after fine-tuning, probabilities of four options), MMLU-Pro (five models, confidence from logits and as
 stated), GSM8K (Codex under 13 prompts; the commonest number is the answer), TriviaQA (20 samples; the commonest string
-is the answer, right at a token-F1 of .5). 100 splits of the single pool; calibration on 1,000 questions or half
-of
-the pool, whichever is less. There are no standard errors between pools here, and test parts are finite: a VR a little
-above delta is noise.
+is the answer, right at a token-F1 of .5). 100 splits of the single pool; calibration on 1,000 questions or half of the
+pool, whichever is less. A VR a little above delta is noise.
 
 ### Main results, alpha = .15
 
-Each cell is AR %/SCER/VR %; n is the number of calibration questions. With 16 % of answers wrong, almost everything
-can be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
+Each cell is AR %/SCER/VR %; n is the number of calibration questions. With 16 % of answers wrong, almost everything can
+be accepted (MMBench, 34B); with an AUROC near .5 nothing can (MMLU-Pro, Llama), and rules without a promise still
 accept a little, at error rates well above alpha.
 
 {compact(tables.main)}

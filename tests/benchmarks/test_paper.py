@@ -175,19 +175,19 @@ def test_markdown_by_hand() -> None:
     rows = [row("x", 0.1234, 0.25, 0.0), row("y", None, 0.0, 0.0)]
     printed = [Printed("d", "m", 0.2, 30.0, model="x", violation_rate=7)]
     assert beside(rows, printed, ["SCER", "AR", "VR"], "method").splitlines() == [
-        "| data | model | method | SCER | AR | VR |",
-        "| :-- | :-- | :-- | --: | --: | --: |",
-        "| d | x | m | 0.200/0.123 | 30.0/25.0 | 7/0 |",
-        "| d | y | m | –/– | –/0.0 | –/0 |",
+        "|data|model|method|SCER|AR|VR|",
+        "|:--|:--|:--|--:|--:|--:|",
+        "|d|x|m|0.200/0.123|30.0/25.0|7/0|",
+        "|d|y|m|–/–|–/0.0|–/0|",
     ]
     assert across(rows[:1], ["SCER", "AR", "VR"]).splitlines() == [
-        "| data | m |",
-        "| :-- | --: |",
-        "| d | 0.123/25.0/0 |",
+        "|data|m|",
+        "|:--|--:|",
+        "|d|0.123/25.0/0|",
     ]
     assert compact(rows).splitlines()[2:] == [
-        "| d | x | 10 | 0.700 | 0.800 | 25.0/0.123/0 |",
-        "| d | y | 10 | 0.700 | 0.800 | nothing |",
+        "|d|x|10|0.700|0.800|25.0/0.123/0|",
+        "|d|y|10|0.700|0.800|nothing|",
     ]
 
 
@@ -282,8 +282,8 @@ def test_the_command_writes_page_and_figure(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "out" / "images" / "paper-risk-retention.png").stat().st_size > 10_000
     assert str(tmp_path) not in text
     assert "images/paper-risk-retention.png" in text
-    assert "| CoQA | LLaMA-3.1-8B | A-CRC-QA | 0.145/" in text
-    assert "| toy | a | 200 |" in text
+    assert "|CoQA|LLaMA-3.1-8B|A-CRC-QA|0.145/" in text
+    assert "|toy|a|200|" in text
     assert all(len(line) <= 120 or line.startswith(("|", "!")) for line in text.splitlines())
 
 
@@ -291,7 +291,7 @@ def test_the_committed_page_is_of_these_printed_numbers() -> None:
     text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     assert " ".join(unreachable().split()) in " ".join(text.split())
     for printed in MAIN:
-        assert f"| {printed.dataset} | {printed.model} | {printed.label} | {printed.scer:.3f}/" in text
+        assert f"|{printed.dataset}|{printed.model}|{printed.label}|{printed.scer:.3f}/" in text
     assert (ROOT / "docs" / "images" / "paper-risk-retention.png").is_file()
 
 

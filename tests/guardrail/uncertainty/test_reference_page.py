@@ -47,7 +47,7 @@ def test_a_row_agrees_with_the_spec(name: str) -> None:
 
 
 def test_every_follow_up_has_its_cost() -> None:
-    listed = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", PAGE, flags=re.MULTILINE)
+    listed = re.findall(r"^\|`(\w+)`\|[^|]+\|[^|]+\|$", PAGE, flags=re.MULTILINE)
     assert sorted(listed) == list(follow_ups.list_follow_ups())
 
 
