@@ -76,7 +76,7 @@ class TransformersChat(NativeChat):
     SETTINGS = ("model", "revision", "chat_template", *CALL)
 
     model: str
-    """Folder with config, weights and tokenizer, or a hub id."""
+    """Folder with config, weights and tokenizer, a GGUF file, or a hub id."""
     revision: str | None = None
     """Hub branch, tag or commit; None for the main branch."""
     device: str = "auto"
