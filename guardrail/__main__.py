@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points, version
 
-from .errors import GuardrailError, MissingDependencyError, load_entry_point
+from .errors import GuardrailError, load_entry_point
 from .plain_json import visible
 
 __all__ = ["list_commands", "main"]
@@ -33,7 +33,7 @@ def list_commands(called: str | None = None) -> dict[str, Command]:
     """The subcommands by name, in order: those of this package, and those of entry points.
 
     Args:
-        called: The command to run. Any other command whose package lacks a dependency says so in its help.
+        called: The command to run. Any other command whose package cannot be loaded says so in its help.
 
     Raises:
         MissingDependencyError: The package of the called command lacks a dependency.
@@ -43,8 +43,9 @@ def list_commands(called: str | None = None) -> dict[str, Command]:
         if entry.name in COMMANDS:
             continue
         try:
-            rows[entry.name] = load_entry_point(entry)
-        except MissingDependencyError as error:
+            module, text = load_entry_point(entry)
+            rows[entry.name] = (module, text)
+        except Exception as error:
             if entry.name == called:
                 raise
             rows[entry.name] = (entry.module, f"not available: {error}")  # the other commands must still run

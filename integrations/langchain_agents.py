@@ -32,7 +32,7 @@ from guardrail.guard.observe import Observed, ObserveQueue
 from guardrail.guard.observers import Observer
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.effects import Effect, Steps, arun, run
-from guardrail.types import SamplingPlan
+from guardrail.types import Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack, Outcome
@@ -49,7 +49,7 @@ from ._agents.held import (
     released_note,
     unpack,
 )
-from ._agents.model_requests import replaying, step_of
+from ._agents.model_requests import replaying, step_of, structured_names
 from ._agents.state import NoteChannel
 from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ask
@@ -300,19 +300,25 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         """The model's own response, unchanged; messages that a gate judges are measured in the background."""
         call = partial(handler, request)
         response: ModelResponse[Any] = yield Effect(call, call)
-        step = step_of(request, collects=False)
+        answers = structured_names(request.response_format)
         for message in response.result:
             if not isinstance(message, AIMessage):
                 continue
             names = [str(call["name"]) for call in (*message.tool_calls, *message.invalid_tool_calls)]
-            if self._gate.artifacts.judging_calls(names, step.answers):
+            if self._gate.artifacts.judging_calls(names, answers):
                 key, rate = message.id or str(uuid4()), self._observe_rate
-                self._queue.observe(message, partial(self._gate.served_verdict, step, message), key=key, rate=rate)
+                self._queue.observe(message, partial(self._served_verdict, request, message), key=key, rate=rate)
         state: Mapping[str, Any] = request.state
         if state.get("guardrail") is None:
             return response
         # A note of an earlier turn, under "guard", is not about this message.
         return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": None}))
+
+    def _served_verdict(
+        self, request: ModelRequest[Any], message: AIMessage, answer: Sample
+    ) -> Callable[[], Verdict] | None:
+        """Prepare the verdict on a served message; within the queue, so that no request can stop the agent here."""
+        return self._gate.served_verdict(step_of(request, collects=False), message, answer)
 
     # -- the person --------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from guardrail.call_settings import SettingRole, register_settings, setting_name
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
-from guardrail.sampling.replies import REPLY_ERRORS
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -92,7 +91,6 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
 
 __all__ = ["AgentsModelChat", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-REPLY_ERRORS.add("ModelBehaviorError")
 register_settings(
     (SettingRole.PLAN, "top_logprobs"),
     (SettingRole.BINDING, "tool_choice"),

@@ -26,7 +26,6 @@ from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import is_result
 from guardrail.plain_json import canonical_json
-from guardrail.sampling.replies import REPLY_ERRORS
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -87,7 +86,6 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
-REPLY_ERRORS.add("UnexpectedModelBehavior")
 register_settings(
     (SettingRole.PLAN, "openai_logprobs openai_top_logprobs"),
     (SettingRole.BINDING, "tool_choice"),

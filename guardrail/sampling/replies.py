@@ -21,7 +21,6 @@ from ..plain_json import json_fault, spelled, text_fault
 from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 __all__ = [
-    "REPLY_ERRORS",
     "cause_of",
     "cut_off",
     "failed_calls",
@@ -40,10 +39,13 @@ _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
 """HTTP status of errors that would hit any request: keys, addresses, limits, time."""
 _MISCONFIGURED = frozenset({401, 403, 404})
 """HTTP status of errors that a wrong key, model name or address causes; they last until somebody corrects it."""
-REPLY_ERRORS = {"ContentFilterFinishReasonError", "LengthFinishReasonError"}
-"""Class names of errors without a status that an SDK raises about a reply, here those of the OpenAI client.
+_REPLY_ERRORS = frozenset(
+    {"ContentFilterFinishReasonError", "LengthFinishReasonError", "ModelBehaviorError", "UnexpectedModelBehavior"}
+)
+"""Class names of errors without a status that SDKs and agent frameworks raise about a reply; none of them is imported.
 
-Names, so that no SDK is imported; an adapter adds those of its framework when it is imported.
+An adapter cannot add its own: an application may wrap a framework's model without it, and a question whose failure
+depends on it would then be drawn again.
 """
 
 
@@ -63,7 +65,7 @@ def cause_of(error: Exception) -> Unmeasured:
     if isinstance(error, OSError) and not isinstance(error, JSONDecodeError):  # some SSL errors are also a ValueError
         return Unmeasured.MODEL_FAILED
     reading = status is not None or isinstance(error, READING)
-    if reading or any(kind.__name__ in REPLY_ERRORS for kind in type(error).__mro__):
+    if reading or any(kind.__name__ in _REPLY_ERRORS for kind in type(error).__mro__):
         return Unmeasured.UNREADABLE
     return Unmeasured.MODEL_FAILED
 

@@ -53,7 +53,7 @@ class _Input:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphBridge(BaseBridge):
     """Puts a graph's guardrail interrupts into a review store, and takes the decisions back.
 

@@ -24,7 +24,7 @@ from guardrail.types import Bindings
 from .gates import AgentStep
 from .held import FrozenMessage
 
-__all__ = ["DecidedModel", "name_of", "replaying", "step_of", "this_step", "this_thread"]
+__all__ = ["DecidedModel", "name_of", "replaying", "step_of", "structured_names", "this_step", "this_thread"]
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest
@@ -57,7 +57,7 @@ def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
         model=request.model,
         messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),
         tools=tuple(map(_tool_name, request.tools)),
-        answers=_structured_names(request.response_format),
+        answers=structured_names(request.response_format),
         bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
         name=this_step() or "",
         thread=this_thread(),
@@ -69,7 +69,7 @@ def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
 def _tool_name(tool: Any) -> str:
     if isinstance(tool, dict):
         return str(tool.get("function", tool).get("name", tool.get("type")))
-    return str(tool.name)
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))  # a class or function
 
 
 def this_step() -> str | None:
@@ -90,7 +90,7 @@ def this_thread() -> str | None:
     return None if name is None else str(name)
 
 
-def _structured_names(response_format: Any) -> tuple[str, ...]:
+def structured_names(response_format: Any) -> tuple[str, ...]:
     """Names of the tools whose call is the structured answer."""
     specs = getattr(response_format, "schema_specs", None)
     if specs is not None:
@@ -114,7 +114,7 @@ def _readable(response_format: Any, message: AIMessage) -> AIMessage:
 
 
 def _call_fits(response_format: Any, call: Any) -> bool:
-    if call["name"] not in _structured_names(response_format):
+    if call["name"] not in structured_names(response_format):
         return True
     is_strategy = isinstance(response_format, ToolStrategy)
     schema = getattr(response_format, "schema", response_format)

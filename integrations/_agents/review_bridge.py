@@ -35,7 +35,7 @@ ENDED = ("decided", "expired")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BaseBridge:
     """The queue's side of every bridge.
 
@@ -49,7 +49,7 @@ class BaseBridge:
             agent: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """
 
-    store: ReviewStore
+    store: ReviewStore = field(kw_only=False)
     expires_in: float | None = None
     callback: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

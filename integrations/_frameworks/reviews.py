@@ -39,7 +39,7 @@ class _RunWork:
     outcomes: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunBridge(BaseBridge):
     """Puts held-back calls of a run into a review store, and goes on with the run once every call is decided.
 

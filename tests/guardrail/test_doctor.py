@@ -536,6 +536,21 @@ def test_a_command_that_cannot_be_found_leaves_the_others(
     assert "another package named 'tests' first" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", ["import not_installed_here", "raise RuntimeError", "SERVE = 'a text'", "X = 1"])
+def test_a_broken_command_of_another_package_leaves_the_others(
+    content: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_commands.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_commands", raising=False)
+    entry = EntryPoint("extra", "broken_commands:SERVE", "acrc_guardrail.commands")
+    monkeypatch.setattr("guardrail.__main__.entry_points", lambda group: [entry])
+    assert main([]) == 2
+    assert "extra not available: " in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+
+
 @pytest.mark.parametrize("command", ["guardrail", "calibrate"])
 def test_the_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     run: Any = main if command == "guardrail" else lambda arguments: calibrate_app(arguments)

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage
 from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
-from guardrail.sampling.replies import only_readable, only_storable, read_reply
+from guardrail.sampling.replies import cause_of, only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, ToolCall, Unmeasured
 from guardrail.verdict import Reason
@@ -131,3 +131,11 @@ def test_only_the_candidate_has_to_fit_into_a_graphs_state() -> None:
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
     assert only_storable(failed).problem is Unmeasured.SAMPLING_SHORTFALL
     assert only_storable(failed).problem_detail.startswith("too few; the call of 'pay'")
+
+
+@pytest.mark.parametrize("name", ["LengthFinishReasonError", "ModelBehaviorError", "UnexpectedModelBehavior"])
+def test_errors_of_frameworks_about_a_reply_are_known_without_their_adapter(name: str) -> None:
+    """An application may wrap a framework's model itself; a question that fails so must not be drawn again."""
+    error = type(name, (Exception,), {})("no output")
+    assert cause_of(error) is Unmeasured.UNREADABLE
+    assert cause_of(RuntimeError("no output")) is Unmeasured.MODEL_FAILED

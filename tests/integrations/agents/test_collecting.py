@@ -14,12 +14,13 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from calibrate.agent_steps import read_steps
@@ -284,6 +285,33 @@ def test_observing_changes_nothing_and_runs_no_tool_for_a_measurement() -> None:
     said = [(one.candidate, one.accepted) for one in seen]
     assert {one and one.tool_calls[0].arguments["amount"]: accepted for one, accepted in said} == {40: True, 1: False}
     assert {one.cost.calls for one in seen} == {4}  # the served message itself was not drawn again
+
+
+class Extra(BaseModel):
+    """A tool that is a class."""
+
+    x: int
+
+
+class _AddsTools(AgentMiddleware[Any, Any, Any]):
+    """Offers a class as a tool, which models take and agents do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tools = []
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(tools=[*request.tools, Extra]))
+
+
+def test_a_request_that_cannot_be_compared_does_not_stop_an_observed_agent() -> None:
+    model = chat(Greedy, hello=["Hi."])
+    artifact = artifact_of(model, tools=[balance, transfer, close])
+    observing = GuardrailMiddleware(artifact=artifact, exempt=["balance", "transfer", "close"], mode="observe")
+    served = ask(agent(model, _AddsTools(), observing), "hello")
+    assert served["messages"][-1].text == "Hi."
+    assert observing.drain(20)
+    assert (observing.observed.served, observing.observed.accepted, observing.observed.abstained) == (1, 0, 0)
 
 
 def test_what_was_not_drawn_like_the_calibrated_messages_is_not_comparable() -> None:

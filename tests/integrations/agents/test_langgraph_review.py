@@ -915,3 +915,8 @@ def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
         result = bridge.resume(graph, CONFIG)
         assert result is not None
         assert result["messages"][-1].text == "Nobody decided in time."
+
+
+def test_only_the_store_of_a_bridge_goes_without_a_name(store: Any) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        ReviewBridge(store, 60.0)  # type: ignore[call-arg]  # a bridge has six more settings, so their order says nothing
