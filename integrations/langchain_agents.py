@@ -35,7 +35,7 @@ from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
-from ._agents.agent_model import AgentModel, HeldBack, Outcome
+from ._agents.agent_model import AgentModel, HeldBack
 from ._agents.artifact_set import ArtifactSet
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, released
@@ -43,6 +43,7 @@ from ._agents.gates import AgentGate, EarlyStopping
 from ._agents.held import (
     HOLDING,
     GuardState,
+    Outcome,
     ToolCallOrder,
     last_question,
     pack,

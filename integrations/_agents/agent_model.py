@@ -7,7 +7,7 @@ all other middleware.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -34,7 +34,7 @@ from .artifact_set import ANSWER
 from .calls import call_digest
 from .carrying import carrying
 from .gates import AgentStep, Judgement, ModelGates
-from .held import HOLDING, GuardState, HeldMessage, ToolCallOrder, held_message
+from .held import HeldMessage, Outcome, ToolCallOrder
 from .model_requests import name_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
     GraphBubbleUp = require("langgraph.errors", extra="agents").GraphBubbleUp
 
-__all__ = ["AgentModel", "HeldBack", "Outcome"]
+__all__ = ["AgentModel", "HeldBack"]
 
 TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: they pass unchanged."""
@@ -55,40 +55,6 @@ class HeldBack(GraphBubbleUp):
 
     It is one of LangGraph's own signals, so middleware that takes exceptions for failures of the model lets it pass.
     """
-
-
-@dataclass
-class Outcome:
-    """The message that a gated model let out last, or held back."""
-
-    holding_message: str = HOLDING
-    """Text of the placeholder."""
-    message_id: str | None = None
-    orders: dict[str, ToolCallOrder] = field(default_factory=dict)
-    """Orders about the calls of the message, by id."""
-    held: HeldMessage | None = None
-    placeholder: AIMessage | None = None
-    """Stands in the conversation while the message is held."""
-
-    def hold(self, held: HeldMessage) -> AIMessage:
-        """Hold a message back; the placeholder that stands for it."""
-        self.held, self.placeholder = held, held_message(held, self.holding_message)
-        return self.placeholder
-
-    def judged(self, message: AIMessage) -> bool:
-        """Whether a message is the one that the gated model let out."""
-        return message.id is not None and message.id == self.message_id
-
-    def note(self, messages: Sequence[BaseMessage]) -> GuardState:
-        """The note about the messages that go out; calls of other models than the gated one were not judged."""
-        if self.held is not None and self.placeholder is not None:
-            return GuardState(phase="held", placeholder=self.placeholder.id, held=self.held)
-        answers = [message for message in messages if isinstance(message, AIMessage)]
-        if not answers or self.judged(answers[0]):
-            return GuardState(phase="done", orders=self.orders)
-        calls = [call for message in answers for call in message.tool_calls]
-        orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
-        return GuardState(phase="done", orders=orders)
 
 
 class AgentModel(SteppedChatModel):
