@@ -157,8 +157,7 @@ class AgentGate:
     ) -> None:
         if early_stopping not in ("auto", "on", "off"):
             raise UsageError(f'early_stopping must be "auto", "on" or "off", got {early_stopping!r}')
-        # At set-up: a switch that cannot close on an artifact's threshold must not be discovered in the middle of a
-        # run.
+        # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold)
@@ -171,7 +170,7 @@ class AgentGate:
         self.abstain_message = abstain_message
         self.reviewed = reviewed
         self.settings = dict(settings or {})
-        # Only "auto" gets here with a conflict; it yields, where "on" was refused above.
+        # "on" was refused above; "auto" yields to an observer that early stopping would mislead.
         self.early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self.probe = probe
         self.max_concurrency = max_concurrency
@@ -263,7 +262,7 @@ class AgentGate:
             problem_detail="another model answered in its place",
         )
         verdict = decide(drawn, artifact, self.artifacts.estimators[artifact.digest])
-        # `decide` gives the reason of a failed model, but this model answered: it was not the guarded one.
+        # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
     def fall_back(
