@@ -138,7 +138,6 @@ def fit_ensemble(
     # Rounded, because losses that differ in the last bits are ties, and on a tie the larger, safer penalty must win.
     penalty = min(PENALTIES, key=lambda value: (round(loss[value], 9), -value))
     intercept, weights = _minimise(data.z, data.error, penalty)
-    # The other weights are not fitted again: the small ones that are dropped hardly carried any log-odds.
     used = [i for i, weight in enumerate(weights) if weight >= SMALLEST_WEIGHT]
     if not used:
         raise UsageError(

@@ -188,7 +188,7 @@ def draw_digest(records: Sequence[Record], estimator: str) -> str:
 
 def waits_for_label(record: Record, header: RecordHeader) -> bool:
     """Whether nobody, and no rule, has looked at the answer yet. An answer that could not be decided does not wait."""
-    # A rule cannot decide without references, so such an answer still waits for a person whatever its detail says.
+    # A rule cannot decide without references, so such an answer still waits for a person, with or without a detail.
     by_rule = header.correctness is not None and header.correctness.name != "given"
     return record.correct is None and (not record.label_detail or (by_rule and not record.references))
 

@@ -53,7 +53,6 @@ class Sgr(Rule):
             middle = (low + high + 1) // 2
             block = prefix.at_least(middle)
             tail = binomial_tail(int(prefix.e[block]), int(prefix.k[block]), request.alpha)
-            # Every step spends the same share, tested or not, so the union bound holds whatever path the search takes.
             if tail <= request.level / steps:
                 chosen, low = block, middle
             else:

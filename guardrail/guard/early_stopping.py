@@ -68,7 +68,6 @@ def wave_ends(n: int, first: int = FIRST_WAVE, step: int = NEXT_WAVE) -> tuple[i
     """Numbers of samples after which the verdict is checked, ending with n: (3, 6, 10) for n = 10."""
     ends = list(range(first, n, step))
     if ends and n - ends[-1] < 2:
-        # A last wave of one sample costs a round trip for little.
         ends.pop()
     return (*ends, n)
 

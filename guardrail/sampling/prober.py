@@ -408,7 +408,7 @@ def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], 
             first = listed
         if not listed or math.isnan(own):
             argmax = None
-        # None stays None: a place without alternatives leaves the question open, whatever later places show.
+        # None stays None: one place without alternatives leaves the question open.
         elif argmax is not None and max(value for _, value in listed) > own + TIE:
             argmax = False
     return first, argmax

@@ -104,7 +104,6 @@ def _merged(
                 same = can_merge is None or can_merge(text_of[keys[i]], text_of[key], left)
             if same and root[i] != root[j]:
                 old, new = root[j], root[i]
-                # A plain relabelling: there are at most n samples, and a forest would have to be flattened afterwards.
                 root = [new if label == old else label for label in root]
     return _numbered(root)
 

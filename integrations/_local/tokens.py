@@ -63,8 +63,7 @@ class Detokenizer:
         """Text of a few tokens, cached: the same neighbours occur often."""
         text = self._memo.get(ids)
         if text is None:
-            # Cleared whole: frequent neighbours are back at once, and an eviction order would cost a lock between
-            # threads.
+            # Cleared whole: frequent neighbours come back at once, and no order of use has to be kept between threads.
             if len(self._memo) >= MEMO_SIZE:
                 self._memo.clear()
             text = self._memo[ids] = self.decode(ids)
