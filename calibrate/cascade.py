@@ -78,6 +78,7 @@ def fit_cascade(
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     pool = matched(files, estimators, groups=groups, part=part)
     outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
+    # At its own delta, whatever rule was chosen, so that every artifact shows the price of the certificate.
     certificate = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
     used_ids = set(pool.ids)
     stages = []
@@ -116,6 +117,7 @@ def matched(
     for other in others:
         _refuse_others(first, other)
     for file in files:
+        # The labelled questions would all be easy for one model, and the next stage sees the hard ones.
         if file.header.reach is not None and file.header.reach.leaves_out:
             raise UsageError(
                 f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
@@ -128,6 +130,8 @@ def matched(
     for name in (record.id for record in first.records if record.id in chosen_ids):
         row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
+        # A stage that answers at run time but has no label here would drop out of the error count, so the question
+        # goes.
         if None in wrong or not any(math.isfinite(value) for value in values):
             continue
         ids.append(name)
@@ -144,6 +148,7 @@ def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, in
     ended = False
     for record, key in zip(records, keys, strict=True):
         item = _item(record, key)
+        # What an earlier stage ends at run time never gets to this one, even if the records have a score for it.
         row.append((math.inf, 0) if ended else item)
         ended = ended or (not math.isfinite(item[0]) and _reason(record, key) not in GOES_ON)
     return row
@@ -233,6 +238,7 @@ def _stage_outcome(
         threshold=share.threshold,
         n_accepted=k,
         n_errors=e,
+        # A stage may answer none of the questions left; the exact interval of 0 in 0 is all of [0, 1].
         interval=clopper_pearson_interval(e, k) if k else (0.0, 1.0),
         tie_block=int((scores == share.threshold).sum()),
         **common,

@@ -88,6 +88,7 @@ class GateCounts(Frozen):
             n_errors=n_errors,
             n_correct=n_correct,
             error_rate=_proportion(n_errors, n_accepted),
+            # n is at least 1, so the second half only satisfies the type.
             acceptance=_proportion(n_accepted, n) or (0.0, 0.0, 0.0),
             power=_proportion(n_accepted - n_errors, n_correct),
         )
@@ -153,6 +154,7 @@ def fit_artifact(
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
+    # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
     scored = arrays(used, estimator)
     usable = used.take(used.usable(estimator))
@@ -164,6 +166,7 @@ def fit_artifact(
             f"{estimator_flags(estimator)}"
         )
     refuse_overlap(spec, used, groups=groups)
+    # A look reads the first of the draw on purpose; the draw as a whole is what has to be unselected.
     reach = check_labelled_part(file, used if looked is None else file.records, estimator)
     calibration = CalibrationScores(
         uncertainty=array("d", scored.uncertainty.tobytes()),
@@ -205,12 +208,14 @@ def refit(
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
+        # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
         update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
         whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
         by = BySegment(own.share, own.unknown, own.min_labels)
         again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
+    # The stored delta is already a look's part: splitting it again would spend less than was declared.
     if delta is None and (rule is None or rule_named(rule).name == outcome.rule):
         spent = outcome.delta
     else:
@@ -238,8 +243,11 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
         return False
     if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
         return False
+    # With counts, because tied scores are common: the earlier labels are among the later only if each score occurs as
+    # often.
     old, old_count = np.unique(earlier.calibration.uncertainty, return_counts=True)
     new, new_count = np.unique(later.calibration.uncertainty, return_counts=True)
+    # A score past the largest new one gets the last place and fails the comparison instead of the index.
     place = np.minimum(np.searchsorted(new, old), new.size - 1)
     return bool(((new[place] == old) & (old_count <= new_count[place])).all())
 
@@ -304,7 +312,9 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
     outcome = artifact.outcome
+    # The outcome stores the rate only; times n it is a whole number but for rounding.
     wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
+    # The whole's outcome is not the gate then: each segment has a threshold of its own.
     if artifact.segments is not None:
         wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
     return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
@@ -423,11 +433,13 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 
 
 def _cut(outcome: Feasible | Infeasible) -> float:
+    # No score is at or below -inf, so an infeasible gate accepts nothing.
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
 def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:
     """The part of the failure probability that a look spends; all of it if no looks were declared."""
+    # A rule without a delta has nothing to divide among looks.
     if looks is None or not rule_named(rule).uses_delta:
         return delta
     return looks.part_of(DEFAULT_DELTA if delta is None else delta)
@@ -456,6 +468,7 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
     is. Imported scores keep all: what they were computed from is unknown.
     """
+    # Imported scores: what they need is unknown, so nothing may be left out.
     if spec.name not in list_estimators():
         return plan
     needs = make_estimator(spec.name).needs

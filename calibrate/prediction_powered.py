@@ -77,9 +77,11 @@ def rate_bound(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, delta
     h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
     rest = np.asarray(judge_only, dtype=np.float64)
     weight = _weight(h, j, rest.size)
+    # The adverse item: wrong by people, right by the judge, so H - w J = 1 at any weight.
     residual = np.append(h - weight * j, 1.0)
     variance = float(residual.var(ddof=1)) / residual.size
     estimate = float(residual.mean())
+    # At weight 0 the rest may be empty, and the mean of nothing is NaN.
     if weight:
         estimate += weight * float(rest.mean())
         variance += weight**2 * float(rest.var()) / rest.size
@@ -127,6 +129,7 @@ def fit_prediction_powered(
             f"people_error has {len(people_error)} entries and uncertainty has {scores.size}. Pass None where people "
             "did not look."
         )
+    # `is not None`: a label of 0 is a label.
     sampled = np.array([label is not None for label in people_error])
     if sampled.sum() < 2:
         raise UsageError(
@@ -191,11 +194,13 @@ def _walk(
     alpha: float,
     delta: float,
 ) -> _Tested:
+    # Twice the floor, because a normal approximation needs more than the exact test's least number.
     fewest = max(FEWEST_PEOPLE, 2 * zero_error_floor(alpha, delta))
     threshold = passed = None
     for cut in _cuts(scores):
         below = scores <= cut
         judged = below & sampled
+        # Skipped, not failed: where people looked is known without labels, so the start may depend on it.
         if np.count_nonzero(judged) < fewest:
             continue
         bound = rate_bound(people[below[sampled]], judge[judged], judge[below & ~sampled], delta)
@@ -208,12 +213,14 @@ def _walk(
 def _cuts(scores: NDArray[np.float64]) -> list[float]:
     """Scores at the shares 1/20, 2/20, ... 1, each once."""
     ranked = np.sort(scores)
+    # 1e-9, so that a share that is a whole number of answers is not rounded up to the next one.
     at = np.ceil(np.arange(1, STEPS + 1) * ranked.size / STEPS - 1e-9).astype(int) - 1
     return [float(value) for value in np.unique(ranked[at])]
 
 
 def _weight(h: NDArray[np.float64], j: NDArray[np.float64], others: int) -> float:
     spread = float(j.var())
+    # A judge that always says the same corrects nothing, and without other answers there is nothing to carry over.
     if spread == 0 or others == 0:
         return 0.0
     best = float(((h - h.mean()) * (j - j.mean())).mean()) / ((1 + h.size / others) * spread)

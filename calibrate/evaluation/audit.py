@@ -415,6 +415,7 @@ def _refuse_calibration(
             "kept out is in a separate file."
         )
     again, once = _seen_before(artifact, _values(file.records, estimator))
+    # A few equal scores may be chance; half of the unique ones are not.
     if again >= max(FEWEST_COINCIDENCES, once / 2):
         raise UsageError(
             f"{again} of the {once} scores that occur once in the artifact's calibration set occur in {file.path}. "
@@ -495,6 +496,7 @@ def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record],
     if (len(old) and not (values == old[0]).any()) or not _among(old, values.tolist()):
         return False
     places = _interchangeable(records, estimator)
+    # A fixed seed: the same files are refused, or not, at every run.
     draws = np.random.default_rng(0)
     return not any(_among(old, _shuffled(values, places, draws)) for _ in range(SHUFFLES))
 
@@ -518,6 +520,7 @@ def _shuffled(values: Reals, places: list[list[int]], draws: np.random.Generator
 
 def _among(some: Sequence[float], values: Sequence[float]) -> bool:
     """Whether ``values`` contains all of ``some`` in their order."""
+    # One iterator for all: each search goes on where the one before stopped, which is what "in order" means.
     rest = iter(values)
     return all(any(value == x for value in rest) for x in some)
 
@@ -534,6 +537,7 @@ def _at_least(errors: int, n: int, rate: float) -> float:
 
 def _first(decided: Callable[[int], bool], after: int) -> int | None:
     """The first size past ``after`` that decides, by doubling and bisection (exact up to the steps of the binomial)."""
+    # Doubling first, since the answer may be tens or hundreds of thousands.
     step, low = 1, after
     while not decided(low + step):
         low, step = low + step, 2 * step

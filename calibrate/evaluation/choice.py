@@ -111,6 +111,7 @@ def rank_estimators(
     used = one_per_cluster(used) if groups == "cluster" else used
     error = 1 - labels_of(used).astype(np.int64)
     scores = {key: filled for key in keys if (filled := _filled(used, key)) is not None}
+    # With one class only no AUROC exists.
     if not used or error.min() == error.max():
         return ()
     ranked = []
@@ -158,6 +159,7 @@ def choose_estimator(
             f"{file.path} was drawn by its {file.header.reach.estimator!r} scores, so its labels compare no others. "
             f"Write --estimator {file.header.reach.estimator}."
         )
+    # Sorted, so that a tie of two estimators is not decided by the order of the header.
     keys = [key for key in sorted(file.header.estimators) if not _trained_on(file, key, records)]
     if not keys:
         raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.typed}")
@@ -172,6 +174,7 @@ def choose_estimator(
     ranking = rank_estimators(used, keys, alpha=alpha, rule=rule, delta=delta, groups=groups)
     if not ranking:
         raise UsageError("no question that --estimator auto chooses on has a score. Name an estimator, or score again.")
+    # By AUROC alone, so that the choice depends on neither alpha nor the rule of the table.
     best = ranking[0]
     choice = EstimatorChoice(
         candidates=tuple(ranked.estimator for ranked in ranking),
@@ -191,6 +194,7 @@ def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
 
 def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delta: float | None) -> int:
     scored = arrays(taken(records, ~np.isnan(values_of(records, key))), key)
+    # Of clusters one record each is left, so every item is a group of its own.
     clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "sums" else None
     outcome = fit(
         scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast"

@@ -307,6 +307,7 @@ class _Tally:
         violated = np.zeros(some.size)
         violated[some] = rate > job.request.alpha
         with_right = self.right > 0
+        # A split without a right answer has no power; 0 would pull the mean down.
         power = (self.accepted - self.errors)[with_right] / self.right[with_right]
         return EvaluationRow(
             rule=job.rule.name,
@@ -335,6 +336,7 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
     value = float(errors.sum() / accepted.sum())
     if errors.size < 2:
         return Estimate(value=value, se=None)
+    # Errors and accepted vary together from split to split, so the ratio's error is not that of the sum alone.
     spread = float((errors - value * accepted).std(ddof=1))
     return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
 
@@ -344,6 +346,7 @@ def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
     options = dict(named_rule)
     own = options.pop("delta", None)
     rule, request = request_for(name, alpha=alpha, delta=own, options=options)
+    # A common delta goes to the rules that take one; a rule's own delta comes first.
     if own is None and delta is not None and rule.uses_delta:
         rule, request = request_for(name, alpha=alpha, delta=delta, options=options)
     return _Job(rule, request, options)
@@ -359,6 +362,7 @@ def _calibration_part(
     parts: list[NDArray[np.int64]] = []
     room = n_calibration
     for i in generator.permutation(len(members)):
+        # Groups stay whole, since items of one group on both sides would make the test look too good.
         if members[i].size <= room:
             parts.append(members[i])
             room -= members[i].size
@@ -430,6 +434,7 @@ def flat(value: Any, names: Sequence[str]) -> dict[str, Any]:
         estimate = type(value).model_fields[name].annotation
         if attribute is not None and hasattr(attribute, "se"):
             columns[name], columns[f"{name}_se"] = attribute.value, attribute.se
+        # By the annotation: a value of None does not say that it would have been two columns.
         elif "Estimate" in str(estimate):
             columns[name] = columns[f"{name}_se"] = None
         else:

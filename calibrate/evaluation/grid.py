@@ -65,6 +65,7 @@ class EvaluationGrid(Frozen):
     @property
     def ranked(self) -> tuple[Cell, ...]:
         """The cells by AUROC on their pools, best first."""
+        # No AUROC (one class only) ranks last: nothing is known about such a score.
         return tuple(sorted(self.cells, key=lambda cell: -(cell.evaluation.auroc or 0.0)))
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
@@ -181,6 +182,7 @@ def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_g
         for record in source.records
         if all(key in record.scores and record.scores[key].value is not None for key in keys)
     ]
+    # The records have all of the scores, so the arrays of all keys have the same rows and the splits are comparable.
     scored = {key: arrays(usable, key) for key in keys}
     first = scored[keys[0]]
     _need_groups(first, cluster_by_group)
@@ -198,6 +200,7 @@ def _scored(
 ) -> Iterator[tuple[Source, str, Scored]]:
     for source in pools:
         for key in _keys(source, estimators):
+            # An ensemble looks too good on the questions that its weights were fitted on.
             refuse_overlap(source.file.header.estimators[key], source.records)
             scored = arrays(source.records, key)
             _need_groups(scored, cluster_by_group)

@@ -116,6 +116,7 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
     z = float(special.ndtri(0.5 + confidence / 2))
     if 0 < value < 1 and 0 < variance < math.inf:
         se = math.sqrt(variance)
+        # The derivative of the logit carries the standard error over to its scale.
         reach = z * se / (value * (1 - value))
         centre = math.log(value / (1 - value))
         low, high = float(special.expit(centre - reach)), float(special.expit(centre + reach))
@@ -138,6 +139,7 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
     score, label = values_of(records, estimator), labels_of(records)
     usable = ~np.isnan(score) & (label >= 0)
     values = np.sort(score[usable])
+    # With one value for all nothing is more certain than anything else.
     if not values.size or values[0] == values[-1]:
         return Suspicious((), (), 0, 0)
     # At most this share of the scores is below the largest certain one, and above the smallest uncertain one.
@@ -158,6 +160,7 @@ def lowest(
     """The k records with the lowest scores, with these; equal scores are ordered by id."""
     found = np.flatnonzero(among)
     if found.size > k:
+        # All ties of the k-th score stay, because the id decides among them below.
         found = found[score[found] <= np.partition(score[found], k - 1)[k - 1]] if k else found[:0]
     table = table_of(records)
     ranked = heapq.nsmallest(k, zip(score[found].tolist(), table.take(found).ids, found.tolist(), strict=True))
@@ -169,6 +172,7 @@ def lowest(
 def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of ``among`` (sorted) below each of ``of``, ties counting half."""
     below = np.searchsorted(among, of, side="left")
+    # A score past all others has no place in the array; the last one differs from it, so it counts as untied.
     up_to, tied = below.copy(), among[np.minimum(below, among.size - 1)] == of  # a second search for these alone
     up_to[tied] = np.searchsorted(among, of[tied], side="right")
     shares: NDArray[np.float64] = (below + up_to) / (2.0 * among.size)
@@ -176,6 +180,7 @@ def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray
 
 
 def _variance_of_mean(shares: NDArray[np.float64]) -> float:
+    # One answer has no spread to estimate; 0 would make the interval look exact.
     return float(shares.var(ddof=1)) / shares.size if shares.size > 1 else math.inf
 
 
@@ -226,8 +231,10 @@ class Missed:
 def labelled_answers(records: Sequence[Record], k: int = 6) -> list[Record]:
     """A few labelled answers to read, half of them wrong if possible, picked by a hash of their ids."""
     labelled = [record for record in records if record.correct is not None and record.shown_answer]
+    # By hash: the first of a file are often alike, and every look must show the same answers.
     labelled.sort(key=lambda record: sha256_hex(record.id))
     wrong, right = ([record for record in labelled if record.correct is label] for label in (False, True))
+    # More than half where right ones are few, so that k answers are shown whenever there are as many.
     n_wrong = min(len(wrong), max(k // 2, k - len(right)))
     return [*right[: k - n_wrong], *wrong[:n_wrong]]
 
@@ -327,6 +334,7 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
     if not same:
         return None
     shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
+    # Reversed, because the last entry of a dict wins: the first question is to stay.
     first = {(a, b): record_of[question, a, b] for question, a, b in reversed(same)}
     return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
 

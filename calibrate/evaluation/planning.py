@@ -238,6 +238,7 @@ def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None
 
 def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, RuleRequest]:
     check_open_unit("delta", delta)
+    # Without a delta first: only the rule knows whether it takes one, and refuses one that it does not use.
     chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
     if chosen.uses_delta:
         return request_for(rule, alpha=alpha, delta=delta, options={})
@@ -256,6 +257,8 @@ def _simulate(
     acceptances = np.zeros((len(jobs), len(sizes), repetitions))
     rate = np.zeros_like(acceptances)
     for repetition, child in enumerate(np.random.SeedSequence(seed).spawn(repetitions)):
+        # One draw for all sizes: smaller sets are the first of the largest, so sizes and rules differ by themselves
+        # alone.
         u, e = population.draw(np.random.default_rng(child), sizes[-1])
         for s, n in enumerate(sizes):
             prefix = prefixes(u[:n], e[:n])
@@ -282,6 +285,7 @@ def _row(
         n=n,
         acceptance=_mean(acceptances),
         infeasible_rate=_share(acceptances == 0),
+        # An infeasible calibration accepts nothing, so it cannot exceed alpha.
         violation_rate=_share((acceptances > 0) & (rate > alpha)),
         reached_rate=_share(reached),
     )
@@ -298,6 +302,7 @@ def _share(flags: NDArray[np.bool_]) -> Estimate:
 def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int, target: float) -> Needed:
     """The sizes at which the share of calibrations that reach the target, and its 95 % band, pass 80 %."""
     low_band, high_band = _wilson(share, repetitions)
+    # The upper band of the share crosses first, so it gives the lower end of n.
     n, low, high = (_crossing(sizes, curve) for curve in (share, high_band, low_band))
     at_most = bool(n is not None and n == sizes[0])
     return Needed(
@@ -393,6 +398,7 @@ class Binormal:
         wrong, right = self._accepted(threshold)
         if wrong + right > 0.0:
             return wrong / (wrong + right)
+        # Far to the left the density of the group with the lower mean outweighs the other without bound.
         return 1.0 - self.accuracy if self.gap == 0 else float(self.gap < 0)
 
     def ceiling(self, alpha: float) -> float:
@@ -402,8 +408,11 @@ class Binormal:
         """
         if 1.0 - self.accuracy <= alpha:
             return 1.0
+        # The error rate does not rise with acceptance, so it is lowest at full acceptance, which was too high just
+        # above.
         if self.gap <= 0:
             return 0.0
+        # Normal tails beyond 37 standard deviations are 0 or 1 in double precision.
         low, high = -37.0, 37.0 + self.gap
         if self.scer(low) >= alpha:
             return self.acceptance(low)
@@ -412,6 +421,7 @@ class Binormal:
     def error_probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """P(wrong) at each score, if these scores rank questions as this population's do: by their quantiles."""
         _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        # Ties share the middle of their block, so no score lies at 0 or 1, where no quantile exists.
         quantiles = (np.cumsum(count) - count / 2) / scores.size
         at = np.array([brentq(lambda t, q=q: self.acceptance(t) - q, -40.0, 40.0 + abs(self.gap)) for q in quantiles])
         odds = (1.0 - self.accuracy) / self.accuracy * np.exp(self.gap * at - self.gap**2 / 2)
@@ -545,6 +555,7 @@ def plan_reach(
             within = np.flatnonzero(scores <= cut_at(scores, share))
         except UsageError:
             continue  # ties: no cut at so small a share
+        # The same bound as `draw_to_label`: a plan must not promise a draw that it would refuse.
         if within.size < (POOL_FACTOR * n if share < 1 else n):
             continue
         acceptances = np.zeros(repetitions)
@@ -569,5 +580,6 @@ def error_probabilities(
     order = np.argsort(pilot_scores, kind="stable")
     fitted = isotonic_regression(pilot_errors[order].astype(np.float64)).x
     at = np.clip(np.searchsorted(pilot_scores[order], scores, side="right") - 1, 0, order.size - 1)
+    # No score is surely right or wrong on the word of a pilot: half an error in it stays possible.
     probabilities: NDArray[np.float64] = np.clip(fitted[at], 0.5 / order.size, 1 - 0.5 / order.size)
     return probabilities

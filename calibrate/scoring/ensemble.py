@@ -129,11 +129,13 @@ def fit_ensemble(
         )
     raw = np.array([[record.scores[key].value for key in specs] for record in usable], dtype=np.float64)
     mean, scale = raw.mean(axis=0), raw.std(axis=0)
+    # Standardising divides by the spread, and one value for all says nothing about errors.
     flat = [key for key, spread in zip(specs, scale, strict=True) if spread < 1e-12]
     if flat:
         raise UsageError(f"{', '.join(flat)} has one value on all training records. Leave it out of --members.")
     data = _Data((raw - mean) / scale, error, _folds(usable, groups, seed))
     loss, held_out = _cross_validated(data)
+    # Rounded, because losses that differ in the last bits are ties, and on a tie the larger, safer penalty must win.
     penalty = min(PENALTIES, key=lambda value: (round(loss[value], 9), -value))
     intercept, weights = _minimise(data.z, data.error, penalty)
     used = [i for i, weight in enumerate(weights) if weight >= SMALLEST_WEIGHT]
@@ -145,6 +147,7 @@ def fit_ensemble(
     members = [
         Member(spec=specs[keys[i]], mean=float(mean[i]), scale=float(scale[i]), weight=float(weights[i])) for i in used
     ]
+    # The hashes cover all training records, also unusable ones: whoever calibrates must not meet any of them.
     params = EnsembleParams(intercept=intercept, members=tuple(members), training=training_of(records))
     report = FitReport(
         n=len(usable),
@@ -291,6 +294,7 @@ def _cross_validated(data: _Data) -> tuple[dict[float, float], dict[float, NDArr
             inside = data.fold != fold
             intercept, weights = _minimise(data.z[inside], data.error[inside], penalty)
             logits[~inside] = intercept + data.z[~inside] @ weights
+        # logaddexp is the log-loss without overflow at large log-odds.
         losses[penalty] = float(np.mean(np.logaddexp(0.0, logits) - data.error * logits))
         scores[penalty] = logits
     return losses, scores
@@ -308,7 +312,9 @@ def _minimise(z: NDArray[np.float64], error: NDArray[np.float64], penalty: float
         return float(value), np.concatenate([[residual.sum()], slope])
 
     start = np.zeros(z.shape[1] + 1)
+    # Clipped, since the logit of an error rate of 0 or 1 is infinite.
     start[0] = special.logit(np.clip(error.mean(), 1e-3, 1 - 1e-3))
+    # The intercept is free, but no weight is negative: more uncertainty must never mean less risk.
     bounds: list[tuple[float | None, float | None]] = [(None, None), *[(0.0, None)] * z.shape[1]]
     optimum = optimize.minimize(
         objective,
@@ -324,6 +330,7 @@ def _minimise(z: NDArray[np.float64], error: NDArray[np.float64], penalty: float
 def _folds(records: Sequence[Record], groups: Groups, seed: int) -> NDArray[np.int64]:
     unit = _units(records, groups)
     units = sorted(set(unit))
+    # A stream apart from that of `cut_for_training`, so that the folds do not repeat the order of the cut.
     order = np.random.default_rng([seed, 1]).permutation(len(units))
     fold_of = {units[i]: place % FOLDS for place, i in enumerate(order)}
     return np.array([fold_of[name] for name in unit], dtype=np.int64)
@@ -345,6 +352,7 @@ def _units(records: Sequence[Record], groups: Groups) -> list[str]:
         parent[high] = low
 
     for record in records:
+        # The prefix keeps ids, questions and groups apart: an id may have the text of a group.
         join("i" + _hash(record.id), "q" + _question_hash(record))
         if groups == "cluster":
             join("q" + _question_hash(record), "g" + _hash(str(record.group)))
@@ -353,6 +361,7 @@ def _units(records: Sequence[Record], groups: Groups) -> list[str]:
 
 def _question_hash(record: Record) -> str:
     """Hash of text and options, without regard to case and white space."""
+    # The NUL keeps labels and texts apart: without it (A, Bc) and (AB, c) would have the same hash.
     options = "".join(f"\0{label}\0{text}" for label, text in sorted((record.options or {}).items()))
     return _hash(" ".join(f"{record.question}{options}".casefold().split()))
 

@@ -92,6 +92,7 @@ def ranking_of(prefix: Prefix) -> tuple[float | None, float, float]:
     """`auroc`, `aurc` and `excess_aurc` of items that are sorted already."""
     wrong, area = np.arange(1, prefix.errors + 1), _aurc(prefix)
     perfect = float((wrong / (prefix.n - prefix.errors + wrong)).sum()) / prefix.n
+    # A perfect ranking gives 0 up to rounding, which must not show as a negative excess.
     return prefix.auroc, area, max(0.0, area - perfect)
 
 
@@ -109,12 +110,14 @@ def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], N
         raise UsageError(
             f"error has shape {wrong.shape} and accepted has {accepted_mask.shape}. Pass one of each an item."
         )
+    # Not a cast to bool: a label other than 0 and 1 must not count as wrong.
     return wrong == 1, accepted_mask
 
 
 def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
     """Kolmogorov-Smirnov: largest distance of two distributions, and its asymptotic p-value (too large with ties)."""
     first, second = np.sort(first), np.sort(second)
+    # Two step functions differ most at one of their own steps, so the samples themselves are all the places to look at.
     below = [
         [np.searchsorted(sample, at, side="right") / sample.size for sample in (first, second)]
         for at in (first, second)

@@ -102,9 +102,11 @@ def draw_to_label(
     if not pool:
         raise UsageError(f"{file.path} has no {estimator!r} scores. Run: calibrate score {file.typed}")
     cut = cut_at(np.array([value for _, value in pool]), share)
+    # Sorted by id, so that the draw depends on the seed and not on the order of the file.
     within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
     if n > len(within):
         raise UsageError(f"only {len(within)} questions are within reach {share:g}, fewer than n = {n}. Score more.")
+    # At share 1 there is no cut to choose, so nobody could have chosen it with an eye on the scores.
     if share < 1 and not fixed_beforehand and len(within) < POOL_FACTOR * n:
         raise UsageError(
             f"{len(within)} questions are within reach {share:g}; a reach that may have been chosen after looking at "
@@ -161,6 +163,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"record {above[0]!r} of {file.path} has a score above the cut {reach.cut:g} of its reach, so it was "
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
+        # Empty in files drawn before the digest existed: those cannot be checked.
         if reach.drawn_sha256 not in ("", draw_digest(file.records, estimator)):
             raise UsageError(
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
@@ -168,6 +171,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             )
     values, waits = values_of(used, estimator), waiting_of(used, file.header)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
+    # Fewer would hardly ever be refused: the asymptotic p-value means little there.
     if min(labelled.size, waiting.size) >= _FEWEST and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
         raise UsageError(
             f"the {labelled.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} "
@@ -184,6 +188,7 @@ def draw_digest(records: Sequence[Record], estimator: str) -> str:
 
 def waits_for_label(record: Record, header: RecordHeader) -> bool:
     """Whether nobody, and no rule, has looked at the answer yet. An answer that could not be decided does not wait."""
+    # A rule cannot decide without references, so such an answer still waits for a person, with or without a detail.
     by_rule = header.correctness is not None and header.correctness.name != "given"
     return record.correct is None and (not record.label_detail or (by_rule and not record.references))
 
@@ -246,10 +251,12 @@ def cut_at(values: Reals, share: float) -> float:
     """The largest score up to which at most this share of the questions lie."""
     score, count = np.unique(values, return_counts=True)
     upto = np.cumsum(count)
+    # 1e-9, so that .3 of 10 questions is 3 although the product is 2.9999...
     allowed = np.flatnonzero(upto <= math.floor(share * values.size + 1e-9))
     if not allowed.size:
         raise UsageError(
             f"{upto[0] / values.size:.1%} of the questions share the lowest score, so no cut lies within reach "
+            # Rounded up to thousandths: the suggested share must include the whole block of ties.
             f"{share:g}. Take at least {math.ceil(1_000 * upto[0] / values.size) / 1_000:g}, or a finer score."
         )
     return float(score[allowed[-1]])

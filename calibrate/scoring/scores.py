@@ -136,6 +136,7 @@ def with_cache(estimator: Estimator, cache: PairCache | None) -> Estimator:
     """
     if estimator.members:
         members = tuple(with_cache(member, cache) for member in estimator.members)
+        # The same object comes back when nothing changed: `uses_models` asks for identity.
         same = all(new is old for new, old in zip(members, estimator.members, strict=True))
         return estimator if same else replace(estimator, members=members)
     slow: dict[str, Any] = {}
@@ -238,6 +239,7 @@ def score_file(
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         scoring = Scoring.of(reader.header, estimators, unanimous_at)
         written.append(scoring.header)
+        # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
         return scoring.header, summarised(scoring.of_records(reader, lambda done: progress(done, max(done, total))))
 
@@ -296,6 +298,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
                 f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
             )
     drawn_by = None if header.reach is None else header.reach.estimator
+    # The cut was taken on the old scores: new ones by the same key could lie on either side of it.
     if drawn_by in specs and header.estimators.get(drawn_by) != specs[drawn_by]:
         raise UsageError(
             f"the questions of this file were drawn by their {drawn_by!r} scores, and other scores by that name would "
@@ -387,11 +390,13 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     usable = measured & (label >= 0)
     selected, n_unlabelled = table.take(usable), int(np.count_nonzero(measured & (label < 0)))
     if not len(selected):
+        # Reasons need whole records, which is slow in a large file, and the most common one shows early.
         reasons = Counter(_why(record, key) for record in table[:_MOST_REASONS])
         raise UsageError(_nothing_usable(n, reasons, n_unlabelled))
     return Scored(
         ids=selected.ids,
         uncertainty=values[usable],
+        # Labels are 1 for right; unlabelled records (-1) are masked out, so this is 0 or 1.
         error=1 - label[usable],
         group=None if None in selected.coded("group")[1] else cast(Sequence[str], selected.groups),
         n_records=n,

@@ -71,10 +71,13 @@ class Acrc(Rule):
             return None
         k, e = prefix.k[first:], prefix.e[first:]
         loss = (1.0 - request.alpha) * e if request.options["envelope"] else e - request.alpha * k
+        # Counts instead of means: C_j + (1 - alpha) n/(n + 1) <= 0 is the paper's condition times n, so nothing is
+        # rounded.
         fine = loss <= TOLERANCE - _correction(prefix.n, request)
         if not request.options["monotone"]:
             index = last(fine)
             return None if index is None else first + index
+        # argmin of booleans is the first False, or 0 when all are True; the next line tells these two apart.
         violated = int(np.argmin(fine))
         if fine[violated]:
             return first + fine.size - 1

@@ -63,6 +63,7 @@ def spending_limits(k: Counts, alpha: float, delta: float, k_min: int) -> Spendi
 def _limits(ends: bytes, alpha: float, delta: float, k_min: int) -> SpendingLimits:
     k = np.frombuffer(ends, dtype=np.int64)
     budget = delta * spending_share(k, k_min)
+    # Nothing lies to the left of the leftmost block end, so delta that it does not spend would be lost.
     budget[0] = delta
     # Few block ends are candidates of many items, so a table of all factorials would be most of the work there.
     table = special.gammaln(np.arange(1.0, k[-1] + 2.0)) if k[-1] <= EXACT_LIMIT else None
@@ -74,6 +75,8 @@ def _limits(ends: bytes, alpha: float, delta: float, k_min: int) -> SpendingLimi
         items = int(k[i])
         steps, following = following - items, items
         spread = 8.5 * math.sqrt(items * alpha * (1.0 - alpha)) + 12.0  # outside, Bin is below 1e-16
+        # A walk at least `steps` errors below `passed` passes the next anchor for certain: h is 1 there and adds
+        # nothing.
         first = max(0, passed - steps + 1 if i + 1 < k.size else math.floor(items * alpha - spread))
         final = max(first, min(items, math.ceil(items * alpha + spread)))
         h = _step_back(ahead, passed, steps, alpha, first, final)
@@ -84,12 +87,14 @@ def _limits(ends: bytes, alpha: float, delta: float, k_min: int) -> SpendingLimi
             logs = table[items] - table[s] - table[items - s]
         bin_s = np.exp(logs + s * log_wrong + (items - s) * log_right)
         total = spent + np.cumsum(bin_s * (1.0 - h))
+        # `total` is a running sum, so the count of entries within the budget is also the position of the limit.
         within = int(np.searchsorted(total, budget[i], side="right"))
         anchor[i] = passed = first - 1 + within
         extension[i] = first - 1 + int(np.searchsorted(total, delta, side="right"))
         if within:
             spent = float(total[within - 1])
         ahead = h[within:] if within < h.size else np.zeros(1)
+    # The cache hands the same arrays to every caller: a write by one of them would change the limits of all.
     for array in (anchor, extension):
         array.flags.writeable = False
     return SpendingLimits(anchor, extension)
@@ -113,6 +118,7 @@ def _candidates(k: Counts, n: int, k_min: int) -> Counts:
     first = int(np.searchsorted(k, k_min))
     if n <= EXACT_LIMIT:
         return np.arange(first, k.size)
+    # From right to left: the proof needs candidates that depend on larger block ends alone.
     places = [k.size - 1] if first < k.size else []
     while places:
         index = int(np.searchsorted(k, math.floor(k[places[-1]] / THINNED), side="right")) - 1
@@ -155,6 +161,7 @@ class Certified(WalkRule):
 
     def resolve(self, n: int, request: RuleRequest) -> dict[str, Any]:
         """Options with the k_min that was used, and the version of the procedure."""
+        # The version enters the artifact, so that limits of the earlier procedure are not mistaken for these.
         return {**request.options, "min_accept": min_accept_of(n, request), "version": 2}
 
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
@@ -166,6 +173,8 @@ class Certified(WalkRule):
         chosen = last(errors <= limits.anchor)
         if chosen is None:
             return None
+        # The first failure ends the extension, even if a later block end passes: the guarantee is that of a fixed
+        # sequence.
         failed = np.flatnonzero(errors[chosen + 1 :] > limits.extension[chosen + 1 :])
         return int(index[chosen + int(failed[0]) if failed.size else index.size - 1])
 
@@ -234,5 +243,6 @@ class OnePerGroup(Certified):
         """``min_accept`` is a count, ``seed`` a whole number."""
         check_min_accept(self.name, request)
         seed = request.options["seed"]
+        # A bool is an int in Python, and True would pass, and pick other items than 1 does.
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise UsageError(f"seed of rule 'one_per_group' must be a whole number, got {seed!r}. Leave it out for 0.")

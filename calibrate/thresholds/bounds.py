@@ -52,6 +52,7 @@ def binomial_tail(errors: ArrayLike, items: ArrayLike, alpha: float) -> float | 
     """
     e = np.asarray(errors, dtype=np.float64)
     k = np.asarray(items, dtype=np.float64)
+    # betainc is undefined at 0 parameters, so entries outside get harmless ones here and their limits below.
     inside = (e >= 0) & (e < k)
     tail = special.betainc(np.where(inside, k - e, 1.0), np.where(inside, e + 1.0, 1.0), 1.0 - alpha)
     result = np.where(inside, tail, np.where(e < 0, 0.0, 1.0))
@@ -68,6 +69,7 @@ def clopper_pearson_upper(errors: int, items: int, delta: float) -> float:
     """
     _check_counts(errors, items)
     _check_probability("delta", delta)
+    # Beta(k + 1, 0) does not exist: with every item wrong no bound below 1 holds.
     if errors == items:
         return 1.0
     return float(special.betaincinv(errors + 1.0, float(items - errors), 1.0 - delta))
@@ -90,6 +92,7 @@ def clopper_pearson_interval(errors: int, items: int, confidence: float = 0.95) 
     _check_counts(errors, items)
     _check_probability("confidence", confidence)
     tail = (1.0 - confidence) / 2.0
+    # Beta(0, k + 1) does not exist: without an error no lower bound above 0 holds.
     low = 0.0 if errors == 0 else float(special.betaincinv(float(errors), items - errors + 1.0, tail))
     return low, clopper_pearson_upper(errors, items, tail)
 
@@ -115,4 +118,5 @@ def zero_error_floor(alpha: float, delta: float) -> int:
     """
     _check_probability("alpha", alpha)
     _check_probability("delta", delta)
+    # log1p keeps the digits of a small alpha; 1e-9 keeps a whole quotient from being rounded up to the next number.
     return max(1, math.ceil(math.log(delta) / math.log1p(-alpha) - 1e-9))

@@ -35,8 +35,11 @@ def t_statistic(prefix: Prefix, alpha: float) -> NDArray[np.float64]:
     number = sums.number.astype(np.float64)
     total = prefix.e - alpha * prefix.k
     squares = sums.ee - 2.0 * alpha * sums.em + alpha * alpha * sums.mm
+    # The sums are whole numbers up to here, so this difference loses digits only once.
     around = squares - total * total / number
+    # Relative to the squares: a rounding error of this difference grows with them and must not pass for a spread.
     spread = around > TOLERANCE * np.maximum(squares, TOLERANCE)
+    # The 1 and the maximum only keep numpy from dividing by zero; both entries are replaced below.
     scale = np.sqrt(np.where(spread, around, 1.0) * number / np.maximum(number - 1.0, 1.0))
     flat = np.where(np.abs(total) > TOLERANCE, np.copysign(np.inf, total), 0.0)
     return np.where(number < 2, 0.0, np.where(spread, total / scale, flat))
@@ -100,6 +103,7 @@ class ClusterFixedSequence(Rule):
 
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Last block end before the first failure; tests are evaluated in growing chunks."""
+        # Chunks double because most sequences stop early, and a long one must not pay for many small calls.
         first = position = self._first(prefix, request)
         chunk = 1_024
         while position < prefix.k.size:
@@ -160,6 +164,7 @@ class ClusterFixedSequence(Rule):
 
     def _first(self, prefix: Prefix, request: RuleRequest) -> int:
         number = (prefix.clusters or _singletons(prefix)).number
+        # The number of groups never falls as more is accepted, so it can be searched as a sorted array.
         enough = int(np.searchsorted(number, self._fewest(request), side="left"))
         return max(prefix.at_least(FixedSequence.start(prefix.n, request)), enough)
 
@@ -178,6 +183,7 @@ def _within_quantile(t: NDArray[np.float64], df: NDArray[np.int64], level: float
     decide most cases.
     """
     low, high = (float(special.stdtrit(float(df[end]), level)) for end in (0, -1))
+    # min and max rather than low and high: for a level above 1/2 the quantile falls with the degrees of freedom.
     result: NDArray[np.bool_] = t <= min(low, high)
     open_ = np.flatnonzero(~result & (t <= max(low, high)))
     result[open_] = t[open_] <= special.stdtrit(df[open_].astype(np.float64), level)
@@ -207,6 +213,7 @@ class Groups:
             raise UsageError(f"groups must be one id an item or 'ignore', got {ids!r}.")
         if len(ids) != n:
             raise UsageError(f"groups has {len(ids)} ids and uncertainty has {n} items. Pass one id an item.")
+        # Keyed by the id itself, not by its text: 1 and "1" are different groups.
         code_of: dict[Hashable, int] = {}
         code = np.array([code_of.setdefault(group, len(code_of)) for group in ids], dtype=np.int64)
         return cls(code, tuple(str(group) for group in code_of))
@@ -233,6 +240,7 @@ def one_of_each(groups: Groups, seed: int = 0) -> NDArray[np.int64]:
     order of the groups plays no part; the order of the items within a group does, and decides nothing but which of
     them is picked.
     """
+    # Stable: which item of a group a position means depends on the items' order, and must be the same in every run.
     order = np.argsort(groups.code, kind="stable")
     code, first, size = np.unique(groups.code[order], return_index=True, return_counts=True)
     place = [_hash(seed, groups.ids[c]) % int(m) for c, m in zip(code.tolist(), size.tolist(), strict=True)]
@@ -240,6 +248,7 @@ def one_of_each(groups: Groups, seed: int = 0) -> NDArray[np.int64]:
 
 
 def _hash(seed: int, name: str) -> int:
+    # Not hash(): Python salts it per process, and the pick must be the same in every run.
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big")
 
 
@@ -263,12 +272,14 @@ def cluster_sums(
     _, first, size = np.unique(code[order][member], return_index=True, return_counts=True)
     begin = np.repeat(first, size)
     m = np.arange(x.size) - begin
+    # Subtracting the total at the group's first item turns one cumulative sum over all items into one for each group.
     before = np.cumsum(x) - x
     e = before - before[begin]
     steps = (m == 0, 2 * e * x + x, e + x * m + x, 2 * m + 1)
     sums = []
     for step in steps:
         by_rank = np.empty(x.size, dtype=np.int64)
+        # Back from the order by group to the order by score: only there do cumulative sums belong to a threshold.
         by_rank[member] = step
         sums.append(np.cumsum(by_rank)[k - 1])
     return ClusterSums(*sums)
@@ -291,9 +302,11 @@ def prepare(
     Raises:
         UsageError: Groups repeat and the rule takes items to be independent.
     """
+    # Groups of one item each are independent items, so any rule may read them and none has to give up data.
     if groups is None or not groups.repeated:
         return prefixes(uncertainty, error), request
     n, distinct = uncertainty.size, groups.distinct
+    # The original counts go into the options: after the pick the prefix knows the number of groups only.
     counted = replace(request, options={**request.options, "items": n, "groups": distinct})
     if rule.grouping == "one_each":
         sampled = one_of_each(groups, request.options.get("seed", 0))

@@ -19,6 +19,7 @@ def last(ok: NDArray[np.bool_]) -> int | None:
     """Index of the last True, or None."""
     if not ok.size:
         return None
+    # argmax stops at the first True, so the reversed view needs no list of all positions.
     index = ok.size - 1 - int(ok[::-1].argmax())
     return index if ok[index] else None
 
@@ -90,6 +91,7 @@ class Lec(Rule):
 
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with C_k <= -1."""
+        # The tolerance lets an exact -1 pass: alpha k is rarely exact in binary.
         return last(prefix.excess(request.alpha) <= -1.0 + TOLERANCE)
 
     def guarantee(self, request: RuleRequest) -> str:
@@ -118,6 +120,7 @@ class CrcJoint(Rule):
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end with e_k + 1 <= alpha (n + 1); e_k never falls with k."""
         limit = request.alpha * (prefix.n + 1) - 1.0 + TOLERANCE
+        # Multiplied out by n + 1, so that integers are compared with one rounded number instead of a rounded quotient.
         index = int(np.searchsorted(prefix.e, limit, side="right")) - 1
         return index if index >= 0 else None
 

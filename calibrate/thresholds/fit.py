@@ -72,6 +72,7 @@ def fit(
     """
     chosen, request = request_for(rule, alpha=alpha, delta=delta, options=options)
     scores, labels = check_items(uncertainty, error)
+    # Type first: comparing an array of ids with a string would not give one truth value.
     ignored = isinstance(groups, str) and groups == "ignore"
     grouped = None if groups is None or ignored else Groups.of(groups, scores.size)
     prefix, request = prepare(chosen, request, scores, labels, grouped)
@@ -105,6 +106,7 @@ def _outcome(
         n_accepted=k,
         n_errors=e,
         interval=clopper_pearson_interval(e, k),
+        # At index 0 a look to the left would wrap round to the last block.
         tie_block=k - int(prefix.k[index - 1]) if index else k,
         **common,
     )
@@ -146,6 +148,7 @@ def check_open_unit(name: str, value: float) -> None:
     Raises:
         UsageError: Naming the value and, for a likely percentage, the number that was meant.
     """
+    # A bool is an int in Python, and True would pass for the number 1.
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise UsageError(f"{name} must be a number in (0, 1), got {value!r}.")
     if not 0 < value < 1:
@@ -165,6 +168,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
         raise UsageError(f"uncertainty has {scores.size} items and error has {labels.size}. Pass one label a score.")
     if scores.size == 0:
         raise UsageError("no items (n = 0). Calibration needs labelled questions.")
+    # Refused, not dropped: NaN sorts last in numpy, and infinity would make a block of its own.
     finite = np.isfinite(scores)
     if not finite.all():
         index = int(np.argmin(finite))
@@ -172,6 +176,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
             f"uncertainty[{index}] must be finite, got {scores[index]}. Leave out items whose uncertainty could not be "
             "measured (at run time they are abstained on)."
         )
+    # Checked before the cast to int8, which would cut 0.5 to 0 and turn 257 into 1.
     binary = (labels == 0) | (labels == 1)
     if not binary.all():
         index = int(np.argmin(binary))
@@ -216,6 +221,7 @@ def _diagnostics(prefix: Prefix, rule: Rule, request: RuleRequest, *, feasible: 
         base_error=base,
         auroc=prefix.auroc,
         zero_error_floor=None if request.delta is None else zero_error_floor(request.alpha, request.delta),
+        # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
         max_acceptance=min(1.0, (1.0 - base) / (1.0 - request.alpha)),
         smallest_feasible_alpha=_smallest_feasible_alpha(prefix, rule, request, feasible=feasible) if search else None,
     )
@@ -236,6 +242,8 @@ def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: RuleRequest, *
         return rule.feasible(prefix, request.at(thousandths / _GRID))
 
     low = math.floor(rule.alpha_floor(prefix, request) * _GRID + TOLERANCE)
+    # alpha itself was shown feasible, so it is the upper end and rounds up; infeasible, it is the lower end and rounds
+    # down.
     if feasible:
         high = min(_GRID - 1, math.ceil(request.alpha * _GRID - TOLERANCE))
         return _bisect(holds, min(low, high - 1), high) / _GRID
@@ -251,6 +259,7 @@ def _gallop(holds: Callable[[int], bool], low: int) -> tuple[int, int] | None:
         high = min(_GRID - 1, low + step)
         if holds(high):
             return low, high
+        # Growing steps: an alpha just above is bracketed tightly, and a distant one takes few more tests.
         low, step = high, 4 * step
     return None
 
@@ -276,6 +285,7 @@ def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | 
     if explanation is not None:
         return explanation
     n, alpha = prefix.n, request.alpha
+    # A rule that fails on error-free, untied items lacks items: no labels and no other score could help.
     if not rule.feasible(_untied(n, np.zeros(n)), request):
         return InfeasibleReason.TOO_FEW_ITEMS, _too_few(n, rule, request)
     if prefix.k.size < n and rule.feasible(_untied(n, _spread_evenly(prefix)), request):
@@ -304,12 +314,14 @@ def _closest(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float |
     index = None if smallest is None else rule.select(prefix, request.at(smallest))
     if index is not None:
         return index
+    # With fewer than k_min items at_least points past the end, and the last block end stands in.
     first = min(prefix.at_least(default_min_accept(prefix.n, request.alpha)), prefix.k.size - 1)
     return first + int((prefix.e[first:] / prefix.k[first:]).argmin())
 
 
 def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: float | None) -> str:
     """The next step that helps most: a score that ranks errors, then labels, then another target."""
+    # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
     if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
         auroc = f"AUROC {prefix.auroc:.2f}, and 0.5 is guessing"
         if prefix.auroc < 0.5:
@@ -324,6 +336,7 @@ def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: floa
 
 def _untied(n: int, errors: NDArray[np.float64]) -> Prefix:
     """Prefix of n untied items with these cumulative errors, rounded up."""
+    # Rounded up, so that a fraction of an error never makes the imagined cut look better than a real one.
     counts = np.ceil(errors - TOLERANCE).astype(np.int64)
     return Prefix(n, np.arange(n, dtype=np.float64), np.arange(1, n + 1), counts)
 

@@ -49,6 +49,7 @@ class Sgr(Rule):
         low, high, chosen = 1, prefix.n, None
         steps = _steps(prefix.n)
         for _ in range(steps):
+            # Rounded up: from low = high - 1 a rounded-down middle would be low itself, and the search would not move.
             middle = (low + high + 1) // 2
             block = prefix.at_least(middle)
             tail = binomial_tail(int(prefix.e[block]), int(prefix.k[block]), request.alpha)
@@ -76,6 +77,7 @@ class Sgr(Rule):
 
 
 def _steps(n: int) -> int:
+    # At n = 1 the logarithm is 0, and delta is divided by this.
     return max(1, math.ceil(math.log2(n)))
 
 
@@ -84,6 +86,7 @@ def bonferroni_grid(n: int, alpha: float, delta: float, points: int) -> Counts:
 
     Depends on n, alpha and delta only. Empty when even n error-free items are not enough.
     """
+    # Below this floor a grid point could not pass even without an error, and would only cost its share of delta.
     floor = zero_error_floor(alpha, delta / points)
     if floor > n:
         return np.empty(0, dtype=np.int64)
@@ -124,10 +127,13 @@ class Bonferroni(Rule):
         grid = bonferroni_grid(prefix.n, request.alpha, request.level, request.options["points"])
         block = np.searchsorted(prefix.k, grid, side="left")
         tail = np.asarray(binomial_tail(prefix.e[block], prefix.k[block], request.alpha))
+        # Rounding may merge grid points: delta is shared among those that remain.
         level = np.full(grid.size, request.level / max(1, grid.size))
         if request.options["holm"]:
             order = np.argsort(tail, kind="stable")
             within = tail[order] <= request.level / (grid.size - np.arange(grid.size))
+            # Once a p-value fails, Holm rejects none of the larger ones; level 1 or 0 makes the common test below say
+            # the same.
             level[order] = np.where(np.logical_and.accumulate(within), 1.0, 0.0)
         index = last(tail <= level)
         return None if index is None else int(block[index])

@@ -25,6 +25,7 @@ def passes(k: NDArray[np.int64], e: NDArray[np.int64], alpha: float, level: floa
     Phi(z(e)) and Phi(z(e + 1)). Only counts that the sandwich leaves open are evaluated.
     """
     quantile = float(special.ndtri(level))
+    # Phi(z(e + 1)) is above the tail: what passes here passes for certain, and the margin absorbs rounding.
     result = _signed_root(e + 1, k, alpha) <= quantile - 1e-9
     # e < 1 has no lower bound of this kind; a sliver around the quantile is left to the exact tail.
     undecided = np.flatnonzero(~result & ((e < 1) | (_signed_root(e, k, alpha) <= quantile + 1e-9)))
@@ -43,6 +44,7 @@ def _signed_root(e: NDArray[np.int64], k: NDArray[np.int64], alpha: float) -> ND
 def last_passing(prefix: Prefix, alpha: float, level: float, chunk: int = 8_192) -> int | None:
     """Index of the last block end with P(Bin(k, alpha) <= e_k) <= level, searched from the right in growing chunks."""
     stop = prefix.k.size
+    # The answer is the last that passes and usually lies far right, so most of the tails are never computed.
     while stop > 0:
         start = max(0, stop - chunk)
         index = last(passes(prefix.k[start:stop], prefix.e[start:stop], alpha, level))
@@ -66,6 +68,7 @@ class Hoeffding(Rule):
 
     def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
         """Largest block end whose Hoeffding bound is at most alpha."""
+        # The bound times k: an error count is compared with alpha k, and nothing is divided.
         slack = np.sqrt(np.log(1.0 / request.level) / 2.0 * prefix.k)
         return last(prefix.e + slack <= request.alpha * prefix.k + TOLERANCE)
 

@@ -89,6 +89,7 @@ class Prefix:
 
     def accepted(self, threshold: float) -> tuple[int, int]:
         """Items that a threshold accepts, and errors among them."""
+        # side="right", because the gate accepts a score equal to the threshold.
         blocks = int(np.searchsorted(self.score, threshold, side="right"))
         return (int(self.k[blocks - 1]), int(self.e[blocks - 1])) if blocks else (0, 0)
 
@@ -104,6 +105,7 @@ class Prefix:
             return None
         if self.k.size == self.n:  # untied: count the pairs from the errors below each item
             return (self.n * wrong - int(self.e.sum()) - wrong * (wrong - 1) // 2) / (wrong * right)
+        # With ties whole blocks are compared, in whole and half counts, so that the order within a block plays no part.
         wrong_here = np.diff(self.e, prepend=0)
         right_here = self.size - wrong_here
         right_below = (self.k - self.e) - right_here
@@ -228,6 +230,7 @@ def default_min_accept(n: int, alpha: float) -> int:
     Fixed before looking at labels. The first term is the number of error-free items that would reject "the error
     rate is alpha" at 5 %; the second keeps the family fixed as n grows.
     """
+    # The 1e-9 keeps a quotient that is a whole number but for its last bit from being rounded up to the next one.
     return max(math.ceil(math.log(0.05) / math.log1p(-alpha) - 1e-9), math.ceil(0.05 * n - 1e-9), 1)
 
 
@@ -244,6 +247,7 @@ def check_min_accept(rule: str, request: RuleRequest) -> None:
         UsageError: Otherwise.
     """
     min_accept = request.options["min_accept"]
+    # A bool is an int in Python: True would count as one item and restore the paper's literal rule.
     if min_accept is not None and (isinstance(min_accept, bool) or not isinstance(min_accept, int) or min_accept < 1):
         raise UsageError(
             f"min_accept of rule {rule!r} must be a whole number of items, at least 1, got {min_accept!r}. "

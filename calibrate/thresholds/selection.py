@@ -68,9 +68,13 @@ def conformal_selection(
         index = int(np.argmin(finite))
         raise UsageError(f"test_uncertainty[{index}] must be finite, got {batch[index]}. Leave the question out.")
     wrong = np.sort(scores[labels == 1])
+    # n + 1 and not the number of wrong items + 1: right items count in the denominator, which bounds the joint rate.
     p_value: NDArray[np.float64] = (1.0 + np.searchsorted(wrong, batch, side="right")) / np.float64(scores.size + 1)
     ranked = np.sort(p_value)
+    # The last index that satisfies Benjamini-Hochberg counts, even if smaller ones fail; max(1, m) is for an empty
+    # batch.
     fine = np.flatnonzero(ranked <= alpha * np.arange(1, batch.size + 1) / max(1, batch.size) + TOLERANCE)
+    # By value and not by rank, so that tied questions are accepted or rejected together.
     accepted = p_value <= ranked[fine[-1]] if fine.size else np.zeros(batch.size, dtype=np.bool_)
     return Selection(
         accepted,

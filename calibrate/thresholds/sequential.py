@@ -30,6 +30,7 @@ def sequence_end(prefix: Prefix, start: int, alpha: float, delta: float, chunk: 
     """
     first = position = prefix.at_least(start)
     while position < prefix.k.size:
+        # Chunks double: a sequence that stops at once costs little, a long one few calls.
         stop = min(prefix.k.size, position + chunk)
         failed = np.flatnonzero(~passes(prefix.k[position:stop], prefix.e[position:stop], alpha, delta))
         if failed.size:
@@ -98,6 +99,7 @@ class FixedSequence(Rule):
     def start(n: int, request: RuleRequest) -> int:
         """k0 in items."""
         start = request.options["start"]
+        # check_start refused booleans, so an int here is a count.
         if isinstance(start, int):
             return start
         return max(1, math.ceil((0.1 if start is None else start) * n - TOLERANCE))
@@ -123,6 +125,7 @@ class FixedSequence(Rule):
             return None
         k, e = int(prefix.k[first]), int(prefix.e[first])
         floor = zero_error_floor(request.alpha, request.level)
+        # Only where a later start could help: with n below the floor the general diagnosis says that items are too few.
         if k < floor <= prefix.n:
             return InfeasibleReason.TOO_FEW_ITEMS, (
                 f"The first test accepts {k} items, and at alpha = {request.alpha:g} and delta = {request.level:g} it "
@@ -130,6 +133,7 @@ class FixedSequence(Rule):
                 "certified."
             )
         index = last_passing(prefix, request.alpha, request.level)
+        # A later start is worth a word only where it would have passed.
         if index is None or index <= first:
             return None
         return InfeasibleReason.MOST_CONFIDENT_ITEMS_ARE_WRONG, (

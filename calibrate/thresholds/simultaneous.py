@@ -71,6 +71,7 @@ def candidates(prefix: Prefix, points: Counts) -> Candidates:
     Between two grid points e_k - k never grows, so the last block end there is both the largest and the likeliest to
     pass. Which block ends are candidates depends on the scores only.
     """
+    # -1 means that no block ends before the grid point; the next line drops it.
     block = np.unique(np.searchsorted(prefix.k, points, side="right")) - 1
     block = block[block >= 0]
     block = block[prefix.k[block] >= points[0]]
@@ -90,16 +91,20 @@ def simultaneous_limits(n: int, alpha: float, delta: float, k_min: int) -> Error
     fine, c = limits(points, alpha, low), limits(points, alpha, level)
     if crossing_probability(points, c, alpha) > delta:
         broken, high = c, level
+        # Limits are integers: once both ends give the same ones, a finer level changes nothing.
         while high > low * (1.0 + 1e-6) and not np.array_equal(fine, broken):
             middle = math.sqrt(low * high)
             tried = limits(points, alpha, middle, fine, broken)
+            # Known limits need no new dynamic programme, which is the costly part of a step.
             if np.array_equal(tried, fine):
                 low = middle
             elif not np.array_equal(tried, broken) and crossing_probability(points, tried, alpha) <= delta:
                 low, fine = middle, tried
             else:
                 high, broken = middle, tried
+        # The lower end, whose crossing probability was shown to be within delta, never the midpoint.
         level, c = low, fine
+    # The cache hands the same arrays to every caller: a write by one would change the limits of all.
     c.flags.writeable = points.flags.writeable = False
     return ErrorLimits(points, c, level)
 
@@ -178,6 +183,7 @@ class CpSimultaneous(WalkRule):
         level = float(np.min(np.asarray(binomial_tail(ends.errors, points[ends.point], alpha))))
         if level > delta:
             return False
+        # A hair above the smallest level, so that rounding does not shut out the very block end that defines it.
         needed = min(delta, max(level, 1e-300) * (1.0 + 1e-12))
         return crossing_probability(points, limits(points, alpha, needed), alpha) <= delta
 
@@ -185,6 +191,7 @@ class CpSimultaneous(WalkRule):
 def pointwise_floor(prefix: Prefix, request: RuleRequest) -> float:
     """Smallest alpha, to three decimals from below, at which one block end passes the test at level delta alone."""
     k, e = prefix.k, prefix.e
+    # In thousandths, as integers: halving a float bracket could stop between two thousandths.
     low, high = 0, 1_000
     while high - low > 1:
         middle = (low + high) // 2
@@ -209,6 +216,7 @@ def grid(n: int, k_min: int) -> Counts:
         return np.arange(k_min, n + 1, dtype=np.int64)
     steps = math.ceil(math.log(n / k_min) / math.log(GRID_RATIO))
     points = np.floor(k_min * GRID_RATIO ** np.arange(steps + 1)).astype(np.int64)
+    # n is always a point, so that accepting everything can be tested too; rounding may merge small points.
     return np.unique(np.append(points[points < n], n))
 
 
@@ -227,8 +235,10 @@ def limits(
     level = np.broadcast_to(np.asarray(level, dtype=np.float64), k.shape)
     if low is None or high is None:
         low, high = _bracket(k, alpha, level)
+    # Callers keep their brackets for the next step of the bisection, and the loop below writes into these.
     low, high = low.copy(), high.copy()
     while (open_ := np.flatnonzero(low < high)).size:
+        # Rounded up: the answer may be `high`, and a rounded-down middle equal to `low` would never move.
         middle = (low[open_] + high[open_] + 1) // 2
         fine = np.asarray(binomial_tail(middle, k[open_], alpha)) <= level[open_]
         low[open_[fine]] = middle[fine]
@@ -241,6 +251,8 @@ def _bracket(k: Counts, alpha: float, level: Reals) -> tuple[Counts, Counts]:
     center = alpha * k + special.ndtri(level) * np.sqrt(alpha * (1.0 - alpha) * k)
     low = np.clip(np.floor(center - 3.0), -1, k - 1).astype(np.int64)
     high = np.clip(np.floor(center + 3.0), -1, k - 1).astype(np.int64)
+    # The normal approximation is poor for few items; a bracket that misses the answer would end the search at a wrong
+    # one.
     low[np.asarray(binomial_tail(low, k, alpha)) > level] = -1
     wrong = np.asarray(binomial_tail(high + 1, k, alpha)) <= level
     high[wrong] = k[wrong] - 1
@@ -250,6 +262,7 @@ def _bracket(k: Counts, alpha: float, level: Reals) -> tuple[Counts, Counts]:
 @lru_cache(maxsize=4_096)
 def step_weights(steps: int, alpha: float) -> tuple[int, Reals]:
     """Bin(steps, alpha) without its negligible ends: the first count kept, and the probabilities from there on."""
+    # 9.5 standard deviations and 45 counts lie beyond the negligible 1e-18 also where the law is skewed.
     spread = 9.5 * math.sqrt(steps * alpha * (1.0 - alpha)) + 45.0
     first = max(0, math.floor(steps * alpha - spread))
     final = min(steps, math.ceil(steps * alpha + spread))
@@ -279,6 +292,7 @@ def crossing_probability(k: Counts, limit: Counts, alpha: float) -> float:
         limit: c(k), -1 for none.
         alpha: Step probability.
     """
+    # A walk never falls, so a limit that does not exceed an earlier one meets no walk that has survived that one.
     highest = np.maximum.accumulate(np.concatenate(([-1], limit)))
     events = np.flatnonzero(limit > highest[:-1])
     position, bottom, alive = 0, 0, np.ones(1)
@@ -292,4 +306,5 @@ def crossing_probability(k: Counts, limit: Counts, alpha: float) -> float:
             return 1.0
         if alive[-1] < _NEGLIGIBLE:
             alive = alive[: int(np.flatnonzero(alive >= _NEGLIGIBLE)[-1]) + 1] if alive.max() >= _NEGLIGIBLE else alive
+    # From survivors, not from the mass absorbed: whatever was trimmed then counts as crossing, the safe side.
     return min(1.0, max(0.0, 1.0 - float(alive.sum())))

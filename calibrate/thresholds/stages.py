@@ -93,6 +93,7 @@ def fit_stages(
     check_open_unit("delta", delta)
     needed = chosen.needed(alpha, delta)
     n = len(u)
+    # `needed` questions are set aside first: a design part that eats them leaves a rule that cannot pass.
     m = min(max(math.ceil(DESIGN_SHARE * n), min(DESIGN_LEAST, math.ceil(n / 5))), n - needed)
     options: dict[str, Any] = {"version": 2, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
     common: dict[str, Any] = {
@@ -103,9 +104,11 @@ def fit_stages(
     }
     if m < 1:
         return _infeasible(u, labels, needed=needed, guarantee=chosen.guarantee(alpha, delta, 0), **common)
+    # Disjoint parts: a path chosen on the questions it is tested on would void the promise.
     order = np.random.default_rng(seed).permutation(n)
     design, rest = order[:m], order[m:]
     last = u[:, -1]
+    # From all questions, not the design part: scores, unlike labels, may be looked at without spending anything.
     largest = float(np.max(last[np.isfinite(last)], initial=-math.inf))
     path, options["ratio"] = _chosen_path(u[design], labels[design], largest, alpha, price)
     walked = _walked(u[rest], labels[rest], path)
@@ -113,6 +116,7 @@ def fit_stages(
     admissible = chosen.admissible(walked, alpha, delta)
     if not admissible.any():
         return _infeasible(u[rest], labels[rest], needed=needed, **common)
+    # lexsort's last key counts most: the value decides, and on a tie more answers of the first, cheaper stage.
     best = int(np.lexsort((walked.first, np.where(admissible, walked.answered + price * walked.first, -1.0)))[-1])
     return outcome_at(u[rest], labels[rest], path[best], **common)
 
@@ -136,6 +140,7 @@ def paths(design: Scores, largest: float, ratios: Sequence[float] = RATIOS) -> l
         for share in np.linspace(0.0, 1.0, POINTS + 1)[1:]:
             shares = [ratio * share] * (len(ranked) - 1) + [share]
             point = tuple(_quantile(column, own, len(design)) for column, own in zip(ranked, shares, strict=True))
+            # A repeated point is the same hypothesis: testing it again decides nothing.
             if not path or point != path[-1]:
                 path.append(point)
         points_of.append([*path, (*path[-1][:-1], largest)])
@@ -145,8 +150,10 @@ def paths(design: Scores, largest: float, ratios: Sequence[float] = RATIOS) -> l
 def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
     """The threshold that this share of m questions is at or below; -inf for less than one of them."""
     count = share * m
+    # Below one question interpolation would return the smallest score, which accepts a question already.
     if count < 1 - 1e-9 or not len(ranked):
         return -math.inf
+    # The count is of all m questions, measured or not, so that shares mean the same at every stage.
     return float(np.interp(count, np.arange(1, len(ranked) + 1), ranked))
 
 
@@ -186,9 +193,11 @@ def _chosen_path(
     values = []
     for path in candidates:
         on = _walked(design, error, path)
+        # The plug-in rate is enough here: this part only chooses a path, and the promise rests on the other questions.
         value = np.where(on.wrong <= alpha * on.answered + TOLERANCE, on.answered + price * on.first, 0.0)
         best = int(np.lexsort((on.first, value))[-1])
         values.append((float(value[best]), int(on.first[best]) if value[best] else 0))
+    # max keeps the first of equal values, so a tie goes to the smaller ratio in every run.
     chosen = max(range(len(candidates)), key=values.__getitem__)
     return candidates[chosen], RATIOS[chosen]
 
@@ -202,6 +211,7 @@ def _tested(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.bool_]
     """Points before the first failed test, from the start on."""
     ahead = walked.answered >= _start(walked.n, alpha, delta)
     failed = ahead & (binomial_tail(walked.wrong, walked.answered, alpha) > delta)
+    # Everything from the first failure on is lost, even a point that passes alone: the sequence is fixed.
     return ahead & ~np.logical_or.accumulate(failed)
 
 
@@ -232,6 +242,8 @@ def _start(n: int, alpha: float, delta: float) -> int:
         return floor
     k = np.arange(least - 1, min(n, least + math.ceil(3 / alpha)) + 1)
     errors = np.arange(least)
+    # The number of error counts that pass at each k, for all k at once; it grows by one where one more error is
+    # allowed.
     passing = (np.asarray(binomial_tail(errors[:, None], k[None, :], alpha)) <= delta).sum(axis=0)
     more = np.flatnonzero(passing[1:] > passing[0])
     return int(k[1 + more[0]]) if more.size else least

@@ -107,6 +107,7 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
         return 0.0
 
     m = len(drawn.samples)
+    # The estimator's own path builds the evidence, so bounds and score can never read different data.
     score = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
     if not score.measured:
         return score
@@ -138,9 +139,11 @@ def decide_early(drawn: SampleSet, estimator: Estimator, n: int, threshold: floa
     if ends is None:
         return None
     low, high = ends
+    # The same comparison as the gate's, so that an early verdict on a tie with the threshold is the later one.
     if not accepts(high, threshold) and accepts(low, threshold):
         return None
     accepted = accepts(high, threshold)
+    # Bounds are widened for rounding and may fall just below 0, which no score does.
     value = max(0.0, high if accepted else low)
     detail = f"settled by {m} of {n} samples: between {max(0.0, low):.4g} and {high:.4g} whatever the others say"
     return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
@@ -172,8 +175,10 @@ def draw_until_decided(
         (more,) = yield from wave.draw_steps([messages])
         drawn = more if drawn is None else _joined(drawn, more)
         judging = gates(drawn.primary)
+        # A primary draw that failed needs no samples: no gate could accept its answer.
         if done == plan.n or not judging or (not done and drawn.problem is not None):
             return Drawn(drawn)
+        # One gate that needs all samples decides for all: they judge the same draw.
         early = all(gate.early != "none" for gate in judging)
         if done:
             look = partial(_certain, drawn, judging, plan.n, early=early, adaptive=done == stop)
@@ -199,9 +204,11 @@ def _certain(
         bound = None if threshold is None else decide_early(drawn, gate.estimator, n, threshold)
         if bound is None or threshold is None:
             return None
+        # An unmeasured bound is no acceptance either: it must not stop the drawing.
         if gate.early == "acceptances" and not (bound.value is not None and accepts(bound.value, threshold)):
             return None
         settled[gate.artifact.digest] = bound
+    # An empty mapping would mean an adaptive plan's stop, so no settled gate has to be None.
     return settled or None
 
 
@@ -215,6 +222,7 @@ def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
     A failure of the transport in the first wave does not hide a problem of the second that depends on the question.
     """
     hidden = more.problem is not None and more.problem.depends_on_question
+    # A problem of the question is final, one of the transport may pass: the final one must survive the merge.
     first = drawn.problem is not None and (drawn.problem.depends_on_question or not hidden)
     problem = drawn if first else more
     return drawn.model_copy(

@@ -77,6 +77,7 @@ class Comparer(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for fact, unknown in {"is_slow": True, "can_merge": None, "is_stable": False}.items():
+            # vars and not getattr: an inherited fact is the very thing that must not count.
             if hasattr(cls, fact) and fact not in vars(cls):
                 setattr(cls, fact, unknown)
 
@@ -193,6 +194,7 @@ def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]
     answer_at: dict[int, Value] = {}
     for question, own in places.items():
         answers = ask(question, [items[place][1:] for place in own])
+        # strict: a missing answer would shift all later verdicts to other pairs.
         answer_at.update(zip(own, answers, strict=True))
     return [answer_at[place] for place in range(len(items))]
 
@@ -211,11 +213,13 @@ def identity_of(comparer: object) -> Callable[[str], str]:
 
 def knows_tool_calls(comparer: object) -> bool:
     """Whether a judge or similarity knows what tool calls do."""
+    # `is True`: a truthy object (a mock, a method) is no statement.
     return getattr(comparer, "judges_tool_calls", False) is True
 
 
 def is_slow(comparer: object) -> bool:
     """Whether asking a judge or similarity may take noticeable time; it may, unless it states otherwise."""
+    # Only an explicit False is fast: a blocking call on the event loop is worse than a needless thread.
     return getattr(comparer, "is_slow", True) is not False
 
 

@@ -79,6 +79,7 @@ class PairCache:
         """The stored values by key; keys without a value are omitted."""
         stored: dict[bytes, Any] = {}
         with self._connected() as connection:
+            # SQLite limits the placeholders of one statement (999 in older versions).
             for start in range(0, len(keys), _LOOK_UP):
                 part = keys[start : start + _LOOK_UP]
                 marks = ",".join("?" * len(part))
@@ -99,6 +100,8 @@ class PairCache:
             return
         rows = [(key, json.dumps(value)) for key, value in values.items()]
         with self._connected() as connection, connection:
+            # Two processes may ask about a pair at once: the first verdict stays, so that all later readers see the
+            # same.
             connection.executemany("INSERT OR IGNORE INTO verdicts (key, value) VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
@@ -121,6 +124,7 @@ def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
     """Make the table in a new file, and refuse a file of another program or version."""
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout == 0:
+        # The table may be there without a version: another process makes the same file at this moment.
         if connection.execute("SELECT count(*) FROM sqlite_master WHERE name != 'verdicts'").fetchone()[0]:
             raise UsageError(f"{path} is an SQLite file of something else. Name another file for the pair cache.")
         with connection:
@@ -183,12 +187,14 @@ class _Cached(Generic[Value]):
         digest = self._digest()
         keys = [digest(item) for item in items]
         stored = self._cache.find(list(dict.fromkeys(keys)))
+        # By key, so that equal pairs are asked once.
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
         unknown = list(missing)
         for start in range(0, len(unknown), SLICE):
             part = unknown[start : start + SLICE]
             answers = ask([missing[key] for key in part])
             fresh = {key: _plain(answer) for key, answer in zip(part, answers, strict=True) if answer is not None}
+            # Invalid answers go to the caller, who reports them, but not to disk, where they would last.
             self._cache.store({key: value for key, value in fresh.items() if _is_answer(value, self._kind)})
             stored.update(fresh)
         return [stored.get(key) for key in keys]
@@ -196,6 +202,7 @@ class _Cached(Generic[Value]):
     def _digest(self) -> Callable[[Item], bytes]:
         """Digest of an item. The order of the two texts counts only for directed items."""
         judge = canonical_json([self._kind, self.spec.model_dump(mode="json")], compact=False)
+        # The judge is hashed once; each item continues from a copy.
         begun = hashlib.sha256(judge.encode("utf-8", "surrogatepass"))
         directed = self._kind == "entailment"
 
@@ -221,6 +228,7 @@ def _plain(answer: Any) -> Any:
 
 def _is_answer(value: Any, kind: str) -> bool:
     """Whether a value is a valid answer. Others are not stored; the caller reports them as unmeasured."""
+    # The exact type: 1 is no verdict, and bool is an int in the check below.
     if kind == "judge":
         return isinstance(value, bool)
     scores = [score for score in value if score is not None] if isinstance(value, list) else [value]

@@ -36,6 +36,7 @@ def read_json(text: str) -> Any:
     try:
         value = json.loads(
             text if fenced is None else fenced["inside"],
+            # Decimal, because a float would make 0.1 and 0.1 with a digit in the twentieth place equal.
             parse_int=Decimal,
             parse_float=Decimal,
             parse_constant=_refuse,
@@ -67,6 +68,7 @@ def _number(value: Decimal) -> str:
 
 def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     value_of = dict(fields)
+    # json.loads keeps the last of two equal fields, so a reader might see another value than a judge.
     if len(value_of) < len(fields):
         raise ValueError("a field occurs twice")
     return value_of

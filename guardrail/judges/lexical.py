@@ -83,6 +83,7 @@ class TokenF1Judge(BatchJudge):
     def _same(self, question: str, a: str, b: str) -> bool:
         if _identical(a, b):
             return True
+        # The guards come first: no overlap of words outweighs another number or a negation.
         alike = is_refusal(a) == is_refusal(b) and guards_hold(a, b) and not apart(a, b)
         return alike and overlap(question, a, b) >= self.threshold
 

@@ -42,6 +42,7 @@ class Number:
 
         Numbers are equal iff these are: an equivalence relation.
         """
+        # Whole numbers exactly: ids and counts that differ in the last digit are different.
         if self.value.denominator == 1 or not self.value:
             return self.value
         size = len(str(int(abs(self.value)))) if abs(self.value) >= 1 else 1 - len(str(int(1 / abs(self.value))))
@@ -215,5 +216,6 @@ class NumericJudge(BatchJudge):
 def _same(a: str, b: str) -> bool:
     ours, theirs = parse_number(a), parse_number(b)
     if ours is None or theirs is None:
+        # Only two texts without a number (None is None) may be the same as texts.
         return ours is theirs and (normalise(a) == normalise(b) or (is_refusal(a) and is_refusal(b)))
     return ours.rounded == theirs.rounded and labels_agree(ours, theirs)

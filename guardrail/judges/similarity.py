@@ -120,6 +120,7 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """
     places: dict[str, int] = {}
     for i, word in enumerate(ours):
+        # Python's integers have any length, so one addition advances a whole row of the table.
         places[word] = places.get(word, 0) | 1 << i
     full = (1 << len(ours)) - 1
     row = full

@@ -125,6 +125,7 @@ def normalise(text: str) -> str:
 def distinct_answers(texts: Sequence[str]) -> list[tuple[str, int]]:
     """Distinct texts by their normal form with their counts, most frequent first; each in its first wording."""
     forms = [normalise(text) for text in texts]
+    # Reversed, because the last entry of a dict wins: the first wording is to stay.
     first_wording = dict(zip(reversed(forms), reversed(texts), strict=True))
     return [(first_wording[form], count) for form, count in Counter(forms).most_common()]
 
@@ -169,6 +170,7 @@ def _words_of(chunk: str, shape: str) -> tuple[str, ...] | None:
     form, body = match[kind], chunk[slice(*match.span(kind))]
     if (match[2] and not body.endswith("s")) or not _JOINT.sub("", form).isalnum():
         return None  # a prime, not the plural's apostrophe; or an operator
+    # The shape has one letter for each of the text, so places found in it cut the text.
     cuts = [0, *(edge for joint in _SPLIT.finditer(form) for edge in joint.span()), len(body)]
     pieces = (body[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
     return tuple(word for piece in pieces for word in _folded(piece))
@@ -264,6 +266,7 @@ def words(text: str) -> list[str]:
         plain = _THOUSAND.sub("", plain)
     if "'" in plain:
         plain = plain.replace("can't", "cannot").replace("n't", " not").replace("'s ", " ")
+    # The pattern reads the shape and the words come from the text: both have the same length.
     all_words = [plain[slice(*match.span())].lstrip("+") for match in _WORD.finditer(plain.translate(_SHAPES))]
     return [word for word in all_words if word not in _ARTICLES] or all_words
 
@@ -402,6 +405,7 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     shapes = [chunk.translate(_SHAPES) for chunk in chunks]
     marks, counted, letters, negated = [], [], [], False
     following = ""  # the next word of more than one letter
+    # Backwards: whether a letter or a bound counts depends on the word behind it.
     for i in reversed(range(len(chunks))):
         chunk, own = chunks[i], _bracketed(chunks[i], shapes[i])
         if own is None or ("?" in chunk and normal[0].islower()):

@@ -179,6 +179,7 @@ class ToolCallJudge(BatchJudge):
             return {key: self._value(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
             read = [self._value(item, name) for item in value]
+            # By canonical text, because values of different types do not compare in Python.
             return sorted(read, key=_canonical) if name in self.unordered else read
         if isinstance(value, str):
             return self._text(value)
@@ -196,6 +197,7 @@ class ToolCallJudge(BatchJudge):
     def _number(self, value: Any) -> Any:
         if self.decimals is None or not isinstance(value, float) or not math.isfinite(value):
             return value
+        # Plus 0.0, so that -0.0 becomes 0.0: they are equal but written differently.
         return round(value, self.decimals) + 0.0
 
 
@@ -220,4 +222,5 @@ def _moment(text: str, forms: Sequence[str]) -> str | None:
             moments.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
         except (ValueError, OverflowError):  # no such date, or in UTC before the year 1 or after 9999
             continue
+    # Formats that agree are no ambiguity; different moments are, and none is guessed.
     return moments.pop() if len(moments) == 1 else None

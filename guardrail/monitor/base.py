@@ -81,11 +81,13 @@ class Monitor:
         if self._on_alarm is None or not self.alarmed:
             return
         with self._lock:
+            # Taken and set in one step, so that two threads cannot both report; the listener runs outside the lock.
             reported, self._reported = self._reported, True
         if reported:
             return
         try:
             self._on_alarm(cast(Alarm, self.alarm))
+        # BaseException: a listener that was interrupted may not have acted on the alarm either.
         except BaseException:
             self._reported = False
             raise
@@ -127,6 +129,7 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
     if isinstance(content, dict):
         content = kind.upgraded(content)
         version = content.get("format")
+        # By required fields: the format number does not tell the monitors apart (early drift states have 1, too).
         required = {name for name, field in kind.model_fields.items() if field.is_required()}
         if version in _FORMATS and required - set(content):  # of the other monitor, whose format may be another one
             raise UsageError(f"{where}: not a {kind.__name__} that `save` wrote. {_WAY_OUT}")

@@ -35,6 +35,7 @@ def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np
         The money after the bet, same shape as ``capital``. Its sum is the wealth.
     """
     spread = _KEPT * capital + _SPREAD * capital.mean(axis=-1, keepdims=True)
+    # Spread before the bet: every bet then has money at a change that comes after a long quiet period.
     return np.asarray(spread * gains[..., None, :], dtype=np.float64)
 
 
@@ -96,6 +97,7 @@ class BettingState(Frozen):
             raise ValueError("shares must be at least 0 and sum to 1")
         if self.alarmed_at is not None and not 1 <= self.alarmed_at <= self.n:
             raise ValueError(f"an alarm at update {self.alarmed_at} of {self.n} cannot be reached")
+        # A file without its alarm would let the guard go on as if nothing had been found.
         if self.alarmed_at is None and self.peak_log_wealth >= -math.log(self.delta):
             raise ValueError("the wealth has reached 1/delta, but the state has no alarm")
         return self
@@ -134,9 +136,11 @@ class BettingState(Frozen):
             np.add.reduce(np.multiply(mix, capital, out=mixed), axis=1, out=capital)
             np.multiply(capital, row, out=capital)
             total = np.add.reduce(capital)
+            # Shares and log-wealth apart: the money itself would leave the range of a float in a long stream.
             np.divide(capital, total, out=capital)
             log_wealth += math.log(total)
             peak = max(peak, log_wealth)
+            # Checked after every bet, not at the end: Ville's inequality is about the wealth ever reaching the line.
             if alarmed_at is None and log_wealth >= line:
                 alarmed_at = n
             path.append(log_wealth)

@@ -82,6 +82,7 @@ class Grid(Frozen):
     def cells(self, scores: Sequence[float], ties: Sequence[float] | NDArray[np.float64]) -> NDArray[np.intp]:
         """The cell of each score, from 0 (most certain) on; of equal scores the tie-breaker decides."""
         bounds, breakers, _ = self._arrays
+        # Where left and right differ the score equals a boundary, and only there a tie-breaker is needed.
         first = np.searchsorted(bounds, scores, side="left")
         last = np.searchsorted(bounds, scores, side="right")
         for i in np.flatnonzero(first < last):
@@ -99,6 +100,7 @@ class Grid(Frozen):
             thetas: Uniform numbers, one for each.
         """
         places = self._arrays[2] + np.array(counts or 0)
+        # In blocks: the comparison of each score with the earlier ones of its block is quadratic.
         p_values = []
         for first in range(0, len(cells), _AT_ONCE):
             some = cells[first : first + _AT_ONCE]
@@ -107,6 +109,7 @@ class Grid(Frozen):
             within = places[some] + (earlier & (some == some[:, None])).sum(axis=1)
             total = places.sum() + np.arange(len(some))
             p_values.append((above + thetas[first : first + _AT_ONCE] * within) / total)
+            # Each score splits one place of its cell in two, so the urn gains one place there.
             places = places + np.bincount(some, minlength=len(places))
         return np.concatenate(p_values), places - self._arrays[2]
 
@@ -137,6 +140,7 @@ class DriftState(BettingState):
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
         """As `BettingState.upgraded`. The first format had all scores (stream) and their p-values."""
         version, p = content.get("format"), content.get("p_values")
+        # The exact type: True equals 1 in Python and is no version.
         if not (version is None or (type(version) is int and version == 1)):
             return content
         latest = (
@@ -149,6 +153,7 @@ class DriftState(BettingState):
         """The state after more scores, with the p-value and the log-wealth of each; see `DriftMonitor`."""
         if not scores:
             return self, [], []
+        # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
         uniforms = np.array([_uniform(self.seed, str(self.n + i)) for i in range(len(scores))])
         cells = grid.cells(scores, uniforms[:, 0])
         p_values, counts = grid.p_values(self.counts, cells, uniforms[:, 1])
@@ -213,6 +218,7 @@ class DriftMonitor(Monitor):
     ) -> None:
         super().__init__(on_alarm)
         check_unit("delta", delta)
+        # Its counts are of another grid, in which the same cell means other scores.
         if state is not None and state.calibration_digest != artifact.digest:
             raise UsageError(
                 f"the saved monitor compares with artifact {state.calibration_digest}, not {artifact.digest}. Start a "
@@ -247,6 +253,7 @@ class DriftMonitor(Monitor):
         """
         state = read_state(path, DriftState)
         scores = sum(state.counts) + len(state.uncounted)
+        # A count that was lost or added would change every later p-value without a trace.
         if state.n != scores:
             raise UsageError(
                 f"{path}: n is {state.n}, but there are {scores} scores. Copy the file again, or start a new monitor."

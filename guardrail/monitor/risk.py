@@ -35,6 +35,7 @@ class RiskState(BettingState):
 
     def after(self, *, error: bool, audit_rate: float) -> RiskState:
         """The state after one more audited answer; see `RiskMonitor.update`."""
+        # At this bet a right answer at the smallest audit rate takes all the money: 1 - lambda alpha / q = 0.
         largest = self.min_audit_rate / self.alpha
         gains = 1 + np.array(RISK_BETS) * largest * (float(error) - self.alpha) / audit_rate
         counts = {rate: (audited, wrong) for rate, audited, wrong in self.tallies}
@@ -133,6 +134,7 @@ class RiskMonitor(Monitor):
             UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
                 false. Leave out answers that could not be judged, and count them.
         """
+        # By equality: 1 and 0 pass, while None (an answer nobody could judge) must not count as right.
         if error not in (True, False):
             raise UsageError(f"error must be True or False, got {error!r}. Leave out answers that could not be judged.")
         rate = self.state.min_audit_rate if audit_rate is None else float(audit_rate)
@@ -141,6 +143,7 @@ class RiskMonitor(Monitor):
                 f"audit_rate must be in [{self.state.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
                 "declared smallest rate. Start a new monitor with a smaller min_audit_rate."
             )
+        # The bet depends on the state before it: two updates at once would lose one.
         with self._lock:
             before = self.state
             after = self.state = before.after(error=bool(error), audit_rate=rate)
@@ -162,8 +165,10 @@ class RiskMonitor(Monitor):
             return None
         weight = sum(audited / rate for rate, audited, _ in tallies)
         estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
+        # Each side gets half of 1 - level, so both together hold at the level.
         limit = math.log(2 / (1 - level))
         lower = _bisect(lambda m: self._evidence(tallies, m) > limit, 0.0, 1.0)
+        # An upper bound of the error rate is a lower bound of the rate of right answers.
         flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
         return estimate, lower, 1 - _bisect(lambda m: self._evidence(flipped, m) > limit, 0.0, 1.0)
 
@@ -173,6 +178,7 @@ class RiskMonitor(Monitor):
         logs = np.zeros(len(RISK_BETS))
         for rate, audited, wrong in tallies:
             bets = np.array(RISK_BETS) * smallest / rate
+            # At m = 0 a wrong answer refutes everything; 1e-12 keeps that a number.
             logs += wrong * np.log1p(bets * (1 - m) / max(m, 1e-12)) + (audited - wrong) * np.log1p(-bets)
         return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
 
@@ -192,6 +198,7 @@ class RiskMonitor(Monitor):
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
     """The point at which ``above`` turns from true to false; ``low`` if it is never true."""
+    # `above` turns from true to false once, so false just above 0 means false everywhere.
     if not above(1e-9):
         return low
     for _ in range(60):  # more halvings than a float has bits

@@ -29,6 +29,7 @@ class SafetySwitch:
     def __init__(self, then: Literal["abstain", "stricter"] = "abstain", *, threshold: float | None = None) -> None:
         if then not in ("abstain", "stricter"):
             raise UsageError(f"then must be 'abstain' or 'stricter', got {then!r}")
+        # Both ways: without a threshold nothing would be stricter, and beside "abstain" it would never be read.
         if (then == "stricter") != (threshold is not None):
             raise UsageError(
                 "a stricter threshold goes with then='stricter' and only with it; compute one beforehand, e.g. "
@@ -76,6 +77,7 @@ class SafetySwitch:
 
     def allows(self, uncertainty: float) -> bool:
         """Whether an answer that the gate accepts may pass."""
+        # A tuple that is replaced, never changed: a reader needs no lock.
         return not self._alarms or self._stricter(uncertainty)
 
     def _stricter(self, uncertainty: float) -> bool:

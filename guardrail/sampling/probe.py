@@ -239,6 +239,7 @@ def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
 
 def repeats(replies: Sequence[ProbeReply], later: ProbeReply) -> bool:
     """Whether a later call repeats the answer of a sample before it, so that another call must confirm it."""
+    # The first three are at temperature 1; the greedy answer may recur honestly.
     return bool(later.texts) and any(later.texts[0] in reply.texts for reply in replies[:3])
 
 
@@ -279,11 +280,13 @@ def conclude(
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
     pair, other, again, greedy = replies
     failed = next((reply.error for reply in (*replies, *later) if reply.error), "")
+    # A missing reply could be the one that shows a cache, so nothing is concluded from the others.
     if failed:
         return ProbeReport(failed=failed, cost=cost)
     if any(reply.unfinished for reply in (*replies, *later)):
         return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
     seed = other.texts == again.texts if seeded else None
+    # A server that honours seeds repeats the second answer on purpose: it is no further sample.
     drawn = [*pair.texts, *other.texts, *(again.texts if not seed else ())]
     distinct = len(set(drawn))
     logprobs = all(reply.logprobs is not None for reply in replies) if calls[0].logprobs else None
@@ -293,6 +296,7 @@ def conclude(
         cached=_cached(replies, later) if later else None,
         n=_honours_n(pair, calls[0].n) if calls[0].n > 1 else None,
         temperature=_honours_temperature(distinct, greedy),
+        # Where all answers are equal, equal ones for one seed show nothing.
         seed=None if distinct == 1 else seed,
         logprobs=logprobs,
         token_bytes=all(reply.with_bytes for reply in replies) if logprobs else None,
@@ -303,6 +307,7 @@ def conclude(
 
 
 def _cached(replies: Sequence[ProbeReply], later: Sequence[ProbeReply]) -> bool:
+    # Twice, since an honest model may give one answer again by chance, and a cache always does.
     return len(later) > 1 and repeats(replies, later[0]) and len({reply.texts for reply in later}) == 1
 
 
@@ -324,6 +329,7 @@ def _basis(greedy: ProbeReply, sampled: Sequence[ProbeReply]) -> Basis:
     reported = greedy.logprobs[0]
     for reply in sampled:
         values = [value for token, value in reply.first if token == greedy.token]
+        # A certain token has the same log-probability before and after temperature, and tells nothing.
         if len(values) == 1 and values[0] < CERTAIN:
             return "raw" if abs(values[0] - reported) <= TOLERANCE else "scaled"
     # Greedy tokens that are all certain on a question with countless answers: only after a temperature of 0.

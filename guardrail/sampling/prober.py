@@ -90,6 +90,7 @@ def _of(model: BaseChatModel) -> _Known:
     key = id(model)
     with _table:
         entry = _known.get(key)
+        # The id of a model that was collected may belong to a new one, so the object itself is compared.
         if entry is not None and entry[0]() is model:
             return entry[1]
         fresh = _Known()
@@ -99,6 +100,7 @@ def _of(model: BaseChatModel) -> _Known:
 
 def _forget(key: int, dead: weakref.ref[BaseChatModel]) -> None:
     entry = _known.get(key)  # no lock: this runs wherever garbage is collected
+    # A new model may have the same id and an entry of its own by now.
     if entry is not None and entry[0] is dead:
         _known.pop(key, None)
 
@@ -132,6 +134,7 @@ def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> Probe
     reports = entry[1].reports
     if logprobs is None:
         return reports.get(True) or reports.get(False)
+    # A probe with log-probabilities shows all that one without shows, not the other way round.
     return reports.get(True) or (None if logprobs else reports.get(False))
 
 
@@ -237,6 +240,7 @@ def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
         report = conclude(calls, replies, later)
     else:
         alone = [replace(call, n=1) for call in calls]
+        # Asked after the calls: the server may have refused seeds during them.
         report = conclude(alone, replies, later, seeded=takes_seeds(model))
     return report.model_copy(update={"cost": before + report.cost})
 
@@ -246,6 +250,7 @@ def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
 
 
 def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
+    # A fresh seed each time: a cache would answer a repeated one from an earlier probe.
     calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
     if plan.primary == "greedy":
         return calls
@@ -262,6 +267,7 @@ def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | No
 
 
 def _remember(entry: _Known, logprobs: bool, report: ProbeReport) -> None:
+    # A failure may pass; what is remembered would hold for the life of the model.
     if not report.failed:
         entry.reports[logprobs] = report
 
@@ -282,6 +288,7 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
                     raise
                 message = yield _invocation(model, call, params)
         return _reply(message, call)
+    # A mistake of the caller, not of the endpoint: it has to be seen, not reported as a failed probe.
     except UsageError:
         raise
     except Exception as error:  # any error of a model: the probe comes to no conclusion
@@ -327,6 +334,7 @@ def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception
     """Whether the server rejected a call with a seed; if so, the seed is removed from this call and all later ones."""
     if "seed" not in params or cause_of(error) is not Unmeasured.REJECTED:
         return False
+    # In place, so that the caller's second try goes without it.
     del params["seed"]
     _of(model).refuses_seeds = True
     return True
@@ -394,11 +402,13 @@ def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], 
             listed = tuple((str(other["token"]), float(other["logprob"])) for other in item.get("top_logprobs") or ())
             own = float(item["logprob"])
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+            # One malformed place makes the whole list untrustworthy.
             return (), None
         if place == 0:
             first = listed
         if not listed or math.isnan(own):
             argmax = None
+        # None stays None: one place without alternatives leaves the question open.
         elif argmax is not None and max(value for _, value in listed) > own + TIE:
             argmax = False
     return first, argmax

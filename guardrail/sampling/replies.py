@@ -73,6 +73,7 @@ def cause_of(error: Exception) -> Unmeasured:
 def _finds_no_server(error: BaseException) -> bool:
     """Whether no server answers: the host is unknown or refuses connections. SDKs wrap these errors in their own."""
     cause: BaseException | None = error
+    # Causes may form a cycle, so the chain is followed so far only.
     for _ in range(10):
         if cause is None:
             return False
@@ -88,6 +89,7 @@ def _status(error: Exception) -> int | None:
     inner = reply.get("ResponseMetadata") if isinstance(reply, dict) else None  # botocore
     places = (error, "status_code"), (error, "code"), (reply, "status_code"), (inner, "HTTPStatusCode")
     values = [at.get(name) if isinstance(at, dict) else getattr(at, name, None) for at, name in places]
+    # Some SDKs keep codes of their own in `code`; only an HTTP status says who is at fault.
     return next((int(value) for value in values if isinstance(value, int) and 100 <= value < 600), None)
 
 
@@ -233,6 +235,7 @@ def text_tokens(text: str, tokens: Sequence[str], token_bytes: Sequence[str] | N
         return None
     count, cut = spelled_by
     leading, raw = list(tokens[:count]), None if token_bytes is None else list(token_bytes[:count])
+    # A token that is part of a character has no text to cut; it stays whole.
     if cut and (raw is None or bytes.fromhex(raw[-1]) == pieces[count - 1][0].encode()):
         leading[-1] = pieces[count - 1][0][:-cut]
         if raw is not None:
@@ -265,6 +268,7 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
     A replacement character stands for a character that is not ASCII, or for a further part of the previous character.
     So after a piece several numbers of letters may have been spelled: bit i of ``counts`` says that i is one of them.
     """
+    # Integers as sets of bits: all positions advance with one shift, however ambiguous the text is.
     places: dict[str, int] = {}
     for place, letter in enumerate(letters):
         places[letter] = places.get(letter, 0) | 1 << place
@@ -362,12 +366,14 @@ def read_reply(message: AIMessage) -> Sample:
     Raises:
         UnreadableReplyError: The reply cannot be judged and given out unchanged; see `guardrail.sampling.replies`.
     """
+    # Content blocks hold thinking, too; `text` is what the user sees.
     text = message.content if isinstance(message.content, str) else str(message.text)
     refuse_unreadable(message, text)
     metadata = message.response_metadata
     logprobs = metadata.get("logprobs")
     logprobs = {"content": logprobs} if isinstance(logprobs, list) else logprobs
     fields: dict[str, Any] = {} if logprobs is None else _measured(_without_end(logprobs))
+    # The tokens of a call spell the model's own notation, which no reply contains.
     if not (message.tool_calls or message.additional_kwargs.get("function_call")):
         fields = _of_text(text, fields)
     if message.tool_calls:
@@ -416,6 +422,7 @@ def _token_logprobs(listed: Any) -> tuple[tuple[str, ...] | None, tuple[float, .
         logprobs = tuple(min(float(item["logprob"]), 0.0) for item in content if float(item["logprob"]) <= 1e-6)
     except (KeyError, TypeError, ValueError):
         return None, None
+    # One value that is none makes the sum of the answer meaningless, so all count as missing.
     if len(logprobs) != len(tokens) or not all(math.isfinite(value) for value in logprobs):
         return None, None
     return tokens, logprobs

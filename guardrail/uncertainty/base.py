@@ -166,6 +166,7 @@ class Estimator:
 
     def __post_init__(self) -> None:
         if self.relevance is None:
+            # The dataclass is frozen, so a default that depends on another field goes round its own __setattr__.
             object.__setattr__(self, "relevance", self.needs.relevance)
 
     @property
@@ -178,6 +179,7 @@ class Estimator:
             self.entailment is not None
             or (self.judge is not None and is_slow(self.judge))
             or (self.similarity is not None and is_slow(self.similarity))
+            # An ensemble has no judge of its own: its cost is that of its members.
             or any(member.is_slow for member in self.members)
         )
 

@@ -64,6 +64,8 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
         if is_refusal(answer):
             key = _REFUSAL
         elif is_canonical_call(answer):
+            # Calls are canonical JSON already; a judge's identity (case, punctuation) could make two different calls
+            # equal.
             key = answer
             if knows_calls:
                 judged.setdefault(key)
@@ -116,10 +118,12 @@ def clustering(answers: Sequence[str], judge: object, method: Clustering) -> Ste
         # Sorted, so that the judge gets the same pairs in the same order for any order of the samples.
         merged = yield from _components(sorted(folded.judged), folded.text_of)
     else:
+        # Not sorted: greedy clustering is defined by the order of the samples.
         merged = yield from _greedy(folded.judged, folded.text_of)
     if merged is None:
         return None
     root_of, judged = merged
+    # Refusals and calls that nobody judged are not in the dict: each is a cluster of its own key.
     roots = [root_of.get(key, key) for key in folded.keys]
     number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
     return Clusters(assignment=tuple(number[root] for root in roots), judged_pairs=judged)

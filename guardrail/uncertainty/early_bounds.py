@@ -70,6 +70,7 @@ def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimat
     if estimator.judge is None or evidence.clusters is None:
         return PartialEvidence(evidence, n)
     labels, m = evidence.clusters.assignment, len(evidence.clusters.assignment)
+    # A primary answer that agrees with no sample has cluster -1; m is a number that no sample's cluster has.
     if evidence.primary_cluster is not None:
         labels += (evidence.primary_cluster if evidence.primary_cluster >= 0 else m,)
     folded = fold(answers, estimator.judge)
@@ -77,6 +78,7 @@ def _attainable(evidence: Evidence, answers: tuple[str, ...], estimator: Estimat
     # A string that stands for several answers may be replaced by a smaller one with the same key. A judge that does not
     # state that its verdicts depend on the key may then judge anew: only equal keys are sure to stay together.
     fine = labels if can_merge is not None else _numbered(folded.keys)
+    # Greedy clusters compare with founders only, so a further answer cannot join two of them if verdicts are stable.
     merges = estimator.clustering == "components" or can_merge is None
     coarse = _merged(labels, folded.keys, folded.text_of, set(folded.judged), can_merge, n - m) if merges else labels
     own = None if evidence.primary_cluster is None else (coarse[m], fine[m])
@@ -124,6 +126,7 @@ def by_partition(formula: Formula, partial: PartialEvidence) -> tuple[float, flo
     that can merge has merged, and every further sample joins the largest cluster. Both ends are partitions, and the
     formula itself is applied to them.
     """
+    # Which of several largest clusters does not matter: formulas read sizes.
     largest = max(set(partial.coarse), key=partial.coarse.count)
     first = max(partial.fine) + 1
     return _ends(
@@ -156,6 +159,7 @@ def by_pairs(formula: Formula, partial: PartialEvidence) -> tuple[float, float] 
     drawn = partial.evidence.matrix
     assert drawn is not None, "declared by the estimator"
     m = len(drawn)
+    # The unit diagonal holds at both ends: every sample is like itself.
     alike, unlike = np.ones((partial.n, partial.n)), np.eye(partial.n)
     alike[:m, :m] = unlike[:m, :m] = drawn
     return _ends(formula(replace(partial.evidence, matrix=alike)), formula(replace(partial.evidence, matrix=unlike)))

@@ -71,6 +71,7 @@ def ensemble(params: EnsembleParams, members: Sequence[Estimator]) -> Estimator:
     """
 
     def formula(evidence: Evidence) -> float | Missing:
+        # `_combine` leaves out members without a value; a shorter list must not be paired with the wrong weights.
         if len(evidence.members) != len(params.members):
             return Missing(Unmeasured.NOT_RECORDED, "the members of the ensemble were not measured")
         score = params.intercept
@@ -113,6 +114,7 @@ def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
 
 def combined(drawn: SampleSet, estimators: Sequence[Estimator], scores: Sequence[Uncertainty]) -> list[Uncertainty]:
     """The scores of the estimators from those of `expanded(estimators)`, in order."""
+    # One iterator for all: `expanded` put the members of each ensemble in this order.
     rest = iter(scores)
     return [
         _combine(drawn, estimator, [next(rest) for _ in estimator.members]) if estimator.members else next(rest)

@@ -142,6 +142,7 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
         means.append(mean)
     members: dict[int, list[float]] = {}
     for label, mean in zip(clusters.assignment, means, strict=True):
+        # The shift cancels when weights are scaled to sum to 1, and the largest exponent is 0.
         members.setdefault(label, []).append(math.exp(mean - max(means)))
     return _entropy([math.fsum(weights) for weights in members.values()])
 
@@ -163,12 +164,14 @@ def semantic_entropy_bounds(formula: Formula, partial: PartialEvidence) -> tuple
     if missing is not None:
         return missing
     weights = [math.exp(mean) for mean in means if not isinstance(mean, Missing)]
+    # No shift by the maximum here: a further sample may have any weight up to 1, so the scale matters.
     if min(weights) == 0.0:
         return (0.0, math.log(partial.n))  # too unlikely for a float: only the range of entropy is known
     coarse, fine = _masses(partial.coarse, weights), _masses(partial.fine, weights)
     coarse[coarse.index(max(coarse))] += partial.left
     low = _entropy(coarse)
     spread, total = _entropy(fine), math.fsum(fine)
+    # The best common weight T / exp(H) is at most 1 here, so it can be reached.
     if total <= math.exp(spread):
         high = math.log(math.exp(spread) + partial.left)
     else:

@@ -64,15 +64,18 @@ def similarity_matrix(question: str, answers: Sequence[str], similarity: Similar
 def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
     """The steps of `similarity_matrix`, which end in the matrix and the row of each answer in it."""
     folded = fold(answers, similarity)
+    # Sorted, so that a similarity gets the same pairs, the same way round, for any order of the samples.
     pairs = unordered_pairs(sorted(folded.judged))
     rated = yield [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]
     place = {key: i for i, key in enumerate(sorted(set(folded.keys)))}
+    # 0 off the diagonal is the answer for keys that are not judged: refusals and calls are like nothing else.
     between = np.eye(len(place))
     for (a, b), value in zip(pairs, rated, strict=True):
         if value is None:
             return None
         between[place[a], place[b]] = between[place[b], place[a]] = checked(value)
     node = np.array([place[key] for key in folded.keys], dtype=np.intp)
+    # Stable, so that equal answers keep their order and every sample has one row of its own.
     order = np.argsort(node, kind="stable")
     rows = np.empty(len(node), dtype=np.intp)
     rows[order] = np.arange(len(node))
@@ -87,6 +90,7 @@ def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[
     """
     folded = fold([primary, *answers], similarity)
     own, *keys = folded.keys
+    # A refusal or a call as the primary answer is like equal texts only, so nothing has to be rated.
     others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
     rated = yield [(folded.text_of[own], folded.text_of[other]) for other in others]
     likeness_of = {own: 1.0}
@@ -103,6 +107,7 @@ def checked(value: float) -> float:
     Raises:
         ValueError: It is not in [0, 1].
     """
+    # Written so that NaN, which compares false with everything, is refused too.
     if not 0 <= value <= 1:
         raise ValueError(f"a similarity must be in [0, 1], got {value}")
     return float(value)
@@ -177,6 +182,7 @@ def eccentricity(evidence: Evidence) -> float | Missing:
     if isinstance(W, Missing):
         return W
     values, vectors = _spectrum(W)
+    # Rounded first: an eigenvalue at .9 up to the last bit must fall on the same side with every library.
     selected = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
     return round(float(np.linalg.norm(selected - selected.mean(axis=0))), _DECIMALS)
 
@@ -196,6 +202,7 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     if isinstance(W, Missing):
         return W
     _, first, counts = np.unique(W, axis=0, return_index=True, return_counts=True)
+    # One node for each distinct row: equal answers as separate nodes would be far apart at a short diffusion time.
     values, vectors = _spectrum(W[np.ix_(first, first)])
     K = (vectors * np.exp(-HEAT_TIME * values)) @ vectors.T
     scale = np.sqrt(counts / len(W) / np.diag(K))

@@ -73,17 +73,20 @@ def entailment_rater(entailment: Entailment) -> Rater:
 
 
 def _verdict(value: Any) -> bool:
+    # Truthiness is not enough: a judge that returns "no" or a probability would call every pair the same.
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"a verdict must be True, False or None, got a {type(value).__name__}")
     return bool(value)
 
 
 def _contradiction(scores: EntailmentScores) -> float:
+    # A model with two labels cannot tell contradiction from unrelated, and 0 would mean certain.
     if scores.contradiction is None:
         raise ValueError("the model has no label for a contradiction; use one with three labels")
     for share in (scores.entailment, scores.contradiction):
         checked(share)
     total = scores.contradiction + scores.entailment
+    # Everything is neutral: the ratio does not exist, and 0 would count as no contradiction at all.
     if total <= 0:
         raise ValueError("neither entailment nor contradiction has any probability")
     return scores.contradiction / total
@@ -113,14 +116,17 @@ class _Pool:
 
     def item(self, question: str, pair: Pair) -> Item:
         a, b = pair
+        # One orientation for both, so that a symmetric question is asked once and gets one answer.
         return (question, b, a) if b < a and not self.rater.directed else (question, a, b)
 
     def want(self, items: Iterable[Item]) -> None:
+        # An item that raised may have failed for a neighbour in its batch, so it gets another chance.
         new = [item for item in items if item not in self.known or self._raised(item)]
         self.wanted.update(dict.fromkeys(new))
         self.together.append(new)
 
     def ask(self) -> None:
+        # Emptied before asking: measurements that go on add the items of the next round.
         pending, self.wanted = list(self.wanted), {}
         together, self.together = self.together, []
         for start in range(0, len(pending), BATCH):
@@ -133,6 +139,7 @@ class _Pool:
 
     def _ask_apart(self, failed: Sequence[Item], together: Iterable[Sequence[Item]]) -> None:
         """Ask the failed items of each measurement separately: a bad pair fails only the measurements that need it."""
+        # The question-by-question attempt asked about these together already; the same set would fail the same way.
         tried = set(map(frozenset, _by_question(failed)))
         for group in together:
             rest = [item for item in group if self._raised(item)]
@@ -153,6 +160,7 @@ class _Pool:
         if self.rater.batch is not None:
             try:
                 answers = self.rater.batch(items)
+                # With a wrong number of answers nobody knows which item each belongs to.
                 if len(answers) == len(items):
                     return answers
             except Exception:  # raised again below, for the question that caused it
@@ -241,6 +249,7 @@ class JudgingPass:
         if failed is None:
             self._advance(task, answers)
             return
+        # Frees what the generator holds; it will never be sent an answer.
         task.steps.close()
         task.done, task.result = True, Missing(Unmeasured.JUDGE_FAILED, f"{task.pool.rater.who}: {failed.detail}")
 
@@ -248,6 +257,7 @@ class JudgingPass:
         """Continue to the next pairs that must be asked, or to the end."""
         try:
             pairs = next(task.steps) if answers is None else task.steps.send(answers)
+            # A step without pairs needs no judge, so it must not wait for a round.
             while not pairs:
                 pairs = task.steps.send([])
         except StopIteration as end:

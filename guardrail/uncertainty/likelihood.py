@@ -92,6 +92,7 @@ def predictive_entropy(evidence: Evidence) -> float | Missing:
     p = _probabilities(evidence)
     if isinstance(p, Missing):
         return p
+    # 0 ln 0 = 0 is the limit; math.log(0) would raise.
     return -math.fsum(value * math.log(value) for value in p if value > 0)
 
 

@@ -183,6 +183,7 @@ class _Batch:
                 steps: Steps[Any, Any] = clustering(
                     part.answers, want.stops.judge or ExactJudge(), want.stops.clustering
                 )
+                # One look for all estimators with the same judge and clustering: the key carries both.
                 part.tasks[key] = self._judging.add(want.unanimity, drawn.question, steps)
 
     def scores(self, estimators: Sequence[Estimator]) -> Iterator[list[Uncertainty]]:
@@ -211,6 +212,7 @@ class _Batch:
         if k is None or len(drawn.samples) < k or _unusable(drawn, self._plan) is not None:
             return None
         part = _Set.of(drawn.model_copy(update={"samples": drawn.samples[:k]}))
+        # An empty first sample makes the set unmeasured; the full set has to say so with its own reason.
         return part if all(part.answers) else None
 
     def _chosen(self, whole: _Set, part: _Set, want: _Wants, results: Sequence[Any]) -> tuple[_Set, int]:
@@ -257,6 +259,8 @@ class _Batch:
         if want.entailment is not None and (key := want.entailment.key) not in sample_set.tasks:
             assert sample_set.drawn.primary is not None  # _unusable
             steps = contradictions(sentences(sample_set.drawn.primary.comparable), sample_set.answers)
+            # No question: premise and hypothesis are whole sentences, and equal pairs of any two questions are asked
+            # once.
             sample_set.tasks[key] = self._judging.add(want.entailment, "", steps)
 
     def _begin_relevance(self, sample_set: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
@@ -318,6 +322,7 @@ def _evidence(sample_set: _Set, want: _Wants, results: Sequence[Any]) -> Evidenc
     if estimator.needs.primary and "clusters" in parts:
         *assignment, own = parts["clusters"].assignment
         parts["clusters"] = parts["clusters"].model_copy(update={"assignment": tuple(assignment)})
+        # -1 is no cluster's number, so an answer that no sample shares counts no votes.
         parts["primary_cluster"] = own if own in assignment else -1
     if "matrix" in parts:
         parts["matrix"], parts["rows"] = parts["matrix"]
@@ -343,10 +348,12 @@ def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> 
     """The first need of the estimator that the set does not meet, if n samples were requested."""
     needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
+        # One sample agrees with itself, which every estimator over samples would take for certainty.
         if len(drawn.samples) < max(n, 2):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
         if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
+    # Fewer options than planned would share their probability among the rest and look more certain.
     if needs.options and (drawn.options is None or drawn.options.labels != plan.options):
         read = None if drawn.options is None else drawn.options.labels
         return Missing(Unmeasured.NO_OPTIONS, f"asked to read options {plan.options}, received {read}")

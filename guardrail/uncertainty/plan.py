@@ -47,6 +47,7 @@ def plan_for(
     Raises:
         UsageError: No estimator is given, or one needs options and none are given.
     """
+    # An ensemble's own needs name one follow-up only; its members name them all.
     estimators = expanded(list(estimators))
     if not estimators:
         raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
@@ -86,6 +87,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
             unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
+        # A single sample agrees with itself, so it measures nothing.
         if needs.samples and plan.n < 2:
             unmet["samples"] = "collect with an estimator that draws them"
         if needs.logprobs and not plan.logprobs:

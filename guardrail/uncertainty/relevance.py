@@ -67,6 +67,7 @@ def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
 def _piece(text: str, span: Span, level: Level) -> Piece:
     before, after = text[: span.start], text[span.end :]
     if level == "word":
+        # One of the two spaces goes with the word; otherwise the rest would differ from an answer without the word.
         after = after.lstrip()
     return Piece(text[span.start : span.end], (before + after).strip(), span.nll)
 
@@ -75,6 +76,7 @@ def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] 
     """The pieces of every sample, or the reason why a sample has none."""
     by_sample = []
     for sample in drawn.samples:
+        # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
         if sample.tool_calls:
             return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
         own = pieces(sample, level)
@@ -104,6 +106,7 @@ def relevance_of(
             elif identity(piece.without) == itself:
                 ratings[pair] = 1.0
             else:
+                # A dict, so that a pair that occurs often is asked once and answers stay in order.
                 unrated[pair] = None
     rated = yield list(unrated)
     for pair, value in zip(unrated, rated, strict=True):
@@ -132,6 +135,7 @@ def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
         raise ValueError(f"{len(parts)} pieces but {len(likeness)} similarities")
     matters = [1 - abs(value) for value in likeness]
     total = math.fsum(matters)
+    # No piece matters: a weighted mean with weights 0 does not exist, and 0 would call the answer certain.
     if total <= 0:
         return math.fsum(piece.nll for piece in parts) / len(parts)
     return math.fsum(weight * piece.nll for weight, piece in zip(matters, parts, strict=True)) / total
@@ -150,8 +154,10 @@ def _supported(costs: Sequence[float], alike: NDArray[np.float64]) -> float:
     for j, own in enumerate(costs):
         terms = [-own]
         for k, other in enumerate(costs):
+            # A similarity of 0 adds nothing, and its logarithm does not exist.
             if k != j and alike[j, k] > 0:
                 terms.append(math.log(alike[j, k] / TEMPERATURE) - other)
+        # The largest term leaves exp(0) = 1 in the sum, so the logarithm always exists.
         top = max(terms)
         scores.append(-top - math.log(math.fsum(math.exp(term - top) for term in terms)))
     return math.fsum(scores) / len(scores)
@@ -162,6 +168,7 @@ def _alike(evidence: Evidence) -> NDArray[np.float64] | Missing:
     matrix, rows = evidence.matrix, evidence.rows
     if matrix is None or rows is None or len(rows) < 2:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no two samples to compare")
+    # The matrix is in canonical order; costs are in the order of the samples and must meet their own rows.
     ordered: NDArray[np.float64] = matrix[np.ix_(rows, rows)]
     return ordered
 
@@ -275,6 +282,7 @@ def words(sample: Sample) -> tuple[Span, ...] | Missing:
     places = [(match.start(), match.end()) for match in _WORD.finditer(text)]
     costs: list[list[float]] = [[] for _ in places]
     for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
+        # A token often begins with the space before its word; the space must not give it to the word before.
         first = next((place for place in range(start, end) if not text[place].isspace()), start)
         word = next((i for i, (_, stop) in enumerate(places) if first < stop), len(places) - 1)
         costs[word].append(-logprob)
@@ -299,6 +307,7 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
     for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
         if start == end:
             waiting.append(-logprob)
+        # The span before ends inside a character that this token continues, so neither can be removed alone.
         elif merged and start < merged[-1].end:
             last = merged.pop()
             merged.append(Span(last.start, max(end, last.end), _total((last.nll, *waiting, -logprob))))
@@ -333,11 +342,13 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
     text = sample.text.strip()
     if not text:
         return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no text")
+    # Compared in full: tokens of another text would give every word a likelihood that is not its own.
     if spelled.strip() != text:
         return Missing(
             Unmeasured.NO_LOGPROBS,
             f"the {len(sample.tokens)} tokens do not spell the answer: they are {_differing(spelled.strip(), text)}",
         )
+    # Tokens spell the text with its white space, and places are counted in the stripped text.
     before = len(spelled) - len(spelled.lstrip())
 
     def inside(place: int) -> int:
@@ -367,6 +378,7 @@ def _decoded(raw: Sequence[bytes]) -> tuple[str, list[tuple[int, int]]]:
     extents = []
     for piece in raw:
         touched = []
+        # Byte by byte: only then is it known to which character each byte of a token belongs.
         for byte in piece:
             text += decoder.decode(bytes([byte]))
             pending = bool(decoder.getstate()[0])

@@ -63,6 +63,7 @@ def sentences(text: str) -> tuple[str, ...]:
     """
     parts, start = [], 0
     for match in _END.finditer(text):
+        # A line break ends a sentence even behind an abbreviation.
         if _NO_END.search(text[start : match.end()].rstrip(" \t")) and "\n" not in match[0]:
             continue
         parts.append(text[start : match.end()])
@@ -75,6 +76,7 @@ def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[
     """The degree to which each premise contradicts each hypothesis, shape (hypotheses, premises)."""
     pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
     scores = yield pairs
+    # One missing pair makes all missing: a mean over the rest would be of another set of pairs.
     if any(value is None for value in scores):
         return None
     return np.array(scores, dtype=np.float64).reshape(len(hypotheses), len(premises))
@@ -113,7 +115,9 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
     counts = Counter(
         word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in _words(text)
     )
+    # T + V: add-one smoothing gives each distinct word one more count.
     total = counts.total() + len(counts)
+    # The smallest count is the largest -ln p, so one logarithm for each sentence is enough.
     rarest = [min((counts[word] + 1 for word in _words(part)), default=None) for part in sentences(primary)]
     if not rarest or None in rarest:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer has no words")
@@ -131,6 +135,7 @@ def support_questions(drawn: SampleSet) -> list[str] | Missing:
     if not parts:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
     texts = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
+    # Distinct texts, because equal ones are asked once.
     if len(set(texts)) > MAX_QUESTIONS:
         return Missing(
             Unmeasured.JUDGE_FAILED,
@@ -169,6 +174,7 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
     questions = support_questions(drawn)
     if isinstance(questions, Missing):
         return questions
+    # By text and not by place: equal questions were asked once, so the lists differ in length.
     replies = {reply.question: reply for reply in drawn.follow_ups.get(SELFCHECK_PROMPT.name, ())}
     against: dict[str, int] = {}
     for text in dict.fromkeys(questions):
@@ -177,6 +183,7 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
             return Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
         if reply.problem is not None or reply.primary is None:
             return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT.name}: {reply.problem_detail}")
+        # A closed pattern: "not sure" begins with "no" and "yesterday" with "yes", and neither is a verdict.
         verdict = _YES_OR_NO.match(reply.primary.text)
         if verdict is None:
             length = len(reply.primary.text)
@@ -184,6 +191,7 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
                 Unmeasured.JUDGE_FAILED, f"asked for yes or no, the model said something else, of length {length}"
             )
         against[text] = int(verdict[1].lower() == "no")
+    # Over all questions, so that a sample drawn twice counts twice although it was asked about once.
     return sum(against[text] for text in questions) / len(questions)
 
 
@@ -274,6 +282,7 @@ def stated_confidence(text: str) -> float | None:
     if match is None:
         return None
     number, scaled = float(match["number"]), match["scale"] is not None
+    # A decimal point tells a probability from a percentage; a bare 1 could be either and is refused below.
     if not scaled and number <= 1 and "." in match["number"]:
         return number
     if number > 100 or (number == 1 and not scaled):

@@ -157,6 +157,7 @@ class AgentGate:
     ) -> None:
         if early_stopping not in ("auto", "on", "off"):
             raise UsageError(f'early_stopping must be "auto", "on" or "off", got {early_stopping!r}')
+        # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold)
@@ -169,6 +170,7 @@ class AgentGate:
         self.abstain_message = abstain_message
         self.reviewed = reviewed
         self.settings = dict(settings or {})
+        # "on" was refused above; "auto" yields to an observer that early stopping would mislead.
         self.early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self.probe = probe
         self.max_concurrency = max_concurrency
@@ -186,10 +188,12 @@ class AgentGate:
             ArtifactMismatchError: The model is not the calibrated one.
         """
         running = identify(step.model)
+        # Before a model may pass: a tool that is neither gated nor exempt is refused whatever model runs.
         self.artifacts.check_tools(step.tools)
         if pass_others and self.artifacts.is_other_model(running):
             return None
         gates = self.gates_for(step, running)
+        # After the gates are made, since an agent that only collects takes its artifacts from the request.
         gates.artifacts.check_model(running)
         return gates
 
@@ -217,6 +221,7 @@ class AgentGate:
         assert gates is not None, "no model passes unless asked for"
         gates.artifacts.check_messages(step.messages)
         call = dict(step.call)
+        # Popped, because what is left is compared with the plan, which knows nothing of these settings.
         differs = any(call.pop(name, None) != value for name, value in self.settings.items())
         # LangChain chooses by the model how it asks for a format, so a formatted request cannot be compared.
         if step.formatted or differs or unlike_calls(step.model, gates.artifacts.plan, None, call, message):
@@ -257,6 +262,7 @@ class AgentGate:
             problem_detail="another model answered in its place",
         )
         verdict = decide(drawn, artifact, self.artifacts.estimators[artifact.digest])
+        # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
     def fall_back(
@@ -333,6 +339,7 @@ class ModelGates:
             note_verdict(run_manager, assessment.verdict)
         if assessment.accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
+        # A message that cannot wait takes the abstention path: not being holdable must not let it out.
         waiting = hold(assessment) if self.agent.reviewed else None
         if waiting is not None:
             return Judgement(assessment, held=waiting)
@@ -367,6 +374,7 @@ class ModelGates:
             return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
 
         plan = artifacts.drawn_plan
+        # Where some candidates need no verdict, the primary answer alone shows whether samples are needed at all.
         passes = artifacts.passes_something and bool(plan.n) and not plan.follow_ups
         return Assessor(
             sampler=Sampler(step.model, plan, max_concurrency=self.agent.max_concurrency),
@@ -402,4 +410,5 @@ def _highest_agreement(gates: Collection[Gate]) -> float | None:
     """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
     rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
     measured = [rate for rate in rates if rate is not None]
+    # One unknown rate could be the highest, so without all of them there is no upper estimate.
     return max(measured) if len(measured) == len(rates) else None

@@ -76,6 +76,7 @@ def uniforms(seed: int | None, n: int, length: int) -> Tensor:
         generator.seed()
     else:
         generator.manual_seed(seed)
+    # Drawn on the CPU: the generators of devices give other numbers for the same seed.
     return torch.rand((n, length), dtype=torch.float64, generator=generator)
 
 
@@ -109,6 +110,7 @@ class PreallocatedLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
         end, capacity = start + key_states.shape[-2], self._buffers[0].shape[-2]
         if end > capacity:
             everything = torch.arange(key_states.shape[0], device=key_states.device)
+            # Half as much again, so that an unknown length costs a few copies and not one for each token.
             self._take(self.keys, self.values, everything, max(end, capacity + capacity // 2))
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = states
@@ -134,10 +136,12 @@ def select_rows(cache: Any, index: Tensor, room: int) -> None:
     Sliding-window and recurrent layers keep their class: their size does not grow with the answer.
     """
     for place, layer in enumerate(cache.layers):
+        # The exact type: subclasses (sliding windows) keep their states in another shape.
         if room and type(layer) is _cache_utils.DynamicLayer and layer.is_initialized:
             cache.layers[place] = PreallocatedLayer(layer, index, room)
         else:
             layer.reorder_cache(index)
+    # States that a model keeps beside its layers must follow the rows, or answers continue from another prompt.
     if hasattr(cache, "module_states"):
         cache.module_states = [states[index] for states in cache.module_states]
 
@@ -183,6 +187,7 @@ class CachedPrefix:
         Returns:
             float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
         """
+        # Such a model is exact one token at a time only, so a longer reading is split up.
         if not last_only and reads_by_token(self.model):
             return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
         with torch.inference_mode():
@@ -193,6 +198,8 @@ class CachedPrefix:
             self.positions = self.positions + length
             if self.ids is not None:
                 start, self.ids = self.ids.shape[1], torch.cat([self.ids, tokens], dim=1)
+                # Crossing the window changes the rotation of all positions, so cached keys are stale and everything is
+                # read again.
                 if start <= rope_window(self.model) < self.ids.shape[1]:
                     tokens, self.cache = self.ids, transformers.DynamicCache(config=self.model.config)
                     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -211,6 +218,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> CachedPrefix:
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
     with torch.inference_mode():
+        # On the left, so that the last column holds the last token of every prompt. Any id serves: the mask hides it.
         padded = [[0] * pad + list(ids) for pad, ids in zip(pads, prompts, strict=True)]
         tokens = torch.tensor(padded, device=model.device)
         pad = torch.tensor(pads, device=model.device)[:, None]
@@ -218,6 +226,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> CachedPrefix:
         # Without padding no mask is passed: the causal flag is faster and needs no synchronisation with the device.
         mask = (steps >= pad).long() if any(pads) else None
         cache = transformers.DynamicCache(config=model.config)
+        # Padding would have negative positions, which are no index of an embedding.
         logits = forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
         ids = tokens if rereads(model) else None
         return CachedPrefix(model, cache, logits, mask, longest - pad[:, 0], ids)
@@ -252,7 +261,9 @@ def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
         for row, mass in zip(probabilities.numpy(), top_p.tolist(), strict=True):
             _truncate(row, mass)
         return probabilities
+    # Stable: of equally likely tokens at the edge the first in the vocabulary stays, on every device.
     ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    # In float64 where the device has it: a float32 sum over a large vocabulary drifts past the edge.
     wide = ranked.to(top_p.dtype)
     nucleus = ranked * (wide.cumsum(dim=-1) - wide < top_p[:, None])
     return nucleus.scatter(-1, order, nucleus)
@@ -272,6 +283,7 @@ def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
     places = places[np.argsort(-probabilities[places], kind="stable")]
     wide = probabilities[places].astype(np.float64)
     before = wide.cumsum() - wide + (reached[above - 1] if above else 0.0)
+    # Below the edge bin nothing belongs to the nucleus; inside it only what begins before the mass is reached.
     probabilities *= bins >= edge
     probabilities[places[before >= top_p]] = 0.0
 
@@ -280,6 +292,7 @@ def _quantile(weights: Tensor, draws: Tensor) -> Tensor:
     """First index at which the cumulative weight exceeds ``draws`` of the total; its weight is never 0."""
     cumulative = weights.to(draws.dtype).cumsum(dim=-1)
     total = cumulative[:, -1]
+    # A product rounded up to the total would select past the last token with any weight.
     target = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))
     index = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
     return index.clamp(max=weights.shape[-1] - 1)
@@ -321,6 +334,7 @@ class Decoder:
     def _load_settings(self) -> None:
         """Copy the settings of the sampled rows to the device: one group with and one without a nucleus."""
         device = self._prefix.logits.device
+        # MPS has no float64.
         real = torch.float32 if device.type == "mps" else torch.float64
         self._groups = []
         for nucleus in (False, True):
@@ -328,6 +342,7 @@ class Decoder:
             if not places:
                 continue
             rows = [self.rows[self._active[place]] for place in places]
+            # Padded to a rectangle; a row is closed before it reaches the zeros.
             draws = torch.zeros((len(rows), max(row.max_tokens for row in rows)), dtype=torch.float64)
             for place, row in enumerate(rows):
                 draws[place, : row.max_tokens] = row.uniforms[: row.max_tokens]
@@ -335,6 +350,7 @@ class Decoder:
             top_p = torch.tensor([row.top_p for row in rows], dtype=real, device=device) if nucleus else None
             self._groups.append(
                 (
+                    # A slice is a view; an index would copy all logits at every step.
                     slice(None) if len(places) == len(self._active) else torch.tensor(places, device=device),
                     temperature,
                     top_p,
@@ -359,6 +375,7 @@ class Decoder:
             tokens, logprobs = self._pick()
             self._pending.append((tokens, logprobs))
             self._step += 1
+            # At the limit every row is finished, so it is no use to wait for the next transfer.
             limit = max(self.rows[row].max_tokens for row in self._active)
             if len(self._pending) >= self._sync_every or self._step >= limit:
                 tokens = self._collect(tokens)
@@ -374,11 +391,14 @@ class Decoder:
     def _pick(self) -> tuple[Tensor, Tensor]:
         """The next token of each active row and its log-probability."""
         logits = self._prefix.logits
+        # For the greedy rows; the sampled ones are overwritten below.
         tokens = logits.argmax(dim=-1)
         for places, temperature, top_p, draws in self._groups:
+            # A finished row may decode on with the batch: its tokens are dropped, so any column will do.
             column = draws[:, min(self._step, draws.shape[1] - 1)]
             tokens[places] = choose_tokens(logits[places], temperature, top_p, column)
         chosen = logits.gather(-1, tokens[:, None])[:, 0]
+        # From the raw logits: log-probabilities are those of the untempered model.
         return tokens, (chosen - torch.logsumexp(logits, dim=-1)).clamp(max=0)  # rounding can exceed 0
 
     def _collect(self, tokens: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class BatchQueue(Generic[Work, Result]):
     ) -> None:
         self._select = select
         self._run = run
+        # Guards the flag and the list only: a batch runs without it, so that threads can join the queue meanwhile.
         self._state = threading.Condition()
         self._busy = False
         self._waiting: list[_Ticket[Work, Result]] = []
@@ -82,6 +83,7 @@ class BatchQueue(Generic[Work, Result]):
                 self._lead_or_follow(tickets)
         finally:
             with self._state:
+                # An interrupted thread takes its work away: no caller would read the result.
                 self._waiting = [ticket for ticket in self._waiting if ticket not in tickets]
         for ticket in tickets:
             if ticket.error is not None:
@@ -108,6 +110,7 @@ class BatchQueue(Generic[Work, Result]):
     def _lead_or_follow(self, tickets: Sequence[_Ticket[Work, Result]]) -> None:
         """Run one batch if the model is idle, otherwise wait for a change."""
         with self._state:
+            # Checked again under the lock: another leader may have run the work since the caller looked.
             if all(ticket.done for ticket in tickets):
                 return
             if self._busy:
@@ -136,6 +139,7 @@ class BatchQueue(Generic[Work, Result]):
         except Exception as error:
             for ticket in batch:
                 ticket.error, ticket.done = error, True
+        # KeyboardInterrupt reached the leader alone: the others' work is sound and goes back to the front.
         except BaseException:
             with self._state:
                 self._waiting = batch + self._waiting
@@ -241,12 +245,15 @@ class Engine:
     def select(self, waiting: Sequence[DecodingRequest]) -> list[int]:
         """The oldest request and the closest ones in length that fit; cancelled requests come first, by themselves."""
         cancelled = [place for place, request in enumerate(waiting) if request.cancelled.is_set()]
+        # Alone, because a batch of cancelled requests returns at once and frees their threads.
         if cancelled:
             return cancelled
         oldest = len(waiting[0].prompt)
+        # Similar lengths waste least padding, and the oldest is always in, so no request starves.
         order = sorted(range(1, len(waiting)), key=lambda place: abs(len(waiting[place].prompt) - oldest))
         chosen = [0]
         for place in order:
+            # Stop at the first misfit: further ones are at least as far from the oldest in length.
             if not self._fits([waiting[other] for other in (*chosen, place)]):
                 break
             chosen.append(place)
@@ -268,7 +275,9 @@ class Engine:
         full = _is_out_of_memory(outcome)
         if full:
             if self.model.device.type == "cuda":
+                # Blocks of the failed batch's shapes stay reserved otherwise and may not fit the halves.
                 torch.cuda.empty_cache()
+            # Lowered for good: the next batch of this size would run out of memory again.
             self.budget = max(1, min(self.budget, batch_tokens(requests) // 2))
         if len(requests) > 1:
             half = len(requests) // 2
@@ -285,6 +294,7 @@ class Engine:
             return Response(failure=GuardrailError(text))
         half = len(request.rows) // 2
         first = self.run([dataclasses.replace(request, rows=request.rows[:half])])[0]
+        # Options are scored with the first half; a second time would only cost.
         second = self.run([dataclasses.replace(request, rows=request.rows[half:], options=())])[0]
         return Response(
             first.continuations + second.continuations, first.options, failure=first.failure or second.failure
@@ -297,6 +307,7 @@ class Engine:
         except (RuntimeError, MemoryError, ValueError, IndexError) as error:
             if _is_out_of_memory(error):
                 return error.with_traceback(None)  # the traceback holds the tensors
+            # Not memory: a fault of torch or the device, which halving does not cure.
             if isinstance(error, RuntimeError):
                 raise
             return error
@@ -327,6 +338,7 @@ class Engine:
 
         def stopped(row: int, ids: list[int]) -> bool:
             request = owners[row][1]
+            # A detector decodes text for every token, so a request without stop strings never pays for it.
             at_stop = bool(request.stops) and detectors[row].push(ids[-1])
             return at_stop or ids[-1] in request.stop_ids or request.cancelled.is_set()
 
@@ -362,7 +374,9 @@ def _reach(requests: Sequence[DecodingRequest]) -> int:
 def automatic_budget(model: Any) -> int:
     """Token budget by memory: half of the free memory of a GPU, 2 GiB of cache elsewhere."""
     config = model.config.get_text_config(decoder=True)
+    # Models whose layers differ list them; all others repeat one layer.
     layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
+    # Twice: keys and values.
     each: int = 2 * sum(map(_key_size, layers)) * model.dtype.itemsize
     if model.device.type == "cuda":
         free: int = torch.cuda.mem_get_info(model.device)[0]

@@ -63,6 +63,7 @@ class Detokenizer:
         """Text of a few tokens, cached: the same neighbours occur often."""
         text = self._memo.get(ids)
         if text is None:
+            # Cleared whole: frequent neighbours come back at once, and no order of use has to be kept between threads.
             if len(self._memo) >= MEMO_SIZE:
                 self._memo.clear()
             text = self._memo[ids] = self.decode(ids)
@@ -77,8 +78,10 @@ class Detokenizer:
         text = IncrementalText(self)
         pieces = [text.push(token) for token in ids]
         if pieces:
+            # Bytes that never became a character belong to the last token, so that pieces still add up to the text.
             pieces[-1] += text.flush()
         whole = self.decode(ids)
+        # Log-probabilities are paired with pieces, so pieces that do not add up to the answer must not leave.
         return pieces if "".join(pieces) == whole else self._by_prefix(ids, whole)
 
     def _by_prefix(self, ids: Sequence[int], whole: str) -> list[str]:
@@ -86,6 +89,7 @@ class Detokenizer:
         ends = [0]
         for count in range(1, len(ids)):
             agreed = _common(self.decode(ids[:count]), whole)
+            # A later token may rewrite earlier text; ends must not run backwards.
             ends.append(max(ends[-1], agreed))
         ends.append(len(whole))
         return [whole[start:end] for start, end in pairwise(ends)]
@@ -157,6 +161,7 @@ class Detokenizer:
             stop_ids: Tokens that end it and are not part of it.
         """
         reason = "stop" if ended else "length"
+        # Only the last: decoding ends at the first of them.
         if ids and ids[-1] in stop_ids:
             ids, logprobs = ids[:-1], logprobs[:-1]
         if not pieces and not stops:
@@ -165,6 +170,7 @@ class Detokenizer:
         tokens = [token for token, _ in shown]
         parts = self.pieces(tokens)
         text = "".join(parts)
+        # The earliest occurrence of any stop string, not the first string on the list.
         end = min((place for place in map(text.find, stops) if place >= 0), default=None)
         if end is None:
             end, shortened = len(text), parts
@@ -172,6 +178,7 @@ class Detokenizer:
             shortened = _clip(parts, end)
         if not pieces:
             return DecodedText(text[:end], None, None, reason)
+        # Tokens inside the stop string are dropped, and with them their log-probabilities.
         values = tuple(value for _, value in shown[: len(shortened)])
         raw = self.piece_bytes(tokens, parts)
         spelled = None if raw is None else _clip_bytes(raw[: len(shortened)], text, end)
@@ -203,6 +210,7 @@ def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | 
     """
     if end == len(text):
         return tuple(piece.hex() for piece in raw)
+    # A replacement character has three bytes in UTF-8, whatever bytes it stands for.
     if INCOMPLETE in text[:end]:
         return None
     stop = len(text[:end].encode())
@@ -235,8 +243,10 @@ class IncrementalText:
             return ""
         self._held += (token,)
         added = self._added()
+        # The next token may complete the character, so nothing is given out that could still change.
         if added.endswith(INCOMPLETE) or (self._final and self._detokenizer.is_byte(token)):
             return ""
+        # Decoders look at the token before (for its white space), so it stays as context and is cut off again.
         self._context, self._held = self._held, ()
         return added
 
@@ -257,6 +267,7 @@ class StopDetector:
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self._text = IncrementalText(detokenizer)
         self._stops = tuple(stops)
+        # A stop string that ends in the next token has at most this many characters before it.
         self._reach = max(map(len, stops), default=1) - 1
         self._tail = ""
 
@@ -296,6 +307,7 @@ class TextStream:
         if ends:
             self._buffer, self._cut = self._buffer[: min(ends)], True
         certain = len(self._buffer) if last or self._cut else self._certain()
+        # White space at the end of an answer is not shown, and here nobody knows yet whether more text follows.
         end = len(self._buffer[:certain].rstrip())
         shown, self._buffer = self._buffer[:end], self._buffer[end:]
         if not self._begun:  # leading white space waits in the buffer, because a stop string may begin with it
