@@ -408,9 +408,8 @@ def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
 def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
     bank = Bank(Scripted(SURE, ["Done"]))
     guarded_agent = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
-    guarded_agent.output_guardrails = [
-        bank.model.output_guardrail
-    ]  # knows the answer, though the run called a tool before it
+    # The guardrail knows the answer, though the run called a tool before it.
+    guarded_agent.output_guardrails = [bank.model.output_guardrail]
     assert run(guarded_agent, "Pay 5").final_output == "Done"
     assert bank.paid == [5]
 
@@ -688,7 +687,7 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
     assert all(call["tools"] == [] for call in inner.calls)  # nor is it offered the tool
     inner.turns = (APART,)
     again = await Runner.run(guarded_agent, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
-    (waiting,) = again.interruptions  # the second one that waits
+    (waiting,) = again.interruptions  # the second answer that waits
     assert (await model.resume(guarded_agent, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
 
 

@@ -777,9 +777,8 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bo
     written = ModelMessagesTypeAdapter.dump_json(messages)
     assert (output.calls, [call.tool_name for call in output.approvals]) == ([], ["guardrail_answer"])
     assert not any(word in shown + written.decode() + repr(output) for word in ("Rome", "Oslo"))  # it is nowhere
-    guard, guarded_agent = answering(
-        Scripted(["Paris"]), verdicts=VerdictStore(store)
-    )  # days later, in another process
+    # Days later, in another process:
+    guard, guarded_agent = answering(Scripted(["Paris"]), verdicts=VerdictStore(store))
     history = ModelMessagesTypeAdapter.validate_json(written)
     (value,) = await guard.review_requests(history)
     assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
@@ -805,7 +804,7 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
     assert [part.content for part in parts] == ["Capital of Atlantis?", "Rome", "And of France?"]
     assert all(call["parameters"].function_tools == [] for call in inner.calls)  # nor is it offered the tool
     inner.turns = (UNSURE_TEXT,)
-    again = await guarded_agent.run("And of Mu?", message_history=done.all_messages())  # the second one that waits
+    again = await guarded_agent.run("And of Mu?", message_history=done.all_messages())  # the second answer that waits
     (waiting,) = again.output.approvals
     assert (await guard.resume(guarded_agent, again, {waiting.tool_call_id: ANSWER_EDIT})).output == "Poseidonis"
 
