@@ -42,10 +42,10 @@ def close(account: str) -> str:
 TOOLS = [balance, transfer, close]
 
 
-def calls(*made: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
+def calls(*requested: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
     """A message that calls tools."""
     listed: Any = [
-        {"name": name, "args": args, "id": f"m{i}", "type": "tool_call"} for i, (name, args) in enumerate(made)
+        {"name": name, "args": args, "id": f"m{i}", "type": "tool_call"} for i, (name, args) in enumerate(requested)
     ]
     return AIMessage(content=text, tool_calls=listed)
 

@@ -46,19 +46,19 @@ def saver_of(url: str) -> AbstractContextManager[Any]:
     return SqliteSaver.from_conn_string(url)
 
 
-def main(what: str, url: str, out: str) -> None:
+def main(step: str, url: str, out: str) -> None:
     steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]}
     model = AgentChat(steps=steps)
-    made = artifact_of(model)
+    artifact = artifact_of(model)
     with saver_of(url) as saver:
         saver.setup()
-        middleware = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+        middleware = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
         agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[middleware], checkpointer=saver)
-        if what == "ask":
+        if step == "ask":
             result = agent.invoke({"messages": "pay bob"}, CONFIG)
-            (found,) = result["__interrupt__"]
+            (interrupt,) = result["__interrupt__"]
             frozen = saver.get_tuple(CONFIG).checkpoint["channel_values"]["guardrail"]
-            found_now = {"value": found.value, "made": model.made, "frozen": frozen}
+            found_now = {"value": interrupt.value, "made": model.made, "frozen": frozen}
             Path(out).write_text(json.dumps(found_now), encoding="utf-8")
             time.sleep(600)  # killed here
         result = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
@@ -74,25 +74,25 @@ def deadly(to: str, amount: int) -> str:
     return "never"
 
 
-def carry_out(what: str, url: str, out: str) -> None:
-    """Resume through the queue: with a tool that kills, then, when the lease is over, with one that works."""
+def carry_out(step: str, url: str, out: str) -> None:
+    """Resume through the queue: first with a tool that kills; after the lease has expired, with a working tool."""
     from guardrail.review import Decision, ReviewStore
 
     steps = {("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]}
     model = AgentChat(steps=steps)
-    made = artifact_of(model)
+    artifact = artifact_of(model)
     now = 1000.0
     with saver_of(url) as saver, ReviewStore(f"{url}.reviews", clock=lambda: now) as store:
         saver.setup()
         agent: Any = create_agent(
             model,
-            tools=[balance, deadly if what == "die" else transfer, close],
+            tools=[balance, deadly if step == "die" else transfer, close],
             system_prompt=SYSTEM,
-            middleware=[GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])],
+            middleware=[GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])],
             checkpointer=saver,
         )
         bridge = ReviewBridge(store, lease=60)
-        if what == "die":
+        if step == "die":
             agent.invoke({"messages": "pay bob"}, CONFIG)
             (item,) = bridge.enqueue(agent, CONFIG)
             lease = store.claim("ann", item=item.id)
@@ -102,14 +102,14 @@ def carry_out(what: str, url: str, out: str) -> None:
         at_once = bridge.resume(agent, CONFIG)
         now = 1060.0
         result = bridge.resume(agent, CONFIG)
-        found = {
+        report = {
             "at_once": at_once,
             "texts": None if result is None else [message.text for message in result["messages"]],
             "made": model.made,
             "afterwards": bridge.resume(agent, CONFIG),
             "trail": [event.what for event in store.trail()],
         }
-        Path(out).write_text(json.dumps(found), encoding="utf-8")
+        Path(out).write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a person decided is what happens: whatever other middleware, cache, response format or message comes between."""
+"""A person's decision holds, even if other middleware, a cache, a response format or a message comes between."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def thread(name: str = "1") -> Any:
     return {"configurable": {"thread_id": name}}
 
 
-def gate(made: CalibrationArtifact, **more: Any) -> GuardrailMiddleware:
-    return GuardrailMiddleware(**{"artifact": made, "tools": {"*": made}, "exempt": ["balance"], **more})
+def gate(artifact: CalibrationArtifact, **more: Any) -> GuardrailMiddleware:
+    return GuardrailMiddleware(**{"artifact": artifact, "tools": {"*": artifact}, "exempt": ["balance"], **more})
 
 
 def agent_of(model: AgentChat, *others: Any, tools: Sequence[Any] = TOOLS, first: bool = False) -> Any:
@@ -70,21 +70,21 @@ def structured_agent(model: AgentChat, strategy: Any, *, native: bool, **more: A
         bound = bindings_for(TOOLS, **ProviderStrategy(Weather).to_model_kwargs())
     else:
         bound = bindings_for([*TOOLS, Weather], tool_choice="any")
-    made = artifact_of(model)
-    made = made.model_copy(update={"plan": made.plan.model_copy(update={"bindings": bound})})
+    artifact = artifact_of(model)
+    artifact = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"bindings": bound})})
     return create_agent(
         model,
         tools=TOOLS,
         system_prompt=SYSTEM,
-        middleware=[gate(made, **more)],
+        middleware=[gate(artifact, **more)],
         response_format=strategy,
         checkpointer=InMemorySaver(),
     )
 
 
 def shown(result: dict[str, Any]) -> dict[str, Any]:
-    (found,) = result["__interrupt__"]
-    value: dict[str, Any] = found.value
+    (interrupt,) = result["__interrupt__"]
+    value: dict[str, Any] = interrupt.value
     return value
 
 
@@ -99,8 +99,8 @@ def texts(result: dict[str, Any]) -> list[str]:
 
 def unsure_transfer(text: str = "", *more: Any) -> AgentChat:
     """Five different transfers, with the same text beside them; then "Done."."""
-    made = [calls(("transfer", {"to": "bob", "amount": 5 + k}), *more, text=text) for k in range(5)]
-    return AgentChat(steps={("pay bob", 0): made, ("pay bob", 1): ["Done."]})
+    transfers = [calls(("transfer", {"to": "bob", "amount": 5 + k}), *more, text=text) for k in range(5)]
+    return AgentChat(steps={("pay bob", 0): transfers, ("pay bob", 1): ["Done."]})
 
 
 # -- a global cache ------------------------------------------------------------------------------------------------
@@ -117,23 +117,25 @@ def cached() -> Iterator[None]:
 def test_a_cache_gives_nobody_the_decision_of_another_thread() -> None:
     agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
     decisions = {"1": APPROVE, "2": {**REJECT, "message": "No."}, "3": respond("It is 500.")}
-    got = {}
+    answers = {}
     for name, decision in decisions.items():
         agent.invoke({"messages": "what?"}, thread(name))
-        got[name] = texts(decide(agent, decision, config=thread(name)))[-1]
-    assert got == {"1": "ans0", "2": "No.", "3": "It is 500."}
+        answers[name] = texts(decide(agent, decision, config=thread(name)))[-1]
+    assert answers == {"1": "ans0", "2": "No.", "3": "It is 500."}
 
 
 @pytest.mark.usefixtures("cached")
 async def test_nor_does_it_async() -> None:
     agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
 
-    async def one(name: str, decision: dict[str, Any]) -> str:
+    async def decided(name: str, decision: dict[str, Any]) -> str:
         await agent.ainvoke({"messages": "what?"}, thread(name))
         return texts(await agent.ainvoke(Command(resume={"decisions": [decision]}), thread(name)))[-1]
 
-    got = await asyncio.gather(one("1", respond("Ann, yours is 900.")), one("2", APPROVE), one("3", APPROVE))
-    assert list(got) == ["Ann, yours is 900.", "ans0", "ans0"]
+    answers = await asyncio.gather(
+        decided("1", respond("Ann, yours is 900.")), decided("2", APPROVE), decided("3", APPROVE)
+    )
+    assert list(answers) == ["Ann, yours is 900.", "ans0", "ans0"]
 
 
 # -- other middleware ----------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def clock(state: Any, runtime: Any) -> dict[str, Any]:
 @before_model
 def rebuilt(state: Any, runtime: Any) -> dict[str, Any]:
     """The conversation with new ids, as trimming may leave it."""
-    again = [one.model_copy(update={"id": None}) for one in state["messages"][-3:]]
+    again = [message.model_copy(update={"id": None}) for message in state["messages"][-3:]]
     return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *again]}
 
 
@@ -238,10 +240,10 @@ def test_text_beside_a_call_that_does_not_run_does_not_go_out(decision: dict[str
     agent = agent_of(unsure_transfer("I have sent it."))
     agent.invoke({"messages": "pay bob"}, thread())
     modes: Any = ["messages", "values"]
-    seen = list(agent.stream(Command(resume={"decisions": [decision]}), thread(), stream_mode=modes))
-    assert "I have sent it." not in str([chunk for mode, chunk in seen if mode == "messages"])
-    assert texts(seen[-1][1])[1] == ""
-    assert texts(seen[-1][1])[-1] == "Done."
+    chunks = list(agent.stream(Command(resume={"decisions": [decision]}), thread(), stream_mode=modes))
+    assert "I have sent it." not in str([chunk for mode, chunk in chunks if mode == "messages"])
+    assert texts(chunks[-1][1])[1] == ""
+    assert texts(chunks[-1][1])[-1] == "Done."
 
 
 @pytest.mark.parametrize(
@@ -288,10 +290,12 @@ def test_a_structured_answer_beside_a_call_is_decided_about(decisions: Any, stru
     value = shown(agent.invoke({"messages": "pay bob"}, thread()))
     assert [action["name"] for action in value["action_requests"]] == ["Weather", "transfer"]
     result = decide(agent, *decisions)
-    found = result.get("structured_response")
-    assert (None if found is None else found.degrees) == structured
-    assert [one for one in result["messages"] if isinstance(one, ToolMessage) and ran in str(one.content)]
-    given_out = [call["name"] for one in result["messages"] for call in getattr(one, "tool_calls", [])]
+    response = result.get("structured_response")
+    assert (None if response is None else response.degrees) == structured
+    assert [
+        message for message in result["messages"] if isinstance(message, ToolMessage) and ran in str(message.content)
+    ]
+    given_out = [call["name"] for message in result["messages"] for call in getattr(message, "tool_calls", [])]
     assert ("Weather" in given_out) == (structured is not None)
 
 
@@ -333,11 +337,11 @@ def test_native_structured_output_is_released_or_replaced_and_never_stuck(
     model = native_weather()
     agent = structured_agent(model, strategy, native=True)
     agent.invoke({"messages": "cold?"}, thread())
-    made = model.made
+    drawn_before = model.made
     result = decide(agent, decision)
-    found = result.get("structured_response")
-    assert (texts(result)[-1], None if found is None else found.degrees) == (text, degrees)
-    assert model.made == made
+    response = result.get("structured_response")
+    assert (texts(result)[-1], None if response is None else response.degrees) == (text, degrees)
+    assert model.made == drawn_before
     assert texts(agent.invoke({"messages": "thanks"}, thread()))[-1]  # the thread goes on
 
 
@@ -376,10 +380,10 @@ def test_the_model_is_told_of_an_edit_whatever_the_tool_returns(form: str) -> No
     agent = agent_of(unsure_transfer(), Returns(), first=True)
     agent.invoke({"messages": "pay bob"}, thread())
     result = decide(agent, edit("transfer", to="bob", amount=7))
-    (answered,) = [one for one in result["messages"] if isinstance(one, ToolMessage)]
+    (answered,) = [message for message in result["messages"] if isinstance(message, ToolMessage)]
     assert answered.text.startswith("Note: a person changed this call before it ran; it ran with to='bob', amount=7.")
     assert answered.text.endswith("sent")
-    assert [one.text for one in result["messages"]].count("aside") == (form in ("mapping", "pairs"))
+    assert [message.text for message in result["messages"]].count("aside") == (form in ("mapping", "pairs"))
 
 
 def test_calls_that_share_an_id_are_decided_about_one_by_one() -> None:
@@ -417,8 +421,8 @@ WEI = 25 * 10**18
 
 @pytest.mark.parametrize("sure", [False, True])
 def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> None:
-    made = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
-    agent = agent_of(AgentChat(steps={("pay bob", 0): made, ("pay bob", 1): ["Done."]}))
+    transfers = [calls(("transfer", {"to": "bob", "amount": WEI + (0 if sure else k)})) for k in range(5)]
+    agent = agent_of(AgentChat(steps={("pay bob", 0): transfers, ("pay bob", 1): ["Done."]}))
     value = shown(agent.invoke({"messages": "pay bob"}, thread()))
     assert value["verdict"]["reason"] == "unmeasured"
     assert "the call of 'transfer' holds an integer of 65 bits" in value["verdict"]["detail"]
@@ -453,9 +457,9 @@ def test_and_one_in_a_plain_graph() -> None:
     assert texts(graph.invoke(Command(resume={"decisions": [respond("mine")]}), thread()))[-1] == "mine"
 
 
-def unwrapped(made: CalibrationArtifact) -> CalibrationArtifact:
+def unwrapped(artifact: CalibrationArtifact) -> CalibrationArtifact:
     """An artifact without a system prompt."""
-    return made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
+    return artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
 
 
 # -- what a second look found ---------------------------------------------------------------------------------------
@@ -526,8 +530,8 @@ def test_a_structured_answer_alone_is_shown_and_edited_as_json(
     value = shown(agent.invoke({"messages": "cold?"}, thread()))
     assert value["action_requests"][0]["args"] == {"text": '{"degrees": 0}'}
     result = decide(agent, decision)
-    found = result.get("structured_response")
-    assert (texts(result)[1], None if found is None else found.degrees) == (text, degrees)
+    response = result.get("structured_response")
+    assert (texts(result)[1], None if response is None else response.degrees) == (text, degrees)
     assert model.made == 5
 
 

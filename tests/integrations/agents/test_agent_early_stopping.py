@@ -31,7 +31,7 @@ ANSWERS: dict[str, Sequence[str]] = {
 NUMBERS = {SPREAD: [1, 1, 2, 3, 4], EQUAL: [1, 1], LATE: [1, 1, 1, 1, 1, 2, 3, 4, 5, 6, 7]}
 THRESHOLDS = [0.325, 1.3]
 Case = tuple[str, str, float]
-CASES: list[Case] = [(kind, asked, cut) for kind in ("answer", "tool") for asked in ANSWERS for cut in THRESHOLDS]
+CASES: list[Case] = [(kind, question, cut) for kind in ("answer", "tool") for question in ANSWERS for cut in THRESHOLDS]
 
 
 def exact(model: AgentChat, *, threshold: float) -> CalibrationArtifact:
@@ -41,24 +41,24 @@ def exact(model: AgentChat, *, threshold: float) -> CalibrationArtifact:
 
 
 def chat(kind: str) -> AgentChat:
-    made: Mapping[str, Sequence[Any]] = ANSWERS
+    replies_to: Mapping[str, Sequence[Any]] = ANSWERS
     if kind == "tool":
-        made = {asked: [sending(amount) for amount in amounts] for asked, amounts in NUMBERS.items()}
-    steps: dict[tuple[str, int], Sequence[Any]] = {(asked, 0): replies for asked, replies in made.items()}
-    return AgentChat(steps=steps | {(asked, 1): ["done"] for asked in made})
+        replies_to = {question: [sending(amount) for amount in amounts] for question, amounts in NUMBERS.items()}
+    steps: dict[tuple[str, int], Sequence[Any]] = {(question, 0): replies for question, replies in replies_to.items()}
+    return AgentChat(steps=steps | {(question, 1): ["done"] for question in replies_to})
 
 
-def ask(model: AgentChat, asked: str, guard: GuardrailMiddleware, *, asynchronous: bool = False) -> dict[str, Any]:
+def ask(model: AgentChat, question: str, guard: GuardrailMiddleware, *, asynchronous: bool = False) -> dict[str, Any]:
     agent = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard], checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
-    given: Any = {"messages": asked}
-    return asyncio.run(agent.ainvoke(given, config)) if asynchronous else agent.invoke(given, config)
+    request: Any = {"messages": question}
+    return asyncio.run(agent.ainvoke(request, config)) if asynchronous else agent.invoke(request, config)
 
 
 def verdict_of(case: Case, early_stopping: Any, *, asynchronous: bool = False) -> tuple[Verdict, int]:
     """The first verdict of a run, and the calls it took."""
-    kind, asked, threshold = case
-    model, seen = chat(kind), []
+    kind, question, threshold = case
+    model, verdicts = chat(kind), []
     artifact = exact(model, threshold=threshold)
     passing = {"exempt": ["balance", "transfer", "close"]}
     gated: dict[str, Any] = passing if kind == "answer" else {"tools": {"*": artifact}}
@@ -67,20 +67,20 @@ def verdict_of(case: Case, early_stopping: Any, *, asynchronous: bool = False) -
         **gated,
         on_abstain="message",
         early_stopping=early_stopping,
-        on_verdict=lambda verdict, messages: seen.append(verdict),
+        on_verdict=lambda verdict, messages: verdicts.append(verdict),
     )
-    ask(model, asked, guard, asynchronous=asynchronous)
-    return seen[0], seen[0].cost.calls
+    ask(model, question, guard, asynchronous=asynchronous)
+    return verdicts[0], verdicts[0].cost.calls
 
 
 def differing(cases: Sequence[Case]) -> list[Case]:
     """Cases whose verdict is another with early stopping than without."""
-    found = []
+    differences = []
     for case in cases:
         (early, _), (full, _) = verdict_of(case, "auto"), verdict_of(case, "off")
         if (early.accepted, early.reason, early.candidate) != (full.accepted, full.reason, full.candidate):
-            found.append(case)
-    return found
+            differences.append(case)
+    return differences
 
 
 def test_the_verdicts_are_those_of_all_samples() -> None:
@@ -99,13 +99,13 @@ def test_a_rule_that_stops_too_soon_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", ["answer", "tool"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_calls_are_saved_and_counted(kind: str, asynchronous: bool) -> None:
-    early, made = verdict_of((kind, SPREAD, 0.5), "auto", asynchronous=asynchronous)
-    assert (made, early.cost.saved, len(early.samples)) == (4, 7, 3)  # three meanings: at least .639 nats
+    early, drawn = verdict_of((kind, SPREAD, 0.5), "auto", asynchronous=asynchronous)
+    assert (drawn, early.cost.saved, len(early.samples)) == (4, 7, 3)  # three meanings: at least .639 nats
     assert "settled by 3 of 10 samples" in early.detail
-    full, all_made = verdict_of((kind, SPREAD, 0.5), "off", asynchronous=asynchronous)
-    assert (all_made, full.cost.saved) == (1 + N, 0)
-    open_until_the_end, made = verdict_of((kind, EQUAL, 0.5), "auto", asynchronous=asynchronous)
-    assert (made, open_until_the_end.cost.saved) == (1 + N, 0)
+    full, all_drawn = verdict_of((kind, SPREAD, 0.5), "off", asynchronous=asynchronous)
+    assert (all_drawn, full.cost.saved) == (1 + N, 0)
+    open_until_the_end, drawn = verdict_of((kind, EQUAL, 0.5), "auto", asynchronous=asynchronous)
+    assert (drawn, open_until_the_end.cost.saved) == (1 + N, 0)
 
 
 def test_a_judge_about_which_nothing_is_known_stops_nothing_under_auto() -> None:
@@ -114,11 +114,11 @@ def test_a_judge_about_which_nothing_is_known_stops_nothing_under_auto() -> None
             self.spec = JudgeSpec(name="odd", version=1, params={})
 
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-            return [one == other for one, other in pairs]
+            return [left == right for left, right in pairs]
 
     judge = Odd()
     spec = make("discrete_semantic_entropy", judge=judge).spec
-    for given, made in (("auto", 1 + N), ("on", 4)):
+    for setting, drawn in (("auto", 1 + N), ("on", 4)):
         model = chat("answer")
         artifact = exact(model, threshold=2.0).model_copy(update={"estimator": spec})
         guard = GuardrailMiddleware(
@@ -126,10 +126,10 @@ def test_a_judge_about_which_nothing_is_known_stops_nothing_under_auto() -> None
             exempt=["balance", "transfer", "close"],
             on_abstain="message",
             judge=judge,
-            early_stopping=given,  # type: ignore[arg-type]
+            early_stopping=setting,  # type: ignore[arg-type]
         )
         ask(model, EQUAL, guard)
-        assert model.made == made
+        assert model.made == drawn
 
 
 def two_calls(*numbers: int) -> list[Any]:
@@ -159,10 +159,10 @@ def test_a_person_sees_what_all_samples_say_unless_told_otherwise(early_stopping
     artifact = exact(model, threshold=0.5)
     everything = ["balance", "transfer", "close"]
     guard = GuardrailMiddleware(artifact, exempt=everything, on_abstain="review", early_stopping=early_stopping)
-    (asked,) = ask(model, SPREAD, guard)["__interrupt__"]
+    (interrupt,) = ask(model, SPREAD, guard)["__interrupt__"]
     assert model.made == 1 + samples
-    assert len(asked.value["alternatives"]) == (4 if samples == N else 3)
-    assert bool(asked.value["meanings"]) == (samples == N)
+    assert len(interrupt.value["alternatives"]) == (4 if samples == N else 3)
+    assert bool(interrupt.value["meanings"]) == (samples == N)
     model = chat("answer")
     guard = GuardrailMiddleware(
         exact(model, threshold=2.0), exempt=everything, on_abstain="review", early_stopping=early_stopping
@@ -189,23 +189,23 @@ def with_candidates() -> Callable[[Verdict], Any]:
 
 
 @pytest.mark.parametrize(
-    ("conflict", "said"),
+    ("conflict", "reason"),
     [
         ({"on_verdict": Comparing(), "on_abstain": "message"}, "compares scores"),
         ({"on_abstain": with_candidates()}, "calibrated list of answers"),
     ],
 )
-def test_what_needs_all_samples_gets_them_and_cannot_be_combined_with_on(conflict: Any, said: str) -> None:
+def test_what_needs_all_samples_gets_them_and_cannot_be_combined_with_on(conflict: Any, reason: str) -> None:
     model = chat("answer")
     settings: dict[str, Any] = {"artifact": exact(model, threshold=0.5), "exempt": ["balance", "transfer", "close"]}
     ask(model, SPREAD, GuardrailMiddleware(**settings, **conflict))
     assert model.made == 1 + N
-    with pytest.raises(UsageError, match=f'{said}.*early_stopping="off"'):
+    with pytest.raises(UsageError, match=f'{reason}.*early_stopping="off"'):
         GuardrailMiddleware(**settings, **conflict, early_stopping="on")
 
 
 def test_an_adaptive_plan_stops_in_agents_too() -> None:
-    for asked, made in ((EQUAL, 4), (SPREAD, 1 + N)):
+    for question, drawn in ((EQUAL, 4), (SPREAD, 1 + N)):
         model = chat("answer")
         artifact = exact(model, threshold=0.0)
         plan = artifact.plan.model_copy(update={"unanimous_at": 3})
@@ -215,8 +215,8 @@ def test_an_adaptive_plan_stops_in_agents_too() -> None:
             on_abstain="message",
             early_stopping="off",
         )
-        ask(model, asked, guard)
-        assert model.made == made
+        ask(model, question, guard)
+        assert model.made == drawn
 
 
 def test_another_word_is_refused() -> None:
@@ -253,7 +253,7 @@ def test_judges_are_given_alone_or_by_name() -> None:
 def test_an_agent_stops_early_by_itself_only_where_calibration_could_measure_nearly_all(
     setting: Any, n_unmeasured: int, stops: bool
 ) -> None:
-    model, seen = chat("answer"), []
+    model, verdicts = chat("answer"), []
     artifact = exact(model, threshold=0.325)
     data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": n_unmeasured})
     guard = GuardrailMiddleware(
@@ -261,7 +261,7 @@ def test_an_agent_stops_early_by_itself_only_where_calibration_could_measure_nea
         exempt=["balance", "transfer", "close"],
         on_abstain="message",
         early_stopping=setting,
-        on_verdict=lambda verdict, messages: seen.append(verdict),
+        on_verdict=lambda verdict, messages: verdicts.append(verdict),
     )
     ask(model, SPREAD, guard)
-    assert (seen[0].cost.saved > 0) == (stops or setting == "on")
+    assert (verdicts[0].cost.saved > 0) == (stops or setting == "on")

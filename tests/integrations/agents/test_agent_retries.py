@@ -36,16 +36,16 @@ def retry() -> ModelRetryMiddleware:
 
 
 def agent_of(model: AgentChat, *others: Any, first: bool = False, **more: Any) -> Any:
-    made = artifact_of(model)
-    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain="raise", **more)
+    artifact = artifact_of(model)
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain="raise", **more)
     middleware = [own, *others] if first else [*others, own]
     saver = InMemorySaver()
     return create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware, checkpointer=saver)
 
 
-def raised(agent: Any, asked: Any = "what?", config: Any = CONFIG) -> AbstainedError:
+def raised(agent: Any, question: Any = "what?", config: Any = CONFIG) -> AbstainedError:
     with pytest.raises(AbstainedError) as caught:
-        agent.invoke(asked if asked is None else {"messages": asked}, config)
+        agent.invoke(question if question is None else {"messages": question}, config)
     return caught.value
 
 
@@ -128,8 +128,8 @@ def down(verdict: Any) -> Any:
 @pytest.mark.parametrize("first", [False, True])
 def test_a_failing_way_out_of_an_abstention_is_no_reason_to_draw_again(path: Any, first: bool) -> None:
     model = Counter()
-    made = artifact_of(model)
-    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"], on_abstain=path)
+    artifact = artifact_of(model)
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=path)
     middleware: list[Any] = [own, retry()] if first else [retry(), own]
     agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
     with pytest.raises(TimeoutError):
@@ -139,7 +139,7 @@ def test_a_failing_way_out_of_an_abstention_is_no_reason_to_draw_again(path: Any
 
 def test_middleware_that_takes_a_hold_for_a_failure_gets_it_again() -> None:
     model = Counter()
-    made = artifact_of(model)
+    artifact = artifact_of(model)
 
     @wrap_model_call
     def thrice(request: Any, handler: Any) -> Any:
@@ -150,12 +150,12 @@ def test_middleware_that_takes_a_hold_for_a_failure_gets_it_again() -> None:
                 continue
         return handler(request)
 
-    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
     agent: Any = create_agent(
         model, tools=TOOLS, system_prompt=SYSTEM, middleware=[own, thrice], checkpointer=InMemorySaver()
     )
-    (found,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
-    assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
+    (interrupt,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
+    assert (interrupt.value["candidate"]["text"], model.made) == ("ans0", 5)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -166,12 +166,12 @@ def test_middleware_that_asks_twice_about_a_held_message_draws_it_once(first: bo
         return handler(request)
 
     model = Counter()
-    made = artifact_of(model)
-    own = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    artifact = artifact_of(model)
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
     listed: list[Any] = [own, twice] if first else [twice, own]
     agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=listed, checkpointer=InMemorySaver())
-    (found,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
-    assert (found.value["candidate"]["text"], model.made) == ("ans0", 5)
+    (interrupt,) = agent.invoke({"messages": "what?"}, CONFIG)["__interrupt__"]
+    assert (interrupt.value["candidate"]["text"], model.made) == ("ans0", 5)
 
 
 class Wavering(AgentChat):
@@ -185,8 +185,8 @@ class Wavering(AgentChat):
         call = (question_text(messages), run_manager.metadata.get(SAMPLE_INDEX, -1))
         with self._lock:
             self._times[call] += 1
-        said = random.Random(f"{call} {self._times[call]}").random()  # of this call alone: threads change nothing
-        answer = "wrong" if said < 0.65 else f"other {said}"
+        draw = random.Random(f"{call} {self._times[call]}").random()  # of this call alone: threads change nothing
+        answer = "wrong" if draw < 0.65 else f"other {draw}"
         return ChatResult(generations=[ChatGeneration(message=AIMessage(content=answer))])
 
 
@@ -207,9 +207,9 @@ def insisting(request: Any, handler: Any) -> Any:
 
 def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: bool = True) -> int:
     model = Wavering()
-    made = artifact_of(model)
+    artifact = artifact_of(model)
     own = GuardrailMiddleware(
-        made, tools={"*": made}, exempt=["balance"], on_abstain=on_abstain, early_stopping="off", probe="off"
+        artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=on_abstain, early_stopping="off", probe="off"
     )
     if not remember:
         own._gate.abstentions = Abstentions(0)
@@ -217,10 +217,10 @@ def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: 
     wrong = 0
     for number in range(questions):
         try:
-            found = agent.invoke({"messages": f"question {number}"})
+            result = agent.invoke({"messages": f"question {number}"})
         except AbstainedError:
             continue
-        wrong += found["messages"][-1].text == "wrong"
+        wrong += result["messages"][-1].text == "wrong"
     return wrong
 
 

@@ -29,13 +29,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 def decide(bridge: Any, agent: Any) -> None:
-    """What people say: 18 transfers are right, one is another amount, and one should not be."""
+    """Decide as people would: 18 transfers are right, one is edited to another amount, and one is rejected."""
     for item in bridge.store.items(limit=100):
         amount = item.content.candidate.tool_calls[0].arguments["amount"]
-        meant = Candidate(tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 70}),))
-        made = Decision(action="edit", candidate=meant) if amount == 7 else Decision(action="approve")
+        edited = Candidate(tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 70}),))
+        decision = Decision(action="edit", candidate=edited) if amount == 7 else Decision(action="approve")
         lease = bridge.store.claim("ann", item=item.id)
-        bridge.store.decide(lease, Decision(action="reject") if amount == 8 else made)
+        bridge.store.decide(lease, Decision(action="reject") if amount == 8 else decision)
     done = [bridge.resume(agent, {"configurable": {"thread_id": f"c{thread}"}}) for thread in range(20)]
     ran = [result["messages"][-2].text for result in done]
     assert ran[3] == "sent 3 to bob"
@@ -62,18 +62,23 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     }
     rows = []
     for k in range(30):
-        meant = {"to": "bob", "amount": k}
-        script[f"Send {k} to Bob", 0] = [calls(("transfer", meant)), *(calls(("transfer", meant)) for _ in range(2))]
+        arguments = {"to": "bob", "amount": k}
+        script[f"Send {k} to Bob", 0] = [
+            calls(("transfer", arguments)),
+            *(calls(("transfer", arguments)) for _ in range(2)),
+        ]
         message = {"role": "user", "content": f"Send {k} to Bob"}
-        rows.append({"messages": [message], "references": [{"name": "transfer", "arguments": meant}], "group": str(k)})
+        rows.append(
+            {"messages": [message], "references": [{"name": "transfer", "arguments": arguments}], "group": str(k)}
+        )
     script["Send 7 to Bob", 0].append(calls(("transfer", {"to": "bob", "amount": 70})))
     (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     chat = AgentChat(steps=script)
-    made = make_artifact(
+    artifact = make_artifact(
         chat, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bindings_for([balance, transfer]), threshold=0.1
     )
-    made.save("answers.json")
-    made.save("transfers.json")
+    artifact.save("answers.json")
+    artifact.save("transfers.json")
     make_artifact(chat, n=4).save("plain.json")
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -58,7 +58,9 @@ class Greedy(AgentChat):
 
 def chat(kind: type[AgentChat] = AgentChat, /, **steps: Sequence[Any]) -> AgentChat:
     """Answers a request named by its first word, then says "Done."."""
-    return kind(steps={(name, 0): said for name, said in steps.items()} | {(name, 1): ["Done."] for name in steps})
+    return kind(
+        steps={(name, 0): replies for name, replies in steps.items()} | {(name, 1): ["Done."] for name in steps}
+    )
 
 
 def agent(model: AgentChat, *middleware: Any, saver: Any = None, system: str = SYSTEM) -> Any:
@@ -67,13 +69,13 @@ def agent(model: AgentChat, *middleware: Any, saver: Any = None, system: str = S
     return create_agent(model, tools, system_prompt=system, middleware=middleware, checkpointer=saver)
 
 
-def ask(made: Any, text: str, thread: str = "1") -> dict[str, Any]:
-    result: dict[str, Any] = made.invoke({"messages": text}, {"configurable": {"thread_id": thread}})
+def ask(guarded_agent: Any, text: str, thread: str = "1") -> dict[str, Any]:
+    result: dict[str, Any] = guarded_agent.invoke({"messages": text}, {"configurable": {"thread_id": thread}})
     return result
 
 
-def answer(made: Any, *decisions: dict[str, Any], thread: str = "1") -> Any:
-    return made.invoke(Command(resume={"decisions": list(decisions)}), {"configurable": {"thread_id": thread}})
+def answer(guarded_agent: Any, *decisions: dict[str, Any], thread: str = "1") -> Any:
+    return guarded_agent.invoke(Command(resume={"decisions": list(decisions)}), {"configurable": {"thread_id": thread}})
 
 
 def edit(amount: int, to: str = "bob") -> dict[str, Any]:
@@ -83,8 +85,8 @@ def edit(amount: int, to: str = "bob") -> dict[str, Any]:
 APPROVE, REJECT, RESPOND = {"type": "approve"}, {"type": "reject"}, {"type": "respond", "message": "Paid in cash."}
 
 
-def collecting(**given: Any) -> GuardrailMiddleware:
-    return GuardrailMiddleware(tools={"transfer": "collect", "close": "collect"}, exempt=["balance"], **given)
+def collecting(**options: Any) -> GuardrailMiddleware:
+    return GuardrailMiddleware(tools={"transfer": "collect", "close": "collect"}, exempt=["balance"], **options)
 
 
 # -- collecting --------------------------------------------------------------------------------------------------------
@@ -94,12 +96,14 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
     model = chat(
         send=[sending(40), sending(40), sending(4)], hello=["Hi."], look=[calls(("balance", {"account": "a"}))]
     )
-    made = agent(model, collecting())
-    assert ask(made, "hello", "0")["messages"][-1].text == "Hi."  # answers pass, as without an artifact for them
-    assert ask(made, "look", "2")["messages"][-1].text == "Done."  # and so do exempt tools
+    guarded_agent = agent(model, collecting())
+    assert (
+        ask(guarded_agent, "hello", "0")["messages"][-1].text == "Hi."
+    )  # answers pass, as without an artifact for them
+    assert ask(guarded_agent, "look", "2")["messages"][-1].text == "Done."  # and so do exempt tools
     assert not Path("agent.records.jsonl").exists() or not read_records("agent.records.jsonl").records
     before = model.made
-    (waiting,) = ask(made, "send")["__interrupt__"]
+    (waiting,) = ask(guarded_agent, "send")["__interrupt__"]
     assert (SENT, model.made - before) == ([], 11)
     assert waiting.value["verdict"]["detail"] == (
         "Held back: this tool has no artifact yet, so a person decides about every call."
@@ -114,16 +118,16 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
     assert record.drawn is not None
     amounts = [sample.tool_calls[0].arguments["amount"] for sample in record.drawn.samples]
     assert sorted(amounts) == [4] * 5 + [40] * 5
-    answer(made, APPROVE)
+    answer(guarded_agent, APPROVE)
     assert (SENT, model.made - before) == ([40], 12)  # nothing was drawn again
     with pytest.raises(UsageError, match="records of another prompt"):
         ask(agent(model, collecting(), system="Another."), "send", "3")
 
 
 async def test_it_collects_on_an_event_loop_too() -> None:
-    made = agent(chat(send=[sending(40)]), collecting(records="own.jsonl"))
-    held = await made.ainvoke({"messages": "send"}, {"configurable": {"thread_id": "1"}})
-    assert held["__interrupt__"][0].value["verdict"]["record"] == read_records("own.jsonl").records[0].id
+    guarded_agent = agent(chat(send=[sending(40)]), collecting(records="own.jsonl"))
+    result = await guarded_agent.ainvoke({"messages": "send"}, {"configurable": {"thread_id": "1"}})
+    assert result["__interrupt__"][0].value["verdict"]["record"] == read_records("own.jsonl").records[0].id
 
 
 def test_a_tool_collects_beside_calibrated_ones() -> None:
@@ -131,22 +135,22 @@ def test_a_tool_collects_beside_calibrated_ones() -> None:
     model = chat(send=[sending(40)], shut=[calls(shut)], both=[calls(shut, ("transfer", {"to": "bob", "amount": 1}))])
     artifact = artifact_of(model, tools=[balance, transfer, close])
     mixed = GuardrailMiddleware(tools={"transfer": artifact, "close": "collect"}, exempt=["balance"])
-    made = agent(model, mixed)
-    assert ask(made, "send")["messages"][2].text == "sent 40 to bob"
+    guarded_agent = agent(model, mixed)
+    assert ask(guarded_agent, "send")["messages"][2].text == "sent 40 to bob"
     assert len(read_records("agent.records.jsonl").records) == 0
     for thread, text in enumerate(("shut", "both"), start=2):
-        value = ask(made, text, str(thread))["__interrupt__"][0].value
+        value = ask(guarded_agent, text, str(thread))["__interrupt__"][0].value
         assert value["verdict"]["reason"] == "infeasible"
-        assert [one["name"] for one in value["action_requests"]] == ["close", "transfer"][: thread - 1]
+        assert [request["name"] for request in value["action_requests"]] == ["close", "transfer"][: thread - 1]
     file = read_records("agent.records.jsonl")
     assert [len(record.drawn.samples) for record in file.records if record.drawn] == [4, 4]  # the artifact's plan
     assert SENT == [40]
 
 
-@pytest.mark.parametrize("given", [{"on_abstain": "message"}, {"mode": "observe"}])
-def test_it_needs_a_person(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("option", [{"on_abstain": "message"}, {"mode": "observe"}])
+def test_it_needs_a_person(option: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match='needs on_abstain="review"'):
-        collecting(**given)
+        collecting(**option)
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -156,16 +160,16 @@ SAID: dict[str, dict[str, Any]] = {"send": APPROVE, "wrong": edit(7), "spam": RE
 
 
 def decided(saver: Any, guard: Callable[[], Any], *, each: bool = False) -> None:
-    """Four requests that people decided about, and one that is open, each in a thread of its own."""
+    """Four requests that people decided about and an open one, each in a separate thread."""
     model = chat(**{name: [sending(40)] for name in (*ASKED, "late")})
-    made = agent(model, guard(), saver=saver)
+    guarded_agent = agent(model, guard(), saver=saver)
     for name in (*ASKED, "late"):
-        waiting = ask(made, name, name)["__interrupt__"]
+        waiting = ask(guarded_agent, name, name)["__interrupt__"]
         if name in SAID and each:
             resume = {waiting[0].id: SAID[name]}
-            made.invoke(Command(resume=resume), {"configurable": {"thread_id": name}})
+            guarded_agent.invoke(Command(resume=resume), {"configurable": {"thread_id": name}})
         elif name in SAID:
-            answer(made, SAID[name], thread=name)
+            answer(guarded_agent, SAID[name], thread=name)
 
 
 GUARDS: dict[str, Callable[[], Any]] = {
@@ -200,10 +204,10 @@ def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
 def test_the_later_of_two_decisions_about_one_message_counts() -> None:
     saver = InMemorySaver()
     model = chat(send=[sending(40)])
-    made = agent(model, HumanInTheLoopMiddleware({"transfer": True}), collecting(), saver=saver)
-    ask(made, "send")
-    answer(made, APPROVE)
-    answer(made, edit(5))
+    guarded_agent = agent(model, HumanInTheLoopMiddleware({"transfer": True}), collecting(), saver=saver)
+    ask(guarded_agent, "send")
+    answer(guarded_agent, APPROVE)
+    answer(guarded_agent, edit(5))
     assert SENT == [5]
     (item,) = reviews_of_checkpoints(saver)
     assert (item.action, item.correct, item.recorded) == ("edit", False, True)
@@ -212,15 +216,15 @@ def test_the_later_of_two_decisions_about_one_message_counts() -> None:
 
 def test_an_interrupt_that_a_new_message_left_behind_is_not_open() -> None:
     saver = InMemorySaver()
-    made = agent(chat(send=[sending(40)], hello=["Hi."]), collecting(), saver=saver)
-    ask(made, "send")
-    ask(made, "hello")
+    guarded_agent = agent(chat(send=[sending(40)], hello=["Hi."]), collecting(), saver=saver)
+    ask(guarded_agent, "send")
+    ask(guarded_agent, "hello")
     (item,) = reviews_of_checkpoints(saver)
     assert (item.correct, item.open) == (None, False)
 
 
-def command(*given: str) -> str:
-    done = CliRunner().invoke(app, ["steps", *given])
+def command(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["steps", *arguments])
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
 
@@ -228,9 +232,9 @@ def command(*given: str) -> str:
 def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     with SqliteSaver.from_conn_string("threads.sqlite") as saver:
         decided(saver, collecting)
-    said = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
-    assert "transfer 1 1 1 1 1 5" in said
-    assert "calibrate fit steps.transfer.jsonl --alpha 0.1 --cluster-by-group" in said
+    output = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
+    assert "transfer 1 1 1 1 1 5" in output
+    assert "calibrate fit steps.transfer.jsonl --alpha 0.1 --cluster-by-group" in output
     steps = read_steps("steps.jsonl")
     part = read_records("steps.transfer.jsonl")
     assert [record.id for record in part.records] == [step.id for step in steps]
@@ -238,8 +242,8 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     assert [record.group for record in part.records] == list(ASKED)
     assert all(record.scores["primary_disagreement:tool_call"].value == 0.0 for record in part.records)
     # Without records the samples can be drawn later.
-    said = command("threads.sqlite", "--out", "bare.jsonl")
-    assert "--model MODEL" in said
+    output = command("threads.sqlite", "--out", "bare.jsonl")
+    assert "--model MODEL" in output
     assert [step.references for step in read_steps("bare.jsonl")[:2]] == [step.references for step in steps[:2]]
     sqlite3.connect("other.sqlite").close()
     refused = CliRunner().invoke(app, ["steps", "other.sqlite"])
@@ -256,8 +260,8 @@ def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None
     tools = [{"type": "function", "function": {"name": "transfer", "parameters": {"type": "object", "properties": {}}}}]
     Path("tools.json").write_text(json.dumps(tools))
     model = f"python:{__name__}:MODEL"
-    given = ("--model", model, "--tools", "tools.json", "--system", SYSTEM, "--n", "2", "--missing", "leave-out")
-    command("threads.sqlite", *given)
+    options = ("--model", model, "--tools", "tools.json", "--system", SYSTEM, "--n", "2", "--missing", "leave-out")
+    command("threads.sqlite", *options)
     part = read_records("steps.transfer.jsonl")
     assert [record.correct for record in part.records] == [True, False, False, False]
     assert [len(record.drawn.samples) for record in part.records if record.drawn] == [2] * 4
@@ -270,21 +274,28 @@ def test_observing_changes_nothing_and_runs_no_tool_for_a_measurement() -> None:
     model = chat(
         Greedy, send=[sending(40)], unsure=[sending(1), sending(2), sending(3), sending(4), sending(5)], hello=["Hi."]
     )
-    artifact, seen = artifact_of(model, tools=[balance, transfer, close]), []
+    artifact, verdicts = artifact_of(model, tools=[balance, transfer, close]), []
     observing = GuardrailMiddleware(
-        tools={"*": artifact}, exempt=["balance"], mode="observe", on_verdict=lambda verdict, _: seen.append(verdict)
+        tools={"*": artifact},
+        exempt=["balance"],
+        mode="observe",
+        on_verdict=lambda verdict, _: verdicts.append(verdict),
     )
-    plain, made = agent(model), agent(model, observing)
+    plain, observed = agent(model), agent(model, observing)
     for thread, text in enumerate(("send", "unsure", "hello")):
-        own, passed = ask(plain, text, str(thread)), ask(made, text, str(thread))
-        assert [_said(one) for one in passed["messages"]] == [_said(one) for one in own["messages"]]
+        own, passed = ask(plain, text, str(thread)), ask(observed, text, str(thread))
+        assert [_content_of(message) for message in passed["messages"]] == [
+            _content_of(message) for message in own["messages"]
+        ]
         assert "guardrail" not in passed
     assert observing.drain(20)
     assert SENT == [40, 40, 1, 1]  # each call once with the middleware, as without
     assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
-    said = [(one.candidate, one.accepted) for one in seen]
-    assert {one and one.tool_calls[0].arguments["amount"]: accepted for one, accepted in said} == {40: True, 1: False}
-    assert {one.cost.calls for one in seen} == {4}  # the served message itself was not drawn again
+    outcomes = [(verdict.candidate, verdict.accepted) for verdict in verdicts]
+    assert {
+        candidate and candidate.tool_calls[0].arguments["amount"]: accepted for candidate, accepted in outcomes
+    } == {40: True, 1: False}
+    assert {verdict.cost.calls for verdict in verdicts} == {4}  # the served message itself was not drawn again
 
 
 class Extra(BaseModel):
@@ -340,6 +351,6 @@ def test_a_rejection_stands_when_the_agent_goes_on_under_observe() -> None:
     assert SENT == [1]
 
 
-def _said(message: Any) -> tuple[Any, ...]:
-    made = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
-    return message.type, message.content, made
+def _content_of(message: Any) -> tuple[Any, ...]:
+    tool_calls = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    return message.type, message.content, tool_calls

@@ -33,16 +33,16 @@ PROMPT = PromptWrapping(system=SYSTEM)
 
 
 class Own:
-    """Somebody's judge; counts what it is asked."""
+    """Somebody's judge; counts the pairs that it compares."""
 
-    asked = 0
+    n_compared = 0
 
     def __init__(self, same: Any, name: str = "own") -> None:
         self.spec, self._same = JudgeSpec(name=name, version=1, params={}), same
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        self.asked += len(pairs)
-        return [self._same(one, other) for one, other in pairs]
+        self.n_compared += len(pairs)
+        return [self._same(left, right) for left, right in pairs]
 
 
 def middleware(model: ScriptedChat, *, judge: Any = None, n: int = 4, **more: Any) -> GuardrailMiddleware:
@@ -70,11 +70,11 @@ def test_the_loop_runs_while_a_judge_thinks() -> None:
     agent = agent_of(model, judge=judge)
 
     async def run() -> dict[str, Any]:
-        asked = asyncio.create_task(agent.ainvoke(ASKED))
-        while not (judge.thinking.is_set() or asked.done()):
+        asking = asyncio.create_task(agent.ainvoke(ASKED))
+        while not (judge.thinking.is_set() or asking.done()):
             await asyncio.sleep(0.001)
         judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-        return await asyncio.wait_for(asked, PATIENCE)
+        return await asyncio.wait_for(asking, PATIENCE)
 
     result = asyncio.run(run())
     assert judge.threads
@@ -100,7 +100,7 @@ MARK = "the judge's own words"
 def asking() -> Own:
     """A judge that asks a chat model itself, knowing nothing of callbacks."""
     chat = ScriptedChat(default=[MARK])
-    return Own(lambda one, other: chat.invoke("same?").text == MARK)
+    return Own(lambda left, right: chat.invoke("same?").text == MARK)
 
 
 def asking_a_graph() -> Own:
@@ -111,7 +111,7 @@ def asking_a_graph() -> Own:
     graph.add_edge(START, "judge")
     graph.add_edge("judge", END)
     compiled = graph.compile()
-    return Own(lambda one, other: compiled.invoke({"messages": "same?"})["messages"][-1].text == MARK)
+    return Own(lambda left, right: compiled.invoke({"messages": "same?"})["messages"][-1].text == MARK)
 
 
 JUDGES = {"model": asking, "graph": asking_a_graph}
@@ -129,11 +129,11 @@ async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) ->
     chunks = list(agent.stream(ASKED, **modes))
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
-    asked, own.asked = own.asked, 0
+    compared_before, own.n_compared = own.n_compared, 0
     chunks = [chunk async for chunk in agent.astream(ASKED, **modes)]
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
-    assert own.asked == asked > 0
+    assert own.n_compared == compared_before > 0
 
 
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
@@ -143,10 +143,10 @@ async def test_no_event_shows_what_a_judge_asks(judge: str, version: Any) -> Non
     own = JUDGES[judge]()
     agent = agent_of(ScriptedChat(default=SAME), judge=own)
     events = agent.astream_events(ASKED, version=version)
-    seen = [event async for event in (events if version == "v2" else await events)]
-    assert own.asked
-    assert "Paris" in str(seen)
-    assert MARK not in str(seen)
+    shown = [event async for event in (events if version == "v2" else await events)]
+    assert own.n_compared
+    assert "Paris" in str(shown)
+    assert MARK not in str(shown)
 
 
 # -- how many calls at once ----------------------------------------------------------------------------------------
@@ -172,10 +172,10 @@ def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) 
 
 
 def test_the_middleware_s_own_limit_holds_within_it() -> None:
-    for given, own, peak in ((5, 2, 2), (2, 5, 2), (None, 3, 3)):
+    for limit, own, peak in ((5, 2, 2), (2, 5, 2), (None, 3, 3)):
         model = counted(99)
         agent = agent_of(model, n=10, max_concurrency=own)
-        asyncio.run(agent.ainvoke(ASKED, {} if given is None else {"max_concurrency": given}))
+        asyncio.run(agent.ainvoke(ASKED, {} if limit is None else {"max_concurrency": limit}))
         assert model.seen.peak == peak
 
 

@@ -56,8 +56,8 @@ def agent_of(model: AgentChat, middleware: GuardrailMiddleware | Sequence[Any], 
 
 
 def gate(model: AgentChat, **more: Any) -> GuardrailMiddleware:
-    made = artifact_of(model)
-    return GuardrailMiddleware(**{"artifact": made, "tools": {"*": made}, "exempt": ["balance"], **more})
+    artifact = artifact_of(model)
+    return GuardrailMiddleware(**{"artifact": artifact, "tools": {"*": artifact}, "exempt": ["balance"], **more})
 
 
 def deciding(*decisions: Any) -> Any:
@@ -65,9 +65,9 @@ def deciding(*decisions: Any) -> Any:
 
 
 def interrupt_of(result: dict[str, Any]) -> dict[str, Any]:
-    (found,) = result["__interrupt__"]
-    json.dumps(found.value)  # plain JSON
-    value: dict[str, Any] = found.value
+    (interrupted,) = result["__interrupt__"]
+    json.dumps(interrupted.value)  # plain JSON
+    value: dict[str, Any] = interrupted.value
     return value
 
 
@@ -118,9 +118,9 @@ def test_the_trap_is_real_for_a_middleware_that_samples_where_it_interrupts() ->
 
     model = Counter()
     agent = agent_of(model, [Naive()], tools=[])
-    (found,) = agent.invoke({"messages": "anything"}, CONFIG)["__interrupt__"]
+    (interrupted,) = agent.invoke({"messages": "anything"}, CONFIG)["__interrupt__"]
     result = agent.invoke(APPROVE, CONFIG)
-    assert (found.value["answer"], result["messages"][-1].text, model.made) == ("ans0", "ans3", 6)
+    assert (interrupted.value["answer"], result["messages"][-1].text, model.made) == ("ans0", "ans3", 6)
 
 
 def test_the_interrupt_carries_what_a_person_needs() -> None:
@@ -130,7 +130,7 @@ def test_the_interrupt_carries_what_a_person_needs() -> None:
     assert value["kind"] == "tool_call"
     assert value["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
     assert value["verdict"]["reason"] == "above_threshold"
-    assert sum(one["share"] for one in value["alternatives"]) == pytest.approx(1.0)
+    assert sum(alternative["share"] for alternative in value["alternatives"]) == pytest.approx(1.0)
     assert len(value["alternatives"]) == 4
     assert value["action_requests"][0]["name"] == "transfer"
     assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
@@ -160,9 +160,9 @@ def test_an_edited_call_runs_as_edited_and_the_model_is_told() -> None:
     _, agent = held_transfer()
     action = {"name": "transfer", "args": {"to": "bob", "amount": 7}}
     result = agent.invoke(deciding({"type": "edit", "edited_action": action}), CONFIG)
-    told = result["messages"][2].text
-    assert told.endswith("sent 7 to bob")
-    assert "changed this call" in told
+    tool_result = result["messages"][2].text
+    assert tool_result.endswith("sent 7 to bob")
+    assert "changed this call" in tool_result
     assert result["messages"][1].tool_calls[0]["args"]["amount"] == 5  # the record keeps what the model proposed
 
 
@@ -323,8 +323,8 @@ def test_an_exempt_call_costs_one_call() -> None:
 
 def test_answers_pass_where_only_tools_are_gated() -> None:
     model = Counter()
-    made = artifact_of(model)
-    agent = agent_of(model, GuardrailMiddleware(tools={"*": made}))
+    artifact = artifact_of(model)
+    agent = agent_of(model, GuardrailMiddleware(tools={"*": artifact}))
     assert texts(agent.invoke({"messages": "x"}, CONFIG)) == ["x", "ans0"]
     assert model.made == 1
 
@@ -340,7 +340,10 @@ def test_each_tool_has_its_own_artifact_and_parallel_calls_take_the_strictest() 
     middleware = GuardrailMiddleware(lenient, tools={"transfer": lenient, "close": strict}, exempt=["balance"])
     agent = agent_of(model, middleware)
     value = interrupt_of(agent.invoke({"messages": "do both"}, CONFIG))
-    assert [one["name"] for one in value["action_requests"]] == ["transfer", "close"]  # held together, not the exempt
+    assert [request["name"] for request in value["action_requests"]] == [
+        "transfer",
+        "close",
+    ]  # held together, not the exempt
     assert (value["verdict"]["threshold"], value["verdict"]["uncertainty"]["value"]) == (0.1, pytest.approx(entropy))
     result = agent.invoke(deciding({"type": "approve"}, {"type": "reject"}), CONFIG)
     done = [(m.name, m.status) for m in result["messages"] if isinstance(m, ToolMessage)]
@@ -369,8 +372,8 @@ def test_what_cannot_be_measured_is_held() -> None:
 
 def test_an_infeasible_artifact_holds_everything_and_samples_nothing() -> None:
     model = fresh(SURE)
-    made = artifact_of(model, threshold=None)
-    agent = agent_of(model, GuardrailMiddleware(made, tools={"*": made}))
+    artifact = artifact_of(model, threshold=None)
+    agent = agent_of(model, GuardrailMiddleware(artifact, tools={"*": artifact}))
     assert interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))["verdict"]["reason"] == "infeasible"
     assert model.made == 1
 
@@ -381,21 +384,23 @@ def test_structured_output_is_an_answer() -> None:
 
         degrees: int
 
-    def said(degrees: int) -> AIMessage:
+    def forecast(degrees: int) -> AIMessage:
         return calls(("Weather", {"degrees": degrees}))
 
-    model = AgentChat(steps={("warm?", 0): [said(20)], ("cold?", 0): [said(k) for k in range(5)]})
-    made = artifact_of(model, tools=[*TOOLS, Weather])
-    bound = made.plan.bindings
+    model = AgentChat(steps={("warm?", 0): [forecast(20)], ("cold?", 0): [forecast(k) for k in range(5)]})
+    artifact = artifact_of(model, tools=[*TOOLS, Weather])
+    bound = artifact.plan.bindings
     assert bound is not None
-    plan = made.plan.model_copy(update={"bindings": bound.model_copy(update={"tool_choice": "any"})})
-    middleware = GuardrailMiddleware(made.model_copy(update={"plan": plan}), exempt=["balance", "transfer", "close"])
+    plan = artifact.plan.model_copy(update={"bindings": bound.model_copy(update={"tool_choice": "any"})})
+    middleware = GuardrailMiddleware(
+        artifact.model_copy(update={"plan": plan}), exempt=["balance", "transfer", "close"]
+    )
     agent = agent_of(model, middleware, response_format=ToolStrategy(Weather))
     assert agent.invoke({"messages": "warm?"}, CONFIG)["structured_response"] == Weather(degrees=20)
     other: Any = {"configurable": {"thread_id": "2"}}
-    held = agent.invoke({"messages": "cold?"}, other)
-    assert held.get("structured_response") is None
-    interrupt_of(held)
+    result = agent.invoke({"messages": "cold?"}, other)
+    assert result.get("structured_response") is None
+    interrupt_of(result)
     assert agent.invoke(APPROVE, other)["structured_response"] == Weather(degrees=0)
 
 
@@ -419,16 +424,16 @@ def test_raise_raises() -> None:
 
 
 async def test_a_handler_gets_the_verdict_and_answers() -> None:
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     async def handler(verdict: Verdict) -> str:
-        seen.append(verdict)
+        verdicts.append(verdict)
         return "asked a colleague"
 
     model = fresh(UNSURE)
     result = await agent_of(model, gate(model, on_abstain=handler)).ainvoke({"messages": "pay bob"}, CONFIG)
     assert texts(result)[-1] == "asked a colleague"
-    assert seen[0].candidate is not None
+    assert verdicts[0].candidate is not None
 
 
 def test_a_stronger_model_takes_over_with_the_tools() -> None:
@@ -436,7 +441,7 @@ def test_a_stronger_model_takes_over_with_the_tools() -> None:
     model = fresh(UNSURE)
     result = agent_of(model, gate(model, on_abstain=big)).invoke({"messages": "pay bob"}, CONFIG)
     assert texts(result)[2] == "sent 9 to bob"
-    assert [one["function"]["name"] for one in big.seen[0]["tools"]] == ["balance", "transfer", "close"]
+    assert [offered["function"]["name"] for offered in big.seen[0]["tools"]] == ["balance", "transfer", "close"]
 
 
 @pytest.mark.parametrize("outer", [True, False])
@@ -480,10 +485,10 @@ def test_a_tool_that_interrupts_itself_is_let_through() -> None:
 
     tools = [balance, confirm]
     model = AgentChat(steps={("ask", 0): [calls(("confirm", {"what": "sure?"}))], ("ask", 1): ["Done."]})
-    made = artifact_of(model, tools=tools)
-    agent = agent_of(model, GuardrailMiddleware(made, tools={"*": made}), tools=tools)
-    (found,) = agent.invoke({"messages": "ask"}, CONFIG)["__interrupt__"]
-    assert found.value == {"confirm": "sure?"}
+    artifact = artifact_of(model, tools=tools)
+    agent = agent_of(model, GuardrailMiddleware(artifact, tools={"*": artifact}), tools=tools)
+    (interrupted,) = agent.invoke({"messages": "ask"}, CONFIG)["__interrupt__"]
+    assert interrupted.value == {"confirm": "sure?"}
     assert texts(agent.invoke(Command(resume="yes"), CONFIG))[2] == "yes"
 
 
@@ -569,8 +574,8 @@ async def test_a_request_that_other_middleware_changes_before_the_guard_is_not_r
     for asking in ("invoke", "ainvoke"):
         model = fresh(SURE)
         agent = agent_of(model, [Changing(**changes), gate(model)])
-        found = getattr(agent, asking)({"messages": "pay bob"}, CONFIG)
-        answer = (found if asking == "invoke" else await found)["messages"][2]
+        outcome = getattr(agent, asking)({"messages": "pay bob"}, CONFIG)
+        answer = (outcome if asking == "invoke" else await outcome)["messages"][2]
         assert (answer.status, answer.text) == (
             "error",
             "The call of transfer was not run: other middleware changed it after it was judged.",
@@ -591,8 +596,8 @@ def test_edits_of_a_policy_that_asks_for_each_call_run_after_the_guard_only(guar
     agent = agent_of(model, [gate(model), human] if guard_first else [human, gate(model)])
     agent.invoke({"messages": "pay bob"}, CONFIG)
     edit = {"type": "edit", "edited_action": {"name": "transfer", "args": {"to": "bob", "amount": 1}}}
-    said = texts(agent.invoke(Command(resume=edit), CONFIG))[2]
-    assert ("sent 1 to bob" in said, "was not run" in said) == (guard_first, not guard_first)
+    text = texts(agent.invoke(Command(resume=edit), CONFIG))[2]
+    assert ("sent 1 to bob" in text, "was not run" in text) == (guard_first, not guard_first)
 
 
 UNREADABLE = {
@@ -680,8 +685,8 @@ def test_a_new_question_makes_an_undecided_candidate_stale() -> None:
 )
 def test_another_agent_than_the_calibrated_one_is_refused(change: dict[str, Any], message: str) -> None:
     model = fresh(SURE)
-    given = {"tools": TOOLS, "system_prompt": SYSTEM, **change}
-    agent = create_agent(model, middleware=[gate(model)], checkpointer=InMemorySaver(), **given)
+    options = {"tools": TOOLS, "system_prompt": SYSTEM, **change}
+    agent = create_agent(model, middleware=[gate(model)], checkpointer=InMemorySaver(), **options)
     with pytest.raises(ArtifactMismatchError, match=message):
         agent.invoke({"messages": "pay bob"}, CONFIG)
     assert model.made == 0
@@ -696,23 +701,23 @@ def test_another_model_is_refused() -> None:
 
 def test_a_tool_nobody_decided_about_is_refused() -> None:
     model = fresh(SURE)
-    made = artifact_of(model)
-    agent = agent_of(model, GuardrailMiddleware(made, tools={"transfer": made}, exempt=["balance"]))
+    artifact = artifact_of(model)
+    agent = agent_of(model, GuardrailMiddleware(artifact, tools={"transfer": artifact}, exempt=["balance"]))
     with pytest.raises(UsageError, match="'close' is neither gated nor exempt"):
         agent.invoke({"messages": "pay bob"}, CONFIG)
 
 
 def test_misuse_is_refused_at_once() -> None:
     model = fresh(SURE)
-    made = artifact_of(model)
+    artifact = artifact_of(model)
     with pytest.raises(UsageError, match="nothing would be gated"):
         GuardrailMiddleware(exempt=["balance"])
     with pytest.raises(UsageError, match=r"gated .* and exempt"):
-        GuardrailMiddleware(tools={"balance": made}, exempt=["balance"])
+        GuardrailMiddleware(tools={"balance": artifact}, exempt=["balance"])
     with pytest.raises(UsageError, match="on_abstain"):
-        GuardrailMiddleware(made, on_abstain="shrug")  # type: ignore[arg-type]
+        GuardrailMiddleware(artifact, on_abstain="shrug")  # type: ignore[arg-type]
     with pytest.raises(ArtifactMismatchError, match="another n"):
-        GuardrailMiddleware(made, tools={"*": artifact_of(model, n=6)})
+        GuardrailMiddleware(artifact, tools={"*": artifact_of(model, n=6)})
 
 
 class Setting(AgentMiddleware):
@@ -733,8 +738,10 @@ def test_settings_of_the_request_reach_every_call_and_the_model_stays_as_it_is()
     before = model.model_dump()
     result = agent_of(model, [middleware, setting]).invoke({"messages": "pay bob"}, CONFIG)
     assert texts(result)[-1] == "Done."
-    assert all(one["extra_headers"] == {"x": "1"} and one["reasoning_effort"] == "low" for one in model.seen)
-    assert [one["temperature"] for one in model.seen].count(0.0) == 2  # the primary answer of each of two steps
+    assert all(
+        request["extra_headers"] == {"x": "1"} and request["reasoning_effort"] == "low" for request in model.seen
+    )
+    assert [request["temperature"] for request in model.seen].count(0.0) == 2  # the primary answer of each of two steps
     assert model.model_dump() == before
 
 
@@ -771,9 +778,9 @@ def test_no_stream_shows_what_is_held_back(on_abstain: str) -> None:
     model = unsure_answers()
     agent = agent_of(model, gate(model, on_abstain=on_abstain))
     modes = ["values", "updates", "messages", "custom"]
-    seen = [without_interrupts(chunk) for chunk in agent.stream({"messages": "what?"}, CONFIG, stream_mode=modes)]
-    assert {chunk[0] for chunk in seen} >= {"values", "updates", "messages"}
-    assert not [mark for mark in MARKS if mark in str(seen)]
+    chunks = [without_interrupts(chunk) for chunk in agent.stream({"messages": "what?"}, CONFIG, stream_mode=modes)]
+    assert {chunk[0] for chunk in chunks} >= {"values", "updates", "messages"}
+    assert not [mark for mark in MARKS if mark in str(chunks)]
     if on_abstain == "review":
         after = list(agent.stream(APPROVE, CONFIG, stream_mode=modes))
         assert "secret-0" in str(after)  # the approved candidate
@@ -832,13 +839,13 @@ class Alarmed:
 
 def test_a_switch_holds_accepted_messages_back_and_observers_see_that() -> None:
     model = fresh(SURE)
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
     alarmed: Any = Alarmed()
-    middleware = gate(model, switch=alarmed, on_verdict=lambda verdict, messages: seen.append(verdict))
+    middleware = gate(model, switch=alarmed, on_verdict=lambda verdict, messages: verdicts.append(verdict))
     value = interrupt_of(agent_of(model, middleware).invoke({"messages": "pay bob"}, CONFIG))
     assert value["verdict"]["reason"] == "suspended"
     assert "The error rate has risen." in value["action_requests"][0]["description"]
-    assert [verdict.reason.value for verdict in seen] == ["suspended"]
+    assert [verdict.reason.value for verdict in verdicts] == ["suspended"]
 
 
 def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
@@ -854,14 +861,14 @@ class Untrusted(AgentChat):
 
 async def test_an_endpoint_that_does_not_sample_is_held_however_sure_it_looks() -> None:
     model = Untrusted(steps=SURE.steps)
-    for probe, held in (("auto", True), ("off", False)):
+    for probe, is_held in (("auto", True), ("off", False)):
         thread: Any = {"configurable": {"thread_id": probe}}
         result = agent_of(model, gate(model, probe=probe)).invoke({"messages": "pay bob"}, thread)
-        assert ("__interrupt__" in result) is held
+        assert ("__interrupt__" in result) is is_held
         thread = {"configurable": {"thread_id": f"async {probe}"}}
         result = await agent_of(model, gate(model, probe=probe)).ainvoke({"messages": "pay bob"}, thread)
-        assert ("__interrupt__" in result) is held
-        if held:
+        assert ("__interrupt__" in result) is is_held
+        if is_held:
             assert interrupt_of(result)["verdict"]["uncertainty"]["reason"] == "degenerate_samples"
 
 
@@ -919,12 +926,12 @@ async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: b
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     model, runs = fresh(UNSURE), Runs()
     agent = agent_of(model, gate(model, on_verdict=Telemetry("bank", tracer_provider=provider)))
-    asked: Any = {"messages": [("user", "pay bob")]}
+    request: Any = {"messages": [("user", "pay bob")]}
     config: Any = {**CONFIG, "callbacks": [runs]}
     if is_async:
-        streamed = [chunk async for chunk in agent.astream(asked, config, stream_mode="messages")]
+        streamed = [chunk async for chunk in agent.astream(request, config, stream_mode="messages")]
     else:
-        streamed = list(agent.stream(asked, config, stream_mode="messages"))
+        streamed = list(agent.stream(request, config, stream_mode="messages"))
     assert [message.text for message, _ in streamed] == ["A person is checking this before it goes out."]
     failed = [run for run in runs.ended if run.error and "Interrupt(" not in run.error]
     assert [run.name for run in failed] == []

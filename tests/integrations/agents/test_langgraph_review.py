@@ -41,9 +41,9 @@ APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 
 
 def graph_of(model: AgentChat, **more: Any) -> Any:
-    made = artifact_of(model, tools=[])
-    made = made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
-    nodes = guarded_nodes(Guardrail(model=model, artifact=made), **more)
+    artifact = artifact_of(model, tools=[])
+    artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
+    nodes = guarded_nodes(Guardrail(model=model, artifact=artifact), **more)
     builder = StateGraph(GuardedState)
     entry, leave = nodes.add_to(builder)
     builder.add_edge(START, entry)
@@ -52,8 +52,8 @@ def graph_of(model: AgentChat, **more: Any) -> Any:
 
 
 def shown(result: dict[str, Any]) -> dict[str, Any]:
-    (found,) = result["__interrupt__"]
-    value: dict[str, Any] = found.value
+    (interrupt,) = result["__interrupt__"]
+    value: dict[str, Any] = interrupt.value
     return value
 
 
@@ -118,8 +118,8 @@ def test_a_failed_model_has_nothing_to_approve_but_a_person_may_answer() -> None
 # -- across processes ----------------------------------------------------------------------------------------------
 
 
-def run_process(what: str, url: str, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-W", "error", "-m", "tests.integrations.agents.review_process", what, url, str(out)]
+def run_process(step: str, url: str, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "error", "-m", "tests.integrations.agents.review_process", step, url, str(out)]
     # Strict: a checkpoint with anything but plain types would not load.
     environment = {**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -128,8 +128,8 @@ def run_process(what: str, url: str, out: Path) -> subprocess.Popen[bytes]:
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     for _ in range(1200):
         if path.exists() and path.read_text(encoding="utf-8").endswith("}"):
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
+            written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return written
         if process.poll() not in (None, 0):
             break
         time.sleep(0.05)
@@ -138,17 +138,17 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the two processes of `kill_and_resume` left behind.
+    """Results that the two processes of `kill_and_resume` left behind.
 
     Attributes:
         killed: Exit status of the first, which waited for a person.
-        asked: What it had shown and how many answers it had drawn.
+        shown: The interrupt that it had shown and how many answers it had drawn.
         resumed: Exit status of the second, in which the person approved.
         done: The conversation it ended with and how many answers it drew.
     """
 
     killed: int
-    asked: dict[str, Any]
+    shown: dict[str, Any]
     resumed: int
     done: dict[str, Any]
 
@@ -157,26 +157,26 @@ def kill_and_resume(url: str, folder: Path) -> Seen:
     """Kill a process whose graph waits for a person, and let another one go on from the same checkpointer."""
     asking = run_process("ask", url, folder / "asked.json")
     try:
-        asked = wait_for(folder / "asked.json", asking)
+        shown_first = wait_for(folder / "asked.json", asking)
     finally:
         asking.send_signal(signal.SIGKILL)
         killed = asking.wait()
     resuming = run_process("resume", url, folder / "done.json")
     resumed = resuming.wait(timeout=60)
     done = json.loads((folder / "done.json").read_text(encoding="utf-8")) if resumed == 0 else {}
-    return Seen(killed, asked, resumed, done)
+    return Seen(killed, shown_first, resumed, done)
 
 
 @pytest.mark.slow
 def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
-    seen = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
-    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
-    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
-    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
-    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
-    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
+    runs = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
+    assert (runs.killed, runs.resumed) == (-signal.SIGKILL, 0)
+    assert runs.shown["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert runs.shown["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
+    assert runs.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert runs.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (runs.shown["made"], runs.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
 
 
 def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
@@ -185,13 +185,13 @@ def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
     if reason:
         pytest.skip(reason)
     with postgres.server() as url:
-        seen = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
-    assert (seen.killed, seen.resumed) == (-signal.SIGKILL, 0)
-    assert seen.asked["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
-    assert seen.asked["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
-    assert seen.done["calls"] == [{"to": "bob", "amount": 5}]
-    assert seen.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert (seen.asked["made"], seen.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
+        runs = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
+    assert (runs.killed, runs.resumed) == (-signal.SIGKILL, 0)
+    assert runs.shown["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
+    assert runs.shown["frozen"]["held"]["message"]["tool_calls"][0]["args"] == {"to": "bob", "amount": 5}
+    assert runs.done["calls"] == [{"to": "bob", "amount": 5}]
+    assert runs.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert (runs.shown["made"], runs.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
 
 
 # -- the review queue ----------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    with review.ReviewStore(tmp_path / "reviews.db") as made:
-        yield made
+    with review.ReviewStore(tmp_path / "reviews.db") as opened:
+        yield opened
 
 
 def decide(store: Any, which: Any = None, **decision: Any) -> None:
@@ -226,7 +226,7 @@ def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     verdict = item.content.parsed_verdict()
     assert verdict is not None
     assert verdict.accepted is False
-    assert [one.id for one in bridge.enqueue(graph, CONFIG)] == [item.id]  # again: nothing new
+    assert [queued_item.id for queued_item in bridge.enqueue(graph, CONFIG)] == [item.id]  # again: nothing new
     assert bridge.resume(graph, CONFIG) is None
     decide(store, action="approve")
     result = bridge.resume(graph, CONFIG)
@@ -266,10 +266,10 @@ def transferring(*amounts: int, text: str = "", more: Any = ()) -> Any:
     from tests.integrations.agents.agent_fakes import calls
     from tests.integrations.agents.test_langchain_agents import agent_of, gate
 
-    def one(amount: int) -> Any:
+    def two_calls(amount: int) -> Any:
         return calls(("balance", {"account": "x"}), ("transfer", {"to": "bob", "amount": amount}), text=text)
 
-    make = one if text else sending
+    make = two_calls if text else sending
     steps = {("pay bob", 0): [make(k) for k in amounts], **dict(more)}
     for done in (1, 2):
         steps.setdefault(("pay bob", done), ["Done."])
@@ -284,7 +284,7 @@ def queued(store: Any, agent: Any, config: Any = CONFIG, **more: Any) -> tuple[R
     return bridge, item
 
 
-def said(result: Any) -> list[str]:
+def texts_of(result: Any) -> list[str]:
     return [str(message.text) for message in result["messages"]]
 
 
@@ -295,18 +295,18 @@ OTHER_CALLS = {
 }
 
 
-@pytest.mark.parametrize("made", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
-def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, made: list[ToolCall]) -> None:
+@pytest.mark.parametrize("other_calls", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
+def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, other_calls: list[ToolCall]) -> None:
     """Refused when the reviewer makes it, so the item stays open."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     with pytest.raises(UsageError, match="an edit changes arguments"):
-        decide(store, action="edit", candidate={"text": "x", "tool_calls": made})
+        decide(store, action="edit", candidate={"text": "x", "tool_calls": other_calls})
     assert store.item(item.id).state == "claimed"
     assert bridge.resume(agent, CONFIG) is None
     mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
     decide(store, item, action="edit", candidate={"tool_calls": [mended]})
-    assert said(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
+    assert texts_of(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
 
 
 def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
@@ -330,7 +330,7 @@ def test_a_plain_graphs_message_with_calls_is_not_edited(store: Any) -> None:
 
 
 def test_an_edited_text_goes_out_and_a_call_that_is_not_decided_about_stays(store: Any) -> None:
-    """The model's own text went out, whatever the reviewer had written."""
+    """The model's own text went out, and the text that the reviewer had written was lost."""
     agent = transferring(5, 0, 1, 2, 3, text="I will send 5.")
     bridge, item = queued(store, agent)
     assert item.content.fixed == (0,)
@@ -340,14 +340,14 @@ def test_an_edited_text_goes_out_and_a_call_that_is_not_decided_about_stays(stor
     with pytest.raises(UsageError, match="the call of balance needs no decision"):
         decide(store, action="edit", candidate={"text": "I will send 7.", "tool_calls": [other, mended]})
     decide(store, item, action="edit", candidate={"text": "I will send 7.", "tool_calls": [read, mended]})
-    result = said(bridge.resume(agent, CONFIG))
+    result = texts_of(bridge.resume(agent, CONFIG))
     assert result[1:3] == ["I will send 7.", "x has 100"]
     assert result[3].endswith("sent 7 to bob")
 
 
-@pytest.mark.parametrize("made", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
+@pytest.mark.parametrize("other_calls", list(OTHER_CALLS.values()), ids=list(OTHER_CALLS))
 def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
-    store: Any, made: list[ToolCall], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Any, other_calls: list[ToolCall], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A store of an older version may hold one. It raised at every resume, for ever."""
     from guardrail.review import Content
@@ -356,50 +356,50 @@ def test_a_decision_that_cannot_be_carried_out_runs_nothing_and_ends(
     bridge, item = queued(store, agent)
     with monkeypatch.context() as older:
         older.setattr(Content, "why_not", lambda *_: None)
-        decide(store, action="edit", candidate={"text": "x", "tool_calls": made})
+        decide(store, action="edit", candidate={"text": "x", "tool_calls": other_calls})
     result = bridge.resume(agent, CONFIG)
     assert result is not None
     answer = result["messages"][2]
     assert answer.status == "error"
     assert "The reviewer's edit could not be carried out: an edit changes arguments" in answer.text
-    assert said(result)[-1] == "Done."
+    assert texts_of(result)[-1] == "Done."
     assert [event.what for event in store.trail(item.id)][-2:] == ["not_carried_out", "lapsed"]
     assert "cannot be carried out" in caplog.text
     assert bridge.resume(agent, CONFIG) is None
 
 
-def tampered(saver: Any, what: str) -> None:
+def tampered(saver: Any, place: str) -> None:
     """Somebody who can write to the checkpoints sends the money to eve: in the note, or in what the person is asked."""
     changed = 0
-    if what in ("note", "both"):
+    if place in ("note", "both"):
         for key, (kind, data) in saver.blobs.items():
             if key[2] == "guardrail":
                 saver.blobs[key] = (kind, data.replace(b"bob", b"eve"))
                 changed += saver.blobs[key] != (kind, data)
-    if what in ("interrupt", "both"):
+    if place in ("interrupt", "both"):
         for writes in saver.writes.values():
             for key, (task, channel, (kind, data), path) in writes.items():
                 if channel == "__interrupt__":
                     writes[key] = (task, channel, (kind, data.replace(b"bob", b"eve")), path)
                     changed += writes[key][2][1] != data
-    assert changed >= (2 if what == "both" else 1)
+    assert changed >= (2 if place == "both" else 1)
 
 
-@pytest.mark.parametrize("what", ["note", "interrupt", "both"])
+@pytest.mark.parametrize("place", ["note", "interrupt", "both"])
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_an_approval_of_something_else_than_what_waits_lapses(
-    store: Any, what: str, edited: bool, is_async: bool
+    store: Any, place: str, edited: bool, is_async: bool
 ) -> None:
     """It sent the money to somebody else under the approval."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
     mended = ToolCall(name="transfer", arguments={"to": "bob", "amount": 7})
     decide(store, item, **({"action": "edit", "candidate": {"tool_calls": [mended]}} if edited else APPROVAL))
-    tampered(agent.checkpointer, what)
+    tampered(agent.checkpointer, place)
     result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
-    texts = said(result)
-    assert not any("sent" in one for one in texts)
+    texts = texts_of(result)
+    assert not any("sent" in text for text in texts)
     assert "What waits is not what was decided about" in texts[2]
     trail = store.trail(item.id)
     assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
@@ -409,14 +409,18 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
 
 def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
     calls = [{"name": name, "args": {"to": "bob"}} for name in ("transfer", "read")]
-    asked = [{"name": name} for name in ("transfer", "read")]
-    value = {"kind": "tool_call", "candidate": {"text": "Now.", "tool_calls": calls}, "action_requests": asked}
+    action_requests = [{"name": name} for name in ("transfer", "read")]
+    value = {
+        "kind": "tool_call",
+        "candidate": {"text": "Now.", "tool_calls": calls},
+        "action_requests": action_requests,
+    }
     changes: list[dict[str, Any]] = [
         {"kind": "answer"},
         {"candidate": {"text": "Later.", "tool_calls": calls}},
         {"candidate": {"text": "Now.", "tool_calls": calls[:1]}},
         {"candidate": {"text": "Now.", "tool_calls": [{**calls[0], "args": {"to": "eve"}}, calls[1]]}},
-        {"action_requests": asked[:1]},  # the other would run without a decision
+        {"action_requests": action_requests[:1]},  # the other would run without a decision
     ]
     digests = [request_digest({**value, **change}) for change in ({}, *changes)]
     assert len(set(digests)) == len(digests)
@@ -427,7 +431,7 @@ def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
     bridge, item = queued(store, agent)
     decide(store, item, action="reject", note="not to him")
     tampered(agent.checkpointer, "both")
-    assert "A person rejected this call" in said(bridge.resume(agent, CONFIG))[2]
+    assert "A person rejected this call" in texts_of(bridge.resume(agent, CONFIG))[2]
     assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
 
@@ -441,29 +445,29 @@ def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) 
         bridge.enqueue(graph, CONFIG)
         now = 1061.0
         store.expire()
-        assert said(bridge.resume(graph, CONFIG))[-1] == "Nobody decided in time."
+        assert texts_of(bridge.resume(graph, CONFIG))[-1] == "Nobody decided in time."
 
 
 def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> None:
     """The queue's verdicts had no candidate, so approving "transfer 5" marked "transfer 5000" right."""
     reviews = pytest.importorskip("calibrate.reviews")
     agents = [transferring(amount, 0, 1, 2, 3) for amount in (5, 5000, 5)]
-    found = [queued(store, agent, thread(str(i)))[1] for i, agent in enumerate(agents)]
-    made = artifact_of(AgentChat())
+    items = [queued(store, agent, thread(str(i)))[1] for i, agent in enumerate(agents)]
+    artifact = artifact_of(AgentChat())
     decide(store, action="approve")
 
     def labels() -> list[tuple[bool | None, bool]]:
-        return [(one.correct, one.open) for one in reviews.read_reviews(store, [made]).items]
+        return [(step.correct, step.open) for step in reviews.read_reviews(store, [artifact]).items]
 
-    # The third is the same call for the same words, but in a conversation of its own.
+    # The third is the same call for the same words, but in another conversation.
     assert labels() == [(True, False), (None, True), (None, True)]
     decide(store, action="reject")
     assert labels() == [(True, False), (False, False), (None, True)]
-    assert reviews.read_reviews(store, [made]).both_ways == 0
-    pool = reviews.read_reviews(store, [made])
-    judged = [one.verdict.candidate for one in pool.items]
-    assert [one.tool_calls[0].arguments["amount"] for one in judged if one is not None] == [5, 5000, 5]
-    assert len(found) == 3
+    assert reviews.read_reviews(store, [artifact]).both_ways == 0
+    pool = reviews.read_reviews(store, [artifact])
+    judged = [step.verdict.candidate for step in pool.items]
+    assert [answer.tool_calls[0].arguments["amount"] for answer in judged if answer is not None] == [5, 5000, 5]
+    assert len(items) == 3
 
 
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
@@ -485,14 +489,14 @@ NEVER_MIND = {("never mind", 0): ["As you like."]}
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool) -> None:
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
-    told: list[Any] = []
-    bridge, item = queued(store, agent, on_stale=told.append)
+    stale: list[Any] = []
+    bridge, item = queued(store, agent, on_stale=stale.append)
     agent.invoke({"messages": "never mind"}, CONFIG)
-    found = getattr(bridge, f"a{by}" if is_async else by)(agent, CONFIG)
-    found = await found if is_async else found
+    outcome = getattr(bridge, f"a{by}" if is_async else by)(agent, CONFIG)
+    outcome = await outcome if is_async else outcome
     closed = store.item(item.id)
-    assert found == {"enqueue": [], "resume": None, "drop_stale": [closed]}[by]
-    assert told == [closed]
+    assert outcome == {"enqueue": [], "resume": None, "drop_stale": [closed]}[by]
+    assert stale == [closed]
     assert closed.state == "expired"
     trail = store.trail(item.id)
     assert [event.what for event in trail] == ["enqueued", "cancelled", "expired"]
@@ -505,16 +509,16 @@ def test_a_decision_that_came_after_the_new_message_is_noted_and_told_once(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
-    told: list[Any] = []
-    bridge, item = queued(store, agent, on_stale=told.append)
+    stale: list[Any] = []
+    bridge, item = queued(store, agent, on_stale=stale.append)
     agent.invoke({"messages": "never mind"}, CONFIG)
     decide(store, action="approve")
     assert bridge.resume(agent, CONFIG) is None
-    assert [one.id for one in told] == [item.id]
+    assert [stale_item.id for stale_item in stale] == [item.id]
     assert store.trail(item.id)[-1].what == "not_carried_out"
     assert item.id in caplog.text
     assert bridge.resume(agent, CONFIG) is None
-    assert len(told) == 1
+    assert len(stale) == 1
 
 
 def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
@@ -534,8 +538,8 @@ def test_one_of_two_that_wait_side_by_side_is_closed_when_it_is_left_behind(stor
         said: Annotated[list[str], operator.add]
 
     model = AgentChat(steps={("pay bob", 0): [sending(5), *(sending(k) for k in range(4))], ("pay bob", 1): ["Done."]})
-    made = artifact_of(model)
-    middleware = [GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])]
+    artifact = artifact_of(model)
+    middleware = [GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])]
     inner: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=middleware)
 
     def pay(state: Any) -> dict[str, Any]:
@@ -566,7 +570,7 @@ def test_only_the_threads_own_items_are_closed(store: Any) -> None:
     agent.invoke({"messages": "never mind"}, CONFIG)
     agent.invoke({"messages": "pay bob"}, CONFIG)
     (again,) = bridge.enqueue(agent, CONFIG)
-    states = {name: store.item(one.id).state for name, one in
+    states = {name: store.item(item.id).state for name, item in
               {"first": first, "elsewhere": elsewhere, "others": others, "again": again}.items()}  # fmt: skip
     assert states == {"first": "expired", "elsewhere": "pending", "others": "pending", "again": "pending"}
 
@@ -622,7 +626,7 @@ async def test_an_approved_call_outlives_an_error_of_its_tool(store: Any, is_asy
         await resume()
     assert happened(store, item) == ["taken_up", "handed_over", "put_down"]
     result = await resume()
-    assert (said(result)[-1], ran) == ("Done.", [5])
+    assert (texts_of(result)[-1], ran) == ("Done.", [5])
     assert happened(store, item)[3:] == ["taken_up", "carried_out"]
     assert (await resume(), ran) == (None, [5])
     assert happened(store, item)[5:] == []
@@ -650,7 +654,7 @@ def test_what_fails_after_the_call_is_repeated_without_the_call(store: Any) -> N
     decide(store, item, action="approve")
     with pytest.raises(RuntimeError):
         bridge.resume(agent, CONFIG)
-    assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+    assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
     assert ran == [5]
 
 
@@ -660,12 +664,12 @@ def test_a_killed_process_loses_no_approved_call(tmp_path: Path) -> None:
     url = str(tmp_path / "checkpoints.db")
     assert run_process("die", url, tmp_path / "died.json").wait(timeout=300) == -signal.SIGKILL
     assert run_process("again", url, tmp_path / "again.json").wait(timeout=300) == 0
-    found = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
-    assert found["at_once"] is None  # the dead process still has the item
-    assert found["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert found["afterwards"] is None
-    assert found["made"] == 5  # of the last answer; no transfer drawn again
-    assert found["trail"][3:] == ["taken_up", "handed_over", "taken_up", "carried_out"]
+    report = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert report["at_once"] is None  # the dead process still has the item
+    assert report["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
+    assert report["afterwards"] is None
+    assert report["made"] == 5  # of the last answer; no transfer drawn again
+    assert report["trail"][3:] == ["taken_up", "handed_over", "taken_up", "carried_out"]
 
 
 @pytest.mark.parametrize("moved", ["a message", "a message whose turn fails", "an update"])
@@ -736,7 +740,7 @@ def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
         store.expire()
         with pytest.raises(RuntimeError):
             bridge.resume(agent, CONFIG)
-        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
         assert [event.what for event in store.trail(item.id)][2:] == ["taken_up", "put_down", "taken_up", "lapsed"]
         assert bridge.resume(agent, CONFIG) is None
 
@@ -757,7 +761,7 @@ async def test_who_comes_while_another_resumes_gets_none(store: Any, is_async: b
 
     agent, bridge, _ = approved(store, flaky([], ran, also=comes))
     result = await bridge.aresume(agent, CONFIG) if is_async else bridge.resume(agent, CONFIG)
-    assert said(result)[-1] == "Done."
+    assert texts_of(result)[-1] == "Done."
     assert (ran, others) == ([5], [None])
 
 
@@ -771,10 +775,10 @@ def test_who_read_the_interrupt_before_another_answered_it_gets_none(store: Any)
         def __getattr__(self, name: str) -> Any:
             return getattr(agent, name)
 
-        def get_state_history(self, *args: Any, **given: Any) -> Any:
-            found = list(agent.get_state_history(*args, **given))
+        def get_state_history(self, *args: Any, **options: Any) -> Any:
+            history = list(agent.get_state_history(*args, **options))
             assert bridge.resume(agent, CONFIG) is not None
-            return found
+            return history
 
     assert bridge.resume(Slow(), CONFIG) is None
     assert ran == [5]
@@ -795,7 +799,7 @@ def test_a_run_that_was_broken_off_keeps_its_lease(tmp_path: Path) -> None:
         assert bridge.resume(agent, CONFIG) is None
         assert ran == []
         now = 1060.0
-        assert said(bridge.resume(agent, CONFIG))[-1] == "Done."
+        assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
         assert ran == [5]
 
 
@@ -830,9 +834,9 @@ async def test_a_resumed_run_gets_the_callers_arguments(store: Any, is_async: bo
     decide(store, action="approve")
     with pytest.raises(AttributeError, match="user"):
         bridge.resume(agent, CONFIG)
-    given: Any = {"context": Who("ann"), "durability": "sync"}
-    result = await bridge.aresume(agent, CONFIG, **given) if is_async else bridge.resume(agent, CONFIG, **given)
-    assert said(result)[2] == "sent 5 to bob for ann"
+    arguments: Any = {"context": Who("ann"), "durability": "sync"}
+    result = await bridge.aresume(agent, CONFIG, **arguments) if is_async else bridge.resume(agent, CONFIG, **arguments)
+    assert texts_of(result)[2] == "sent 5 to bob for ann"
 
 
 WEI = ToolCall(name="transfer", arguments={"to": "bob", "amount": 25 * 10**18})
@@ -861,7 +865,7 @@ def test_an_edit_with_a_number_that_langgraph_cannot_store_is_refused_and_can_be
     edit = {"type": "edit", "edited_action": {"name": "transfer", "args": dict(WEI.arguments)}}
     with pytest.raises(ValidationError, match=r"an integer of 65 bits.*Correct them, or reject the call"):
         agent.invoke(Command(resume={"decisions": [edit]}), CONFIG)
-    assert said(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
+    assert texts_of(agent.invoke(APPROVE, CONFIG))[-1] == "Done."
 
 
 def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -879,7 +883,7 @@ def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monk
     assert (
         "could not be carried out: the arguments of transfer hold an integer of 65 bits" in result["messages"][2].text
     )
-    assert said(result)[-1] == "Done."
+    assert texts_of(result)[-1] == "Done."
 
 
 # -- calibrated lists ----------------------------------------------------------------------------------------------
@@ -887,10 +891,10 @@ def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monk
 
 def test_the_queue_shows_the_calibrated_list(store: Any) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    made = artifact_of(AgentChat())
+    artifact = artifact_of(AgentChat())
     fields: Any = {"epsilon": 0.3, "n": 50, "n_without": 5, "attainable": 0.12, "population": "held_back"}
     other = review.CandidateRule(artifact="sha256:other", quantile=0.0, **fields)
-    rule = review.CandidateRule(artifact=made.digest, quantile=0.5, **fields)
+    rule = review.CandidateRule(artifact=artifact.digest, quantile=0.5, **fields)
     agent = transferring(5, 5, 5, 7, 9)  # samples 5, 5, 7, 9: shares .5, .25, .25; scores 0, .5, .5
     _, item = queued(store, agent, candidates=[other, rule])
     assert [share for _, share in item.content.candidate_set.answers] == [0.5, 0.25, 0.25]

@@ -1,4 +1,4 @@
-"""What is frozen in a graph's state: plain JSON in every checkpointer, and nothing readable in any stream."""
+"""The note frozen in a graph's state: plain JSON in every checkpointer, and nothing readable in any stream."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def unsure() -> AgentChat:
 
 
 def agent_on(saver: Any, model: AgentChat) -> Any:
-    made = artifact_of(model)
-    middleware = GuardrailMiddleware(made, tools={"*": made}, exempt=["balance"])
+    artifact = artifact_of(model)
+    middleware = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"])
     return create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[middleware], checkpointer=saver)
 
 
 def plain_graph_on(saver: Any, model: AgentChat) -> Any:
-    made = artifact_of(model, tools=())
-    made = made.model_copy(update={"prompt": made.prompt.model_copy(update={"system": None})})
+    artifact = artifact_of(model, tools=())
+    artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
     builder = StateGraph(GuardedState)
-    entry, leave = guarded_nodes(Guardrail(model=model, artifact=made)).add_to(builder)
+    entry, leave = guarded_nodes(Guardrail(model=model, artifact=artifact)).add_to(builder)
     builder.add_edge(START, entry)
     builder.add_edge(leave, END)
     return builder.compile(checkpointer=saver)
@@ -59,7 +59,7 @@ GRAPHS = [agent_on, plain_graph_on]
 
 
 def stored(saver: Any) -> Any:
-    """What the checkpointer holds under the guard's key."""
+    """The note that the checkpointer holds under the guard's key."""
     return saver.get_tuple(CONFIG).checkpoint["channel_values"].get("guardrail")
 
 
@@ -71,12 +71,12 @@ def test_candidate_and_verdict_lie_in_the_checkpoint_as_plain_json(build: Callab
     saver = InMemorySaver()
     graph = build(saver, unsure())
     graph.invoke({"messages": "what?"}, CONFIG)
-    found = stored(saver)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["held"]["question"] == "what?"
-    assert found["held"]["message"]["text"] == "secret-0"
-    assert (found["held"]["verdict"]["accepted"], found["held"]["verdict"]["reason"]) == (False, "above_threshold")
-    assert sorted(text for text, _ in found["held"]["verdict"]["alternatives"]) == SECRETS[1:]
+    note = stored(saver)
+    assert json.loads(json.dumps(note, allow_nan=False)) == note
+    assert note["held"]["question"] == "what?"
+    assert note["held"]["message"]["text"] == "secret-0"
+    assert (note["held"]["verdict"]["accepted"], note["held"]["verdict"]["reason"]) == (False, "above_threshold")
+    assert sorted(text for text, _ in note["held"]["verdict"]["alternatives"]) == SECRETS[1:]
     assert graph.invoke(APPROVE, CONFIG)["messages"][-1].text == "secret-0"
     assert "secret-1" not in json.dumps(stored(saver))
 
@@ -108,11 +108,11 @@ def test_a_checkpoint_with_a_packed_note_is_still_read(build: Callable[..., Any]
     """Notes were stored packed before."""
     saver, model = InMemorySaver(), unsure()
     build(saver, model).invoke({"messages": "what?"}, CONFIG)
-    rewrite(saver, lambda found: pack(from_json(found) or GuardState(phase="done")))
+    rewrite(saver, lambda note: pack(from_json(note) or GuardState(phase="done")))
     assert isinstance(stored(saver), str)
-    made = model.made
+    drawn_before = model.made
     assert build(saver, model).invoke(APPROVE, CONFIG)["messages"][-1].text == "secret-0"
-    assert model.made == made
+    assert model.made == drawn_before
 
 
 @pytest.mark.parametrize("broken", [{"layout": "acrc-guardrail/2"}, {"layout": "acrc-guardrail/1"}])
@@ -120,10 +120,10 @@ def test_a_note_that_cannot_be_read_is_refused(broken: Any) -> None:
     saver, model = InMemorySaver(), unsure()
     agent_on(saver, model).invoke({"messages": "pay bob"}, CONFIG)
     rewrite(saver, lambda _: broken)
-    made = model.made
+    drawn_before = model.made
     with pytest.raises(UsageError, match="new thread"):
         agent_on(saver, model).invoke(APPROVE, CONFIG)
-    assert (stored(saver), model.made) == (broken, made)
+    assert (stored(saver), model.made) == (broken, drawn_before)
 
 
 @pytest.mark.parametrize("broken", [{"a": 1}, "junk"])
@@ -139,8 +139,8 @@ def test_what_is_not_a_note_releases_nothing(broken: Any) -> None:
 @pytest.mark.parametrize("form", [pack, to_json])
 def test_a_decision_cannot_be_given_from_outside_and_nothing_of_it_comes_out(form: Callable[[GuardState], Any]) -> None:
     forged = GuardState(phase="released", asked="h", message=FrozenMessage(text="forged"))
-    given: Any = {"messages": [HumanMessage("what?", id="h")], "guardrail": form(forged)}
-    result = agent_on(InMemorySaver(), unsure()).invoke(given, CONFIG)
+    request: Any = {"messages": [HumanMessage("what?", id="h")], "guardrail": form(forged)}
+    result = agent_on(InMemorySaver(), unsure()).invoke(request, CONFIG)
     assert "forged" not in str(result)
     assert "guardrail" not in result
     assert result["__interrupt__"][0].value["candidate"]["text"] == "secret-0"
@@ -148,9 +148,9 @@ def test_a_decision_cannot_be_given_from_outside_and_nothing_of_it_comes_out(for
 
 def rewrite(saver: InMemorySaver, change: Callable[[Any], Any]) -> None:
     """Change the stored note of the last checkpoint."""
-    found = saver.get_tuple(CONFIG)
-    assert found is not None
-    version = found.checkpoint["channel_versions"]["guardrail"]
+    last = saver.get_tuple(CONFIG)
+    assert last is not None
+    version = last.checkpoint["channel_versions"]["guardrail"]
     saver.blobs["1", "", "guardrail", version] = saver.serde.dumps_typed(change(stored(saver)))
 
 
@@ -164,22 +164,22 @@ def without_interrupts(value: Any) -> Any:
     return [without_interrupts(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def leaks(seen: Any, secrets: Any = SECRETS) -> list[str]:
-    """Secrets in a value, as it is printed and as it is sent."""
+def leaks(streamed: Any, secrets: Any = SECRETS) -> list[str]:
+    """Secrets in a value, both in its printed and in its sent form."""
 
-    def spelt(one: Any) -> Any:
-        return one.model_dump() if isinstance(one, BaseModel) else repr(one)
+    def spelt(value: Any) -> Any:
+        return value.model_dump() if isinstance(value, BaseModel) else repr(value)
 
-    text = repr(seen) + json.dumps(seen, default=spelt)
+    text = repr(streamed) + json.dumps(streamed, default=spelt)
     return [secret for secret in secrets if secret in text]
 
 
 @pytest.mark.parametrize("build", GRAPHS)
 def test_no_stream_spells_out_what_is_held_back(build: Callable[..., Any]) -> None:
     graph = build(InMemorySaver(), unsure())
-    seen = [without_interrupts(chunk) for chunk in graph.stream({"messages": "what?"}, CONFIG, stream_mode=MODES)]
-    assert {chunk[0] for chunk in seen} >= {"values", "updates", "tasks", "debug", "checkpoints"}
-    assert leaks(seen) == []
+    chunks = [without_interrupts(chunk) for chunk in graph.stream({"messages": "what?"}, CONFIG, stream_mode=MODES)]
+    assert {chunk[0] for chunk in chunks} >= {"values", "updates", "tasks", "debug", "checkpoints"}
+    assert leaks(chunks) == []
     assert leaks(without_interrupts(graph.get_state(CONFIG).values)) == []
     after = [without_interrupts(chunk) for chunk in graph.stream(APPROVE, CONFIG, stream_mode=MODES)]
     assert leaks(after) == SECRETS[:1]  # the approved candidate
@@ -187,8 +187,8 @@ def test_no_stream_spells_out_what_is_held_back(build: Callable[..., Any]) -> No
 
 def test_no_stream_spells_out_other_calls_than_the_one_that_runs() -> None:
     agent = agent_on(InMemorySaver(), unsure())
-    seen = [without_interrupts(c) for c in agent.stream({"messages": "pay bob"}, CONFIG, stream_mode=MODES)]
-    assert leaks(seen) == []
+    chunks = [without_interrupts(c) for c in agent.stream({"messages": "pay bob"}, CONFIG, stream_mode=MODES)]
+    assert leaks(chunks) == []
     after = [without_interrupts(c) for c in agent.stream(APPROVE, CONFIG, stream_mode=MODES)]
     assert leaks(after) == SECRETS[:1]
 
@@ -199,15 +199,15 @@ def test_an_agent_inside_a_graph_spells_out_nothing_either() -> None:
     builder.add_edge(START, "bank")
     builder.add_edge("bank", END)
     graph: Any = builder.compile(checkpointer=InMemorySaver())
-    asked: Any = {"messages": "what?"}
-    seen = [without_interrupts(c) for c in graph.stream(asked, CONFIG, stream_mode=MODES, subgraphs=True)]
-    assert {len(chunk[0]) for chunk in seen} == {0, 1}  # of the graph, and of the agent in it
-    assert leaks(seen) == []
+    request: Any = {"messages": "what?"}
+    chunks = [without_interrupts(c) for c in graph.stream(request, CONFIG, stream_mode=MODES, subgraphs=True)]
+    assert {len(chunk[0]) for chunk in chunks} == {0, 1}  # of the graph, and of the agent in it
+    assert leaks(chunks) == []
     inner = graph.get_state(CONFIG, subgraphs=True).tasks[0].state.values
     assert leaks(inner) == []
-    held = unpack(inner["guardrail"])
-    assert held is not None
-    assert held.phase == "held"
+    note = unpack(inner["guardrail"])
+    assert note is not None
+    assert note.phase == "held"
     assert graph.invoke(APPROVE, CONFIG)["messages"][-1].text == "secret-0"
 
 
@@ -217,9 +217,9 @@ def test_an_agent_inside_a_graph_spells_out_nothing_either() -> None:
 async def test_no_event_spells_out_what_is_held_back(build: Callable[..., Any], version: Any) -> None:
     graph = build(InMemorySaver(), unsure())
     events = graph.astream_events({"messages": "what?"}, CONFIG, version=version)
-    seen = [without_interrupts(event) async for event in (await events if version == "v3" else events)]
-    assert len(seen) > 2
-    assert leaks(seen) == []
+    shown = [without_interrupts(event) async for event in (await events if version == "v3" else events)]
+    assert len(shown) > 2
+    assert leaks(shown) == []
 
 
 # -- the channel ---------------------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ NOTE = GuardState(phase="done", orders={})
 
 
 def channel_of(value: Any) -> NoteChannel:
-    made = NoteChannel(str, "guardrail")
-    made.update([value])
-    return made
+    channel = NoteChannel(str, "guardrail")
+    channel.update([value])
+    return channel
 
 
 def test_an_empty_channel_has_nothing_to_give_or_store() -> None:

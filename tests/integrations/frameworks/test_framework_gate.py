@@ -1,4 +1,4 @@
-"""What the frameworks' guards share: the store of verdicts, and which calls may run."""
+"""The parts that the frameworks' guards share: the store of verdicts, and which calls may run."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def paying(amount: int) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": amount}, "id": "x", "type": "tool_call"}])
 
 
-def artifact(model: ScriptedChat, **given: Any) -> CalibrationArtifact:
-    return make_artifact(model, n=4, **{"bindings": TOOLS, **given})
+def artifact(model: ScriptedChat, **fields: Any) -> CalibrationArtifact:
+    return make_artifact(model, n=4, **{"bindings": TOOLS, **fields})
 
 
-def gate(*amounts: int, on_abstain: Any = "review", **given: Any) -> FrameworkGuard:
+def gate(*amounts: int, on_abstain: Any = "review", **fields: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
-    return FrameworkGuard(model, artifact(model, **given), on_abstain=on_abstain, verdicts=None, guard_options={})
+    return FrameworkGuard(model, artifact(model, **fields), on_abstain=on_abstain, verdicts=None, guard_options={})
 
 
 def judged_of(answer: Answer) -> Verdict:
@@ -119,15 +119,15 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
         loop.call_soon_threadsafe(ran.set)
         assert ran.wait(10), "the event loop was blocked"
 
-    one = gate(5)
-    one.verdicts = one.reviews.verdicts = store
+    guard = gate(5)
+    guard.verdicts = guard.reviews.verdicts = store
     store.put("x", call_subject("pay", {}), verdict)
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
-    assert await one.may_run("x", "pay", {}) is True
+    assert await guard.may_run("x", "pay", {}) is True
     put = store.put
-    store.put = lambda *given: slowly("") or put(*given)  # type: ignore[func-returns-value,method-assign]
+    store.put = lambda *arguments: slowly("") or put(*arguments)  # type: ignore[func-returns-value,method-assign]
     ran.clear()
-    assert judged_of(await one.ask(ASKED, TOOLS)).accepted
+    assert judged_of(await guard.ask(ASKED, TOOLS)).accepted
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -165,25 +165,25 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
 
 
 async def test_only_the_judged_call_may_run() -> None:
-    one = gate(5)
-    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    guard = gate(5)
+    answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert judged_of(answer).accepted
-    assert await one.may_run(call["id"], "pay", {"amount": 5})
-    assert await one.may_run(call["id"], "pay", {"amount": 5.0})
-    assert not await one.may_run(call["id"], "pay", {"amount": 6})
-    assert not await one.may_run("another id", "pay", {"amount": 5})
-    assert not await one.may_run(call["id"], "quote", {"amount": 5})
-    assert await one.may_run(call["id"], None, {"amount": 5})  # the framework does not say which tool
-    assert not await one.may_run(None, "pay", {"amount": 5})
+    assert await guard.may_run(call["id"], "pay", {"amount": 5})
+    assert await guard.may_run(call["id"], "pay", {"amount": 5.0})
+    assert not await guard.may_run(call["id"], "pay", {"amount": 6})
+    assert not await guard.may_run("another id", "pay", {"amount": 5})
+    assert not await guard.may_run(call["id"], "quote", {"amount": 5})
+    assert await guard.may_run(call["id"], None, {"amount": 5})  # the framework does not say which tool
+    assert not await guard.may_run(None, "pay", {"amount": 5})
 
 
 async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
-    one = gate(5, 50, 500, 55, 505)
-    answer = await one.ask(ASKED, TOOLS, holdable={"pay"})
+    guard = gate(5, 50, 500, 55, 505)
+    answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert (call["args"], judged_of(answer).accepted) == ({"amount": 5}, False)
-    assert not await one.may_run(call["id"], "pay", {"amount": 5})
+    assert not await guard.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
@@ -192,27 +192,27 @@ async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
 
 
 async def test_a_call_a_person_gave_may_run() -> None:
-    one = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
-    (call,) = (await one.ask(ASKED, TOOLS)).message.tool_calls
-    assert await one.may_run(call["id"], "pay", {"amount": 7})
-    assert not await one.may_run(call["id"], "pay", {"amount": 5})
+    guard = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
+    (call,) = (await guard.ask(ASKED, TOOLS)).message.tool_calls
+    assert await guard.may_run(call["id"], "pay", {"amount": 7})
+    assert not await guard.may_run(call["id"], "pay", {"amount": 5})
 
 
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
-    made = artifact(model, bindings=None)
-    one = FrameworkGuard(model, made, on_abstain="message", verdicts=sure.verdicts, guard_options={})
-    said, unsaid = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
-    for asked in (said, unsaid):
-        answer = await one.ask(asked, Bindings())
-        await one.note_answer(asked, str(answer.message.text), answer)
-    assert (await one.given_out(said, "Paris"))[0] is True
-    passed, verdict = await one.given_out(unsaid, one.guard.abstain_message)
+    calibrated = artifact(model, bindings=None)
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.verdicts, guard_options={})
+    sure_question, unsure_question = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
+    for messages in (sure_question, unsure_question):
+        answer = await guard.ask(messages, Bindings())
+        await guard.note_answer(messages, str(answer.message.text), answer)
+    assert (await guard.given_out(sure_question, "Paris"))[0] is True
+    passed, verdict = await guard.given_out(unsure_question, guard.guard.abstain_message)
     assert (passed, verdict is not None and verdict.accepted) == (False, False)
-    assert await one.given_out(said, "never seen") == (False, None)
-    await one.note_answer(unsaid, one.guard.abstain_message, await one.ask(said, Bindings()))
-    assert (await one.given_out(unsaid, one.guard.abstain_message))[0] is False
+    assert await guard.given_out(sure_question, "never seen") == (False, None)
+    await guard.note_answer(unsure_question, guard.guard.abstain_message, await guard.ask(sure_question, Bindings()))
+    assert (await guard.given_out(unsure_question, guard.guard.abstain_message))[0] is False
 
 
 async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
@@ -220,14 +220,14 @@ async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
     clock = itertools.count()
     options = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
     model = ScriptedChat(script={"?": ["a", "b", "c", "d", "e"]})
-    made = artifact(model, bindings=None)
-    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
-    answer = await one.ask(ASKED, Bindings())
+    calibrated = artifact(model, bindings=None)
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options)
+    answer = await guard.ask(ASKED, Bindings())
     text = str(answer.message.text)
-    await one.note_answer(ASKED, text, answer)
+    await guard.note_answer(ASKED, text, answer)
     assert answer.abstained
-    assert (await one.given_out(ASKED, text))[0] is False
-    person = FrameworkGuard(model, made, on_abstain=lambda verdict: text, verdicts=None, guard_options=options)
+    assert (await guard.given_out(ASKED, text))[0] is False
+    person = FrameworkGuard(model, calibrated, on_abstain=lambda verdict: text, verdicts=None, guard_options=options)
     answer = await person.ask(ASKED, Bindings())  # the same words, but a person's answer
     await person.note_answer(ASKED, text, answer)
     assert not answer.abstained
@@ -236,18 +236,18 @@ async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
 
 def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedChat(default=["Paris"])
-    made = artifact(model, bindings=None)
+    calibrated = artifact(model, bindings=None)
 
     def guard(**options: Any) -> Any:
-        return FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options).guard
+        return FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options).guard
 
     assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
     assert guard() is not guard(probe="off")
-    known: LRU[Any] = LRU(2)
-    monkeypatch.setattr("integrations._agents.framework_guard._shared", known)
+    shared: LRU[Any] = LRU(2)
+    monkeypatch.setattr("integrations._agents.framework_guard._shared", shared)
     for n in range(5):
         guard(max_concurrency=n + 1)
-    assert len(known) == 2
+    assert len(shared) == 2
     latest: LRU[int] = LRU(2)
     assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
     assert latest.get(1, lambda: 0) == 1  # used later than 2
@@ -262,8 +262,8 @@ class Wavering(ScriptedChat):
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
         self._times[call] += 1
-        said = random.Random(f"{call} {self._times[call]}").random()
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if said < 0.65 else f"other {said}"))])
+        draw = random.Random(f"{call} {self._times[call]}").random()
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if draw < 0.65 else f"other {draw}"))])
 
 
 @pytest.mark.parametrize("remember", [300.0, 0])
@@ -271,16 +271,16 @@ async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(rem
     async def wrong(attempts: int, questions: int = 80) -> int:
         model = Wavering()
         options = {"remember": remember, "early_stopping": "off"}
-        found = 0
+        wrong_answers = 0
         for number in range(questions):
             for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
-                made = artifact(model, bindings=None)
-                one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options=options)
-                answer = await one.ask(PromptWrapping().messages(f"question {number}"), Bindings())
+                calibrated = artifact(model, bindings=None)
+                guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options)
+                answer = await guard.ask(PromptWrapping().messages(f"question {number}"), Bindings())
                 if not answer.abstained:
-                    found += str(answer.message.text) == "wrong"
+                    wrong_answers += str(answer.message.text) == "wrong"
                     break
-        return found
+        return wrong_answers
 
     once, insisting = await wrong(1), await wrong(3)
     assert 8 < once < 24
@@ -289,40 +289,40 @@ async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(rem
 
 async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
     model = ScriptedChat(default=["Yes"])
-    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
-    asked = PromptWrapping().messages("half \ud800 of a pair")
-    await one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
-    assert (await one.given_out(asked, "Yes"))[0] is True
+    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    messages = PromptWrapping().messages("half \ud800 of a pair")
+    await guard.note_answer(messages, "Yes", await guard.ask(messages, Bindings()))
+    assert (await guard.given_out(messages, "Yes"))[0] is True
 
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
-    one = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
-    asked = PromptWrapping().messages("sure")
-    await one.note_answer(asked, "Yes", await one.ask(asked, Bindings()))
+    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    messages = PromptWrapping().messages("sure")
+    await guard.note_answer(messages, "Yes", await guard.ask(messages, Bindings()))
     other = PromptWrapping().messages("another")
-    assert await one.given_out(other, "Yes") == (False, None)
-    assert await one.given_out([*asked, AIMessage("Yes"), *other], "Yes") == (False, None)
-    assert await one.given_out([*other, AIMessage("No"), *asked], "Yes") == (False, None)
-    assert await one.given_out([], "Yes") == (False, None)
-    assert (await one.given_out([SystemMessage("Be brief."), *asked, paying(5)], "Yes"))[0] is True
+    assert await guard.given_out(other, "Yes") == (False, None)
+    assert await guard.given_out([*messages, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert await guard.given_out([*other, AIMessage("No"), *messages], "Yes") == (False, None)
+    assert await guard.given_out([], "Yes") == (False, None)
+    assert (await guard.given_out([SystemMessage("Be brief."), *messages, paying(5)], "Yes"))[0] is True
 
 
 async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
-    made = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    one = FrameworkGuard(model, made, on_abstain="message", verdicts=None, guard_options={"judge": judge})
-    asked = asyncio.create_task(one.ask(ASKED, Bindings()))
-    while not (judge.thinking.is_set() or asked.done()):
+    calibrated = artifact(model, bindings=None).model_copy(update={"estimator": spec})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options={"judge": judge})
+    asking = asyncio.create_task(guard.ask(ASKED, Bindings()))
+    while not (judge.thinking.is_set() or asking.done()):
         await asyncio.sleep(0.001)
     judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-    await asked
+    await asking
     assert judge.threads
     assert not judge.held_up
 
 
-def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
+def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:
     """Payments and answers have artifacts of their own; a quote only reads."""
     pay, quote, close = ({"type": "function", "function": {"name": n, "parameters": {}}} for n in TOOL_NAMES)
     model = ScriptedChat(
@@ -334,69 +334,71 @@ def several(*, on_abstain: Any = "message", **given: Any) -> FrameworkGuard:
             "say": ["Paris", "Rome", "Oslo", "Bern", "Riga"],
         }
     )
-    made = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
+    calibrated = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
     wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
-    given = {"tools": {"pay": made, "close": made}, "exempt": ["quote"], "guard_options": {}, **given}
-    artifacts = {"strict": made, "wide": wide, None: None}
-    return FrameworkGuard(model, artifacts[given.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **given)
+    options = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"], "guard_options": {}, **options}
+    artifacts = {"strict": calibrated, "wide": wide, None: None}
+    return FrameworkGuard(
+        model, artifacts[options.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **options
+    )
 
 
 TOOL_NAMES = ("pay", "quote", "close")
 
 
 def calling(*names: str, amount: int = 5) -> AIMessage:
-    made: list[Any] = [{"name": n, "args": {"amount": amount}, "id": n, "type": "tool_call"} for n in names]
-    return AIMessage("", tool_calls=made)
+    tool_calls: list[Any] = [{"name": n, "args": {"amount": amount}, "id": n, "type": "tool_call"} for n in names]
+    return AIMessage("", tool_calls=tool_calls)
 
 
-async def asked_of(one: FrameworkGuard, question: str, **given: Any) -> Any:
-    bindings = one.artifacts.plan.bindings
+async def ask_guard(guard: FrameworkGuard, question: str, **options: Any) -> Any:
+    bindings = guard.artifacts.plan.bindings
     assert bindings is not None
-    return await one.ask(PromptWrapping().messages(question), bindings, **given)
+    return await guard.ask(PromptWrapping().messages(question), bindings, **options)
 
 
 async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
-    one = several()
-    sure, unsure, look = [await asked_of(one, question) for question in ("sure", "unsure", "look")]
+    guard = several()
+    sure, unsure, look = [await ask_guard(guard, question) for question in ("sure", "unsure", "look")]
     assert [call["name"] for call in sure.message.tool_calls] == ["pay"]
     assert (unsure.abstained, unsure.message.tool_calls) == (True, [])
     assert [call["name"] for call in look.message.tool_calls] == ["quote"]
     assert (look.verdict, look.calls) == (None, 1)  # no samples were drawn for it
     for answer in (sure, look):
         (call,) = answer.message.tool_calls
-        assert await one.may_run(call["id"], call["name"], call["args"])
+        assert await guard.may_run(call["id"], call["name"], call["args"])
 
 
 async def test_without_an_artifact_answers_pass_and_with_one_they_are_judged() -> None:
-    assert str((await asked_of(several(), "say")).message.text) == "Paris"
-    assert (await asked_of(several(answers="strict"), "say")).abstained
-    answer = await asked_of(several(answers="wide"), "say")
+    assert str((await ask_guard(several(), "say")).message.text) == "Paris"
+    assert (await ask_guard(several(answers="strict"), "say")).abstained
+    answer = await ask_guard(several(answers="wide"), "say")
     assert (str(answer.message.text), answer.verdict.accepted) == ("Paris", True)
 
 
 async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accepts() -> None:
-    one = several(on_abstain="review")
-    held = await asked_of(one, "both", holdable={"pay"})
-    quote, pay = held.message.tool_calls
-    assert not held.verdict.accepted
-    assert await one.may_run(quote["id"], "quote", quote["args"])  # it only reads
-    assert not await one.may_run(pay["id"], "pay", pay["args"])
+    guard = several(on_abstain="review")
+    answer = await ask_guard(guard, "both", holdable={"pay"})
+    quote, pay = answer.message.tool_calls
+    assert not answer.verdict.accepted
+    assert await guard.may_run(quote["id"], "quote", quote["args"])  # it only reads
+    assert not await guard.may_run(pay["id"], "pay", pay["args"])
 
 
 async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
-    asked = [*PromptWrapping().messages("sure"), AIMessage("Yes?"), *PromptWrapping().messages("unsure")]
+    messages = [*PromptWrapping().messages("sure"), AIMessage("Yes?"), *PromptWrapping().messages("unsure")]
     bindings = several().artifacts.plan.bindings
     assert bindings is not None
-    answer = await several().ask(asked, bindings)
+    answer = await several().ask(messages, bindings)
     assert judged_of(answer).turns is not None
-    assert judged_of(await asked_of(several(), "sure")).turns is None
+    assert judged_of(await ask_guard(several(), "sure")).turns is None
     with pytest.raises(ArtifactMismatchError, match="turns"):
-        await several(guard_options={"turns": "refuse"}).ask(asked, bindings)
+        await several(guard_options={"turns": "refuse"}).ask(messages, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
     with pytest.raises(UsageError, match="'quote' is neither gated nor exempt"):
-        await asked_of(several(exempt=[]), "sure")
+        await ask_guard(several(exempt=[]), "sure")
     with pytest.raises(UsageError, match="nothing would be gated"):
         several(tools={})
 

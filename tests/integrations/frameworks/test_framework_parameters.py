@@ -46,47 +46,47 @@ def judged(model: Any) -> CalibrationArtifact:
 def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_settings() -> None:
     model, settings = Agents(), ModelSettings(frequency_penalty=0.5)
     chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
-    made = make_artifact(chat)
+    artifact = make_artifact(chat)
     guards = [
-        openai_agents_guard.GuardedModel(model, made, calibrated_settings=settings, probe="off"),
-        openai_agents_guard.GuardedModel(model, made, calibrated_settings=settings, guard_options={"probe": "off"}),
+        openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off"),
+        openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, guard_options={"probe": "off"}),
     ]
-    assert [one.guard.probe for one in guards] == ["off", "off"]
+    assert [guarded.guard.probe for guarded in guards] == ["off", "off"]
     assert guards[0].guard.model == guards[1].guard.model == chat
 
 
 def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
     model, settings = TestModel(), {"frequency_penalty": 0.5}
     chat = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
-    made, options = make_artifact(chat), {"probe": "off"}
-    for given in (
-        pydantic_ai_guard.GuardedModel(model, made, calibrated_settings=settings, probe="off"),
-        pydantic_ai_guard.GuardCapability(made, calibrated_settings=settings, guard_options=options).get_wrapper_model(
-            model
-        ),
+    artifact, options = make_artifact(chat), {"probe": "off"}
+    for wrapped in (
+        pydantic_ai_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off"),
+        pydantic_ai_guard.GuardCapability(
+            artifact, calibrated_settings=settings, guard_options=options
+        ).get_wrapper_model(model),
     ):
-        assert isinstance(given, pydantic_ai_guard.GuardedModel)
-        assert given.guard.probe == "off"
-        assert given.guard.model == chat
+        assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
+        assert wrapped.guard.probe == "off"
+        assert wrapped.guard.model == chat
 
 
 def test_former_names_are_refused() -> None:
     model, settings, chat = Agents(), ModelSettings(), ScriptedChat(default=["Paris"])
-    made = make_artifact(chat)
+    artifact = make_artifact(chat)
     former: dict[str, Any] = {"inner": model, "settings": settings}
     for kind in (openai_agents_guard.AgentsModelChat, pydantic_ai_guard.PydanticAIChat):
         for name, value in former.items():
             with pytest.raises(ValidationError, match=name):
                 kind(**{"model": model, name: value})
     with pytest.raises(ValidationError, match="settings"):
-        openai_agents_guard.GuardedModel(chat, made, settings=settings)
+        openai_agents_guard.GuardedModel(chat, artifact, settings=settings)
     with pytest.raises(ValidationError, match="settings"):
-        pydantic_ai_guard.GuardedModel(TestModel(), made, settings={})
+        pydantic_ai_guard.GuardedModel(TestModel(), artifact, settings={})
     for name in ("settings", "options"):
         with pytest.raises(TypeError, match=name):
-            pydantic_ai_guard.GuardCapability(made, **cast("Any", {name: {}}))
+            pydantic_ai_guard.GuardCapability(artifact, **cast("Any", {name: {}}))
     with pytest.raises(ValidationError, match="on_abstain"):
-        openai_agents_guard.GuardedModel(chat, made, on_abstain="hold")  # type: ignore[arg-type]
+        openai_agents_guard.GuardedModel(chat, artifact, on_abstain="hold")  # type: ignore[arg-type]
 
 
 def test_a_person_decides_under_review() -> None:
@@ -94,21 +94,21 @@ def test_a_person_decides_under_review() -> None:
         *(True, False, False, False, False)
     ]
     model = ScriptedChat(default=["Paris"])
-    made = make_artifact(model)
+    artifact = make_artifact(model)
     path: Any = "review"
-    assert openai_agents_guard.GuardedModel(model, made, on_abstain=path)._gate.holds
+    assert openai_agents_guard.GuardedModel(model, artifact, on_abstain=path)._gate.holds
     with pytest.raises(UsageError, match='on_abstain="review" needs GuardCapability'):
-        pydantic_ai_guard.GuardedModel(TestModel(), made, on_abstain=path)
+        pydantic_ai_guard.GuardedModel(TestModel(), artifact, on_abstain=path)
 
 
 def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
     model, judge = ScriptedChat(default=["Paris"]), NamedJudge()
-    made = judged(model)
-    made.save(tmp_path / "artifact.json")
-    for given in (judge, {"ours": judge, "another": ExactJudge()}):
-        for artifact in (made, tmp_path / "artifact.json"):
-            guarded = openai_agents_guard.GuardedModel(model, artifact, judge=given)
+    calibrated = judged(model)
+    calibrated.save(tmp_path / "artifact.json")
+    for judges in (judge, {"ours": judge, "another": ExactJudge()}):
+        for artifact in (calibrated, tmp_path / "artifact.json"):
+            guarded = openai_agents_guard.GuardedModel(model, artifact, judge=judges)
             assert guarded.guard.judge is judge
     with pytest.raises(GuardrailError, match="judge"):
-        openai_agents_guard.GuardedModel(model, made, judge={"another": judge})
+        openai_agents_guard.GuardedModel(model, calibrated, judge={"another": judge})
     assert guard_settings({"probe": "off"}, {"probe": "auto"}) == {"probe": "auto"}

@@ -52,23 +52,23 @@ def run(*arguments: str, folder: Path = ROOT) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each program prints: all in one process, because most of their time is that of imports."""
+    """Output per program: all run in one process, because imports take most of their time."""
     programs = {str(number): code for number, code in enumerate(SNIPPETS)}
     programs |= {bank: (ROOT / "examples" / "frameworks" / f"{bank}.py").read_text(encoding="utf-8") for bank in BANKS}
     runnable = {name: code for name, code in programs.items() if not missing(code)}
     each = "print(end='\\0'); exec(program, {'__name__': '__main__'})"
     code = f"import json, sys\nfor program in json.loads(sys.argv[1]): {each}"
-    said = run("-c", code, json.dumps(list(runnable.values())), folder=tmp_path_factory.mktemp("frameworks"))
-    return dict(zip(runnable, said.split("\0")[1:], strict=True))
+    output = run("-c", code, json.dumps(list(runnable.values())), folder=tmp_path_factory.mktemp("frameworks"))
+    return dict(zip(runnable, output.split("\0")[1:], strict=True))
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_every_snippet_prints_what_its_comment_says(number: int, printed: dict[str, str]) -> None:
     code = SNIPPETS[number]
     skip_without(code)
-    said = printed[str(number)]
+    output = printed[str(number)]
     promised = re.findall(r"^print\(.*# (\w+)$", code, flags=re.MULTILINE)
-    assert promised == [] or said.split() == promised
+    assert promised == [] or output.split() == promised
 
 
 def test_the_snippets_are_short() -> None:
@@ -79,10 +79,10 @@ def test_the_snippets_are_short() -> None:
 @pytest.mark.parametrize("name", BANKS)
 def test_the_banks_ask_a_person_about_the_vague_transfer_only(name: str, printed: dict[str, str]) -> None:
     skip_without((ROOT / "examples" / "frameworks" / f"{name}.py").read_text(encoding="utf-8"))
-    said = printed[name].splitlines()
-    assert said[0] == "sure:     50 euros sent to Ada"
-    assert said[1].endswith("waits for a person")
-    assert said[-1] == "approved: 50 euros sent to Ada"
+    lines = printed[name].splitlines()
+    assert lines[0] == "sure:     50 euros sent to Ada"
+    assert lines[1].endswith("waits for a person")
+    assert lines[-1] == "approved: 50 euros sent to Ada"
 
 
 def test_the_hook_example() -> None:
@@ -106,7 +106,7 @@ def test_the_proxys_configuration_names_settings_that_exist() -> None:
         pytest.skip("litellm is not installed (extra litellm); `make test-litellm` runs the proxy's tests")
     from integrations.litellm_proxy import CalibratedGuardrail
 
-    found = re.search(r'^```yaml title="config.yaml"\n(.*?)^```', PAGE, flags=re.MULTILINE | re.DOTALL)
-    assert found is not None
-    given = yaml.safe_load(found[1])["guardrails"][0]["litellm_params"]
-    assert set(given) - {"guardrail", "mode", "default_on"} <= set(inspect.signature(CalibratedGuardrail).parameters)
+    block = re.search(r'^```yaml title="config.yaml"\n(.*?)^```', PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert block is not None
+    settings = yaml.safe_load(block[1])["guardrails"][0]["litellm_params"]
+    assert set(settings) - {"guardrail", "mode", "default_on"} <= set(inspect.signature(CalibratedGuardrail).parameters)

@@ -440,9 +440,9 @@ def test_a_proxy_gives_accepted_tool_calls_only(proxy: tuple[str, Upstream], sur
     status, _, text = post(proxy[0], "Pay 5" if sure else "Pay?", model="payer", tools=[PAY], stream=stream)
     assert status == 200, text
     listed = re.findall(r"^data: (\{.*)$", text, flags=re.MULTILINE) if stream else [text]
-    choices = [choice for one in listed for choice in json.loads(one)["choices"]]
-    calls = [call for one in choices for call in one["delta" if stream else "message"].get("tool_calls") or []]
-    finish = [one["finish_reason"] for one in choices if one.get("finish_reason")]
+    choices = [choice for line in listed for choice in json.loads(line)["choices"]]
+    calls = [call for choice in choices for call in choice["delta" if stream else "message"].get("tool_calls") or []]
+    finish = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
     assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls] == (
         [("pay", {"amount": 5})] if sure else []
     )

@@ -54,7 +54,7 @@ from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION  # n
 from tests.integrations.openai.scripted_server import Served  # noqa: E402
 
 N = 4
-Said = str | tuple[str, dict[str, Any]]
+Reply = str | tuple[str, dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ class Scripted(Model):
     model = "scripted"
     guardrail_trusted = True
 
-    def __init__(self, *turns: Sequence[Said]) -> None:
+    def __init__(self, *turns: Sequence[Reply]) -> None:
         self.turns = turns
         self.calls: list[dict[str, Any]] = []
         self._drawn: dict[int, int] = {}
@@ -80,15 +80,17 @@ class Scripted(Model):
     ) -> ModelResponse:
         turn = sum(isinstance(item, dict) and item.get("type") == "function_call_output" for item in input)
         answers = self.turns[min(turn, len(self.turns) - 1)]
-        given = copy.deepcopy(model_settings)
-        self.calls.append({"system": system_instructions, "input": input, "settings": given, "tools": tools})
+        settings = copy.deepcopy(model_settings)
+        self.calls.append({"system": system_instructions, "input": input, "settings": settings, "tools": tools})
         if model_settings.temperature == 0:
-            said = answers[0]
+            reply = answers[0]
         else:
             place = self._drawn[turn] = self._drawn.get(turn, -1) + 1
             others = answers[1:] or answers
-            said = others[place % len(others)]
-        item = assistant_message(said) if isinstance(said, str) else function_call(*said, call_id=f"inner{place_of()}")
+            reply = others[place % len(others)]
+        item = (
+            assistant_message(reply) if isinstance(reply, str) else function_call(*reply, call_id=f"inner{place_of()}")
+        )
         usage = Usage(requests=1, input_tokens=10, output_tokens=2, total_tokens=12)
         return ModelResponse(output=[item], usage=usage, response_id=None)
 
@@ -96,9 +98,9 @@ class Scripted(Model):
         raise AssertionError("a guard never streams from the inner model")
 
 
-def run(one: Agent[Any], asked: Any, **given: Any) -> Any:
+def run(starting_agent: Agent[Any], prompt: Any, **options: Any) -> Any:
     """`Runner.run_sync`, which leaves its event loop open, without that."""
-    return asyncio.run(Runner.run(one, asked, **given))
+    return asyncio.run(Runner.run(starting_agent, prompt, **options))
 
 
 _places = iter(range(10**6))
@@ -108,19 +110,19 @@ def place_of() -> int:
     return next(_places)
 
 
-def artifact(inner: Model, **given: Any) -> CalibrationArtifact:
-    return make_artifact(AgentsModelChat(model=inner), n=N, **given)
+def artifact(inner: Model, **options: Any) -> CalibrationArtifact:
+    return make_artifact(AgentsModelChat(model=inner), n=N, **options)
 
 
-def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **given: Any) -> Any:
-    fitted = {name: given.pop(name) for name in ("estimator", "threshold") if name in given}
-    made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
-    given = {"on_abstain": "message", **given}
-    return GuardedModel(inner, made, probe="off", early_stopping="off", **given)
+def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **options: Any) -> Any:
+    fitted = {name: options.pop(name) for name in ("estimator", "threshold") if name in options}
+    calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
+    options = {"on_abstain": "message", **options}
+    return GuardedModel(inner, calibrated, probe="off", early_stopping="off", **options)
 
 
-def agent(model: Model, **given: Any) -> Agent[Any]:
-    return Agent(name="one", instructions="Be brief.", model=model, **given)
+def agent(model: Model, **options: Any) -> Agent[Any]:
+    return Agent(name="one", instructions="Be brief.", model=model, **options)
 
 
 async def test_a_sure_answer_is_given_out_and_all_calls_are_counted() -> None:
@@ -137,14 +139,14 @@ async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_setti
     settings = ModelSettings(metadata={"who": "me"}, timeout=5.0)
     before = copy.deepcopy(settings)
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
-    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}]
-    await Runner.run(agent(guarded(inner), model_settings=settings), copy.deepcopy(asked))
+    conversation: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}]
+    await Runner.run(agent(guarded(inner), model_settings=settings), copy.deepcopy(conversation))
     temperatures = sorted(call["settings"].temperature for call in inner.calls)
     assert temperatures == [0.0, 0.7, 0.7, 0.7, 0.7]
     assert {call["settings"].top_p for call in inner.calls if call["settings"].temperature} == {0.9}
     assert {call["settings"].max_tokens for call in inner.calls} == {256}
     assert all(call["settings"].metadata == {"who": "me"} for call in inner.calls)
-    assert all(call["input"] == asked and call["system"] == "Be brief." for call in inner.calls)
+    assert all(call["input"] == conversation and call["system"] == "Be brief." for call in inner.calls)
     assert settings == before
 
 
@@ -156,7 +158,7 @@ async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
 
 
 async def test_raise_and_a_person() -> None:
-    unsure: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    unsure: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
     with pytest.raises(AbstainedError) as caught:
         await Runner.run(agent(guarded(Scripted(unsure), on_abstain="raise")), "?")
     assert caught.value.verdict.candidate is not None
@@ -166,7 +168,7 @@ async def test_raise_and_a_person() -> None:
     assert result.final_output == "a person says Rome"
 
 
-APART: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+APART: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 RETRIES: dict[str, Any] = {
     "always": lambda context: True,
     "unsafe, too": lambda context: RetryDecision(retry=True, approve_unsafe_replay=True),
@@ -183,13 +185,13 @@ def retrying(policy: Any) -> ModelSettings:
 async def test_the_runner_does_not_retry_a_measured_abstention(policy: str, streamed: bool) -> None:
     inner = Scripted([*APART, *["Rome"] * 20])  # certain of Rome when asked again
     model = guarded(inner, on_abstain="raise")
-    one = agent(model, model_settings=retrying(RETRIES[policy]))
+    guarded_agent = agent(model, model_settings=retrying(RETRIES[policy]))
 
     async def ask() -> None:
         if streamed:
-            [event async for event in Runner.run_streamed(one, "Capital of Atlantis?").stream_events()]
+            [event async for event in Runner.run_streamed(guarded_agent, "Capital of Atlantis?").stream_events()]
         else:
-            await Runner.run(one, "Capital of Atlantis?")
+            await Runner.run(guarded_agent, "Capital of Atlantis?")
 
     with pytest.raises(AbstainedError) as caught:
         await ask()
@@ -208,15 +210,15 @@ async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_agai
 
 async def test_the_runner_may_retry_what_could_not_be_measured() -> None:
     class Back(Scripted):
-        async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
-            response = await super().get_response(*given, **named)
+        async def get_response(self, *options: Any, **named: Any) -> ModelResponse:
+            response = await super().get_response(*options, **named)
             if len(self.calls) <= N + 1:
                 raise ConnectionError("down")
             return response
 
     inner = Back(["Paris"])
-    one = agent(guarded(inner, on_abstain="raise"), model_settings=retrying(RETRIES["always"]))
-    assert (await Runner.run(one, "Capital of France?")).final_output == "Paris"
+    guarded_agent = agent(guarded(inner, on_abstain="raise"), model_settings=retrying(RETRIES["always"]))
+    assert (await Runner.run(guarded_agent, "Capital of France?")).final_output == "Paris"
     assert len(inner.calls) == 2 * (N + 1)
 
 
@@ -225,22 +227,22 @@ async def test_the_runner_does_not_draw_again_when_the_abstention_path_fails() -
         raise ConnectionError("nobody there")
 
     inner = Scripted([*APART, *["Rome"] * 20])
-    one = agent(guarded(inner, on_abstain=unreachable), model_settings=retrying(RETRIES["always"]))
+    guarded_agent = agent(guarded(inner, on_abstain=unreachable), model_settings=retrying(RETRIES["always"]))
     with pytest.raises(ConnectionError):
-        await Runner.run(one, "Capital of Atlantis?")
+        await Runner.run(guarded_agent, "Capital of Atlantis?")
     assert len(inner.calls) == N + 1
 
 
 async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never_judged() -> None:
     sure, unsure = ["Paris"], ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    for said, trips in ((sure, False), (unsure, True)):
-        model = guarded(Scripted(said))
-        one = agent(model, output_guardrails=[model.output_guardrail])
+    for answers, trips in ((sure, False), (unsure, True)):
+        model = guarded(Scripted(answers))
+        guarded_agent = agent(model, output_guardrails=[model.output_guardrail])
         if not trips:
-            assert (await Runner.run(one, "?")).final_output == "Paris"
+            assert (await Runner.run(guarded_agent, "?")).final_output == "Paris"
             continue
         with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
-            await Runner.run(one, "?")
+            await Runner.run(guarded_agent, "?")
         info = caught.value.guardrail_result.output.output_info
         assert info["guardrail_accepted"] is False
         assert "Rome" not in json.dumps(info)
@@ -253,13 +255,13 @@ async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_accepted_answer_to_one_question_lets_nobody_answer_another(streamed: bool) -> None:
     model = guarded(Scripted(["Yes"]))
-    one = agent(model, output_guardrails=[model.output_guardrail])
+    guarded_agent = agent(model, output_guardrails=[model.output_guardrail])
     other = RunConfig(model=guarded(Scripted(["Yes"])))
 
-    async def ask(asked: Any, **given: Any) -> Any:
+    async def ask(prompt: Any, **options: Any) -> Any:
         if not streamed:
-            return (await Runner.run(one, asked, **given)).final_output
-        result = Runner.run_streamed(one, asked, **given)
+            return (await Runner.run(guarded_agent, prompt, **options)).final_output
+        result = Runner.run_streamed(guarded_agent, prompt, **options)
         async for _ in result.stream_events():
             pass
         return result.final_output
@@ -267,42 +269,44 @@ async def test_an_accepted_answer_to_one_question_lets_nobody_answer_another(str
     assert await ask("Is it Paris?") == "Yes"
     earlier: Any = [{"role": "user", "content": "Is it Paris?"}, {"role": "assistant", "content": "Yes"}]
     again: Any = [*earlier, {"role": "user", "content": "Is it Rome?"}]
-    for asked in ("Is it Rome?", again):
+    for prompt in ("Is it Rome?", again):
         with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
-            await ask(asked, run_config=other)
+            await ask(prompt, run_config=other)
         assert caught.value.guardrail_result.output.output_info["guardrail_reason"] == "not_judged"
     assert await ask(again) == "Yes"
 
 
 async def test_the_output_guardrail_knows_answers_of_a_session() -> None:
     model = guarded(Scripted(["Yes"]))
-    one = agent(model, output_guardrails=[model.output_guardrail])
+    guarded_agent = agent(model, output_guardrails=[model.output_guardrail])
     session = SQLiteSession("one")
     try:
-        for asked in ("Is it Paris?", "Is it Rome?"):
-            assert (await Runner.run(one, asked, session=session)).final_output == "Yes"
+        for question in ("Is it Paris?", "Is it Rome?"):
+            assert (await Runner.run(guarded_agent, question, session=session)).final_output == "Yes"
         with pytest.raises(OutputGuardrailTripwireTriggered):
-            await Runner.run(one, "Is it Oslo?", session=session, run_config=RunConfig(model=Scripted(["Yes"])))
+            await Runner.run(
+                guarded_agent, "Is it Oslo?", session=session, run_config=RunConfig(model=Scripted(["Yes"]))
+            )
     finally:
         session.close()
 
 
 @pytest.mark.parametrize("sure", [True, False])
 async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
-    said: list[Said] = ["Paris is it"] if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    inner = Scripted(said)
+    answers: list[Reply] = ["Paris is it"] if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    inner = Scripted(answers)
     result = Runner.run_streamed(agent(guarded(inner, abstain_message="Not sure.")), "?")
     deltas, calls_at_first = [], None
-    seen = ""
+    events = ""
     async for event in result.stream_events():
-        seen += repr(event)
+        events += repr(event)
         if event.type == "raw_response_event":
             calls_at_first = calls_at_first or len(inner.calls)
             if event.data.type == "response.output_text.delta":
                 deltas.append(event.data.delta)
     assert calls_at_first == N + 1
     assert "".join(deltas) == result.final_output == ("Paris is it" if sure else "Not sure.")
-    assert sure or "Rome" not in seen
+    assert sure or "Rome" not in events
     assert result.context_wrapper.usage.output_tokens == 2 * (N + 1)
 
 
@@ -312,34 +316,34 @@ async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidat
 class Bank:
     """An agent with one tool that cannot be undone."""
 
-    def __init__(self, inner: Scripted, **given: Any) -> None:
+    def __init__(self, inner: Scripted, **options: Any) -> None:
         self.inner = inner
         self.paid: list[int] = []
         blank = self._tool(needs_approval=False)
         self.bindings = asyncio.run(agent_bindings(agent(inner, tools=[blank])))
-        self.model = guarded(inner, bindings=self.bindings, **given)
+        self.model = guarded(inner, bindings=self.bindings, **options)
 
-    def _tool(self, **given: Any) -> Any:
+    def _tool(self, **options: Any) -> Any:
         def pay(amount: int) -> str:
             """Pay an amount."""
             self.paid.append(amount)
             return f"paid {amount}"
 
-        return function_tool(pay, **given)
+        return function_tool(pay, **options)
 
-    def agent(self, **given: Any) -> Agent[Any]:
-        given = given or {"needs_approval": self.model.needs_approval}
-        return agent(self.model, tools=[self._tool(**given), self.model.answer_tool])
+    def agent(self, **options: Any) -> Agent[Any]:
+        options = options or {"needs_approval": self.model.needs_approval}
+        return agent(self.model, tools=[self._tool(**options), self.model.answer_tool])
 
 
-SURE: list[Said] = [("pay", {"amount": 5})]
-SPELLED: list[Said] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
-UNSURE: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+SURE: list[Reply] = [("pay", {"amount": 5})]
+SPELLED: list[Reply] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
+UNSURE: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
 
 
 def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
-    for said in (SURE, SPELLED):
-        bank = Bank(Scripted(said, ["Done"]))
+    for proposals in (SURE, SPELLED):
+        bank = Bank(Scripted(proposals, ["Done"]))
         result = run(bank.agent(), "Pay 5")
         assert (result.final_output, bank.paid, result.interruptions) == ("Done", [5], [])
         assert len(bank.inner.calls) == 2 * (N + 1)
@@ -395,29 +399,32 @@ def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
     bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review")
     result = run(bank.agent(tool_input_guardrails=[bank.model.tool_guardrail]), "Pay 5")
     assert (result.final_output, bank.paid) == ("I did not pay", [])
-    (told,) = [item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"]
-    assert told.startswith("This call was not run")
+    (tool_output,) = [
+        item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"
+    ]
+    assert tool_output.startswith("This call was not run")
 
 
 def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
     bank = Bank(Scripted(SURE, ["Done"]))
-    one = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
-    one.output_guardrails = [bank.model.output_guardrail]  # knows the answer, though the run called a tool before it
-    assert run(one, "Pay 5").final_output == "Done"
+    guarded_agent = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
+    # The guardrail knows the answer, though the run called a tool before it.
+    guarded_agent.output_guardrails = [bank.model.output_guardrail]
+    assert run(guarded_agent, "Pay 5").final_output == "Done"
     assert bank.paid == [5]
 
 
 def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass() -> None:
-    said: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
-    bank = Bank(Scripted(said, ["a", "b", "c", "d", "e"]), on_abstain="review")
-    made = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
+    proposals: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+    bank = Bank(Scripted(proposals, ["a", "b", "c", "d", "e"]), on_abstain="review")
+    calibrated = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
     options: Any = {"probe": "off", "early_stopping": "off", "on_abstain": "review"}
-    bank.model = GuardedModel(bank.inner, tools={"*": made}, exempt=["pay"], **options)
-    one = bank.agent(needs_approval=False)
-    one.output_guardrails = [bank.model.output_guardrail]
-    assert (run(one, "Pay 5").final_output, bank.paid) == ("a", [5])
+    bank.model = GuardedModel(bank.inner, tools={"*": calibrated}, exempt=["pay"], **options)
+    guarded_agent = bank.agent(needs_approval=False)
+    guarded_agent.output_guardrails = [bank.model.output_guardrail]
+    assert (run(guarded_agent, "Pay 5").final_output, bank.paid) == ("a", [5])
     assert len(bank.inner.calls) == 2
-    bank.model = GuardedModel(bank.inner, made, tools={}, exempt=["pay"], **options)
+    bank.model = GuardedModel(bank.inner, calibrated, tools={}, exempt=["pay"], **options)
     assert run(bank.agent(needs_approval=False), "Pay 5").final_output != "a"  # now answers are judged
 
 
@@ -435,7 +442,7 @@ def test_handoffs_are_tools_and_are_judged() -> None:
 # -- a person's decisions ----------------------------------------------------------------------------------------------
 
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
-SAID_TO_MODEL: dict[str, tuple[dict[str, Any], list[int], str]] = {
+OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
     "approve": ({"type": "approve"}, [5], "paid 5"),
     "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
     "reject": (
@@ -452,28 +459,28 @@ def reviewing(bank: Bank) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("saved", [True, False])
-@pytest.mark.parametrize("kind", SAID_TO_MODEL)
+@pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_person_approves_edits_rejects_or_responds(kind: str, saved: bool, tmp_path: Path) -> None:
-    decision, paid, said = SAID_TO_MODEL[kind]
+    decision, paid, expected_start = OUTCOMES[kind]
     store = tmp_path / "verdicts.sqlite"
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-    one = reviewing(bank)
-    result: Any = run(one, "Pay what I owe")
+    guarded_agent = reviewing(bank)
+    result: Any = run(guarded_agent, "Pay what I owe")
     if saved:  # days later, in another process
         written = result.to_state().to_string()
         bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-        one = reviewing(bank)
-        result = asyncio.run(RunState.from_string(one, written))
+        guarded_agent = reviewing(bank)
+        result = asyncio.run(RunState.from_string(guarded_agent, written))
     (value,) = asyncio.run(bank.model.review_requests(result))
     assert (value["question"], value["candidate"]["tool_calls"]) == (
         "Pay what I owe",
         [{"name": "pay", "args": {"amount": 5}}],
     )
     drawn = len(bank.inner.calls)
-    done = asyncio.run(bank.model.resume(one, result, {value["call_id"]: decision}))
+    done = asyncio.run(bank.model.resume(guarded_agent, result, {value["call_id"]: decision}))
     assert (done.final_output, bank.paid) == ("Done", paid)
-    (told,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
-    assert told.startswith(said)
+    (tool_output,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
+    assert tool_output.startswith(expected_start)
     assert len(bank.inner.calls) - drawn == N + 1  # the answer after it; nothing was drawn again for the call
 
 
@@ -489,29 +496,29 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, saved: bool, tmp
 )
 def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_waits(decision: dict[str, Any]) -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", allowed_decisions=["approve", "edit"])
-    one = reviewing(bank)
-    result = run(one, "Pay 5")
+    guarded_agent = reviewing(bank)
+    result = run(guarded_agent, "Pay 5")
     (value,) = asyncio.run(bank.model.review_requests(result))
     with pytest.raises(ValidationError):
         asyncio.run(bank.model.decide(result, {value["call_id"]: decision}))
     with pytest.raises(UsageError, match="no held-back call"):
         asyncio.run(bank.model.decide(result, {"another": {"type": "approve"}}))
-    assert asyncio.run(bank.model.resume(one, result, {value["call_id"]: EDIT})).final_output == "Done"
+    assert asyncio.run(bank.model.resume(guarded_agent, result, {value["call_id"]: EDIT})).final_output == "Done"
     assert bank.paid == [7]
 
 
 def test_the_last_decision_about_a_call_counts() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    one = reviewing(bank)
-    written = run(one, "Pay 5").to_state().to_string()
+    guarded_agent = reviewing(bank)
+    written = run(guarded_agent, "Pay 5").to_state().to_string()
 
     async def decided(decision: dict[str, Any]) -> Any:
-        state = await RunState.from_string(one, written)
+        state = await RunState.from_string(guarded_agent, written)
         (value,) = await bank.model.review_requests(state)
         return await bank.model.decide(state, {value["call_id"]: decision})
 
     asyncio.run(decided(EDIT))
-    assert run(one, asyncio.run(decided({"type": "approve"}))).final_output == "Done"
+    assert run(guarded_agent, asyncio.run(decided({"type": "approve"}))).final_output == "Done"
     assert bank.paid == [5]
 
 
@@ -536,33 +543,33 @@ def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     assert bank.paid == [5]
 
 
-@pytest.mark.parametrize("kind", [*SAID_TO_MODEL, "expired"])
+@pytest.mark.parametrize("kind", [*OUTCOMES, "expired"])
 def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
     store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    one, bridge = reviewing(bank), ReviewBridge(store, expires_in=60)
-    result = run(one, "Pay what I owe")
+    guarded_agent, bridge = reviewing(bank), ReviewBridge(store, expires_in=60)
+    result = run(guarded_agent, "Pay what I owe")
     for _ in range(2):
         (item,) = asyncio.run(bridge.enqueue(bank.model, result))  # the second time nothing is added
     assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
     if kind != "expired":
-        assert asyncio.run(bridge.resume(bank.model, one, result)) is None
-        given, paid, said = SAID_TO_MODEL[kind]
+        assert asyncio.run(bridge.resume(bank.model, guarded_agent, result)) is None
+        decision, paid, expected_start = OUTCOMES[kind]
         call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
-        more = {"edit": {"candidate": call}, "respond": {"text": given.get("message")}}.get(kind, {})
-        note = {"note": given["message"]} if kind == "reject" else {}
+        more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
+        note = {"note": decision["message"]} if kind == "reject" else {}
         store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
     else:
         now[0] = 1061.0
         store.expire()
-        paid, said = [], "This call of pay was not run: Nobody decided in time."
-    done = asyncio.run(bridge.resume(bank.model, one, result))
+        paid, expected_start = [], "This call of pay was not run: Nobody decided in time."
+    done = asyncio.run(bridge.resume(bank.model, guarded_agent, result))
     assert (done.final_output, bank.paid) == ("Done", paid)
-    (told,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
-    assert told.startswith(said)
-    assert asyncio.run(bridge.resume(bank.model, one, result)) is None  # it is carried out once
+    (tool_output,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
+    assert tool_output.startswith(expected_start)
+    assert asyncio.run(bridge.resume(bank.model, guarded_agent, result)) is None  # it is carried out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
 
@@ -571,13 +578,13 @@ def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Pat
     inner, bank, store = Scripted(SURE, ["Done"]), Bank(Scripted(SURE)), review.ReviewStore(tmp_path / "reviews.db")
     records = tmp_path / "records.jsonl"
     model = GuardedModel(inner, tools={"pay": "collect"}, records=records, probe="off")
-    one, bridge = agent(model, tools=[model.tool(bank._tool())]), ReviewBridge(store)
-    result = run(one, "Pay what I owe")
+    guarded_agent, bridge = agent(model, tools=[model.tool(bank._tool())]), ReviewBridge(store)
+    result = run(guarded_agent, "Pay what I owe")
     (item,) = asyncio.run(bridge.enqueue(model, result))
     call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
     store.decide(store.claim("ann", item=item.id), review.Decision(action="edit", candidate=call))
     assert bank.paid == []
-    assert asyncio.run(bridge.resume(model, one, result)).final_output == "Done"
+    assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == "Done"
     assert bank.paid == [7]
     file = read_records(records)
     (record,) = file.records
@@ -596,13 +603,13 @@ def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Pa
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    one, bridge = reviewing(bank), ReviewBridge(store)
-    result = run(one, "Pay what I owe")
+    guarded_agent, bridge = reviewing(bank), ReviewBridge(store)
+    result = run(guarded_agent, "Pay what I owe")
     (item,) = asyncio.run(bridge.enqueue(bank.model, result))
     with store.database.write() as connection:  # the reviewer saw one amount, another one waits
         connection.exec_driver_sql("""UPDATE review_items SET content = replace(content, '"amount":', '"amount":1')""")
     store.decide(store.claim("ann"), review.Decision(action="approve"))
-    asyncio.run(bridge.resume(bank.model, one, result))
+    asyncio.run(bridge.resume(bank.model, guarded_agent, result))
     assert bank.paid == []
     trail = store.trail(item.id)
     assert [event.what for event in trail][-2:] == ["not_carried_out", "lapsed"]
@@ -622,73 +629,73 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def answering(*turns: Sequence[Said], **given: Any) -> tuple[Any, Agent[Any]]:
+def answering(*turns: Sequence[Reply], **options: Any) -> tuple[Any, Agent[Any]]:
     """A guarded model and its agent, which gives out answers only."""
-    model = guarded(Scripted(*turns), **{"on_abstain": "review", "abstain_message": "Not sure.", **given})
+    model = guarded(Scripted(*turns), **{"on_abstain": "review", "abstain_message": "Not sure.", **options})
     return model, agent(model, tools=[model.answer_tool])
 
 
-async def asked_of(one: Agent[Any], asked: Any, streamed: bool, **given: Any) -> tuple[Any, str]:
+async def ask_agent(guarded_agent: Agent[Any], prompt: Any, streamed: bool, **options: Any) -> tuple[Any, str]:
     """A run's result, and everything that its stream showed."""
     if not streamed:
-        return await Runner.run(one, asked, **given), ""
-    result = Runner.run_streamed(one, asked, **given)
+        return await Runner.run(guarded_agent, prompt, **options), ""
+    result = Runner.run_streamed(guarded_agent, prompt, **options)
     return result, "".join([repr(event) async for event in result.stream_events()])
 
 
 @pytest.mark.parametrize("way", ["streamed", "saved", "in a session"])
 @pytest.mark.parametrize("kind", ANSWERED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:
-    decision, said = ANSWERED[kind]
+    decision, expected = ANSWERED[kind]
     store, session = tmp_path / "verdicts.sqlite", SQLiteSession("one") if way == "in a session" else None
-    model, one = answering(APART, verdicts=VerdictStore(store))
-    result, shown = await asked_of(one, "Capital of Atlantis?", way == "streamed", session=session)
+    model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
+    result, shown = await ask_agent(guarded_agent, "Capital of Atlantis?", way == "streamed", session=session)
     written = result.to_state().to_string()
     assert result.final_output is None
     assert not any(word in shown + written for word in ("Rome", "Oslo"))  # before the decision it is nowhere
     calls = model.guard.model.model.calls
     if way == "saved":  # days later, in another process
-        model, one = answering(APART, verdicts=VerdictStore(store))
-        result = await RunState.from_string(one, written)
+        model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
+        result = await RunState.from_string(guarded_agent, written)
     (value,) = await model.review_requests(result)
     assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
-    one.output_guardrails = [model.output_guardrail]
+    guarded_agent.output_guardrails = [model.output_guardrail]
     state = await model.decide(result, {value["call_id"]: decision})
     if decision["type"] == "reject":  # the text of an abstention, as everywhere
         with pytest.raises(OutputGuardrailTripwireTriggered):
-            await asked_of(one, state, way == "streamed", session=session)
-        one.output_guardrails = []
-    done, _ = await asked_of(one, state, way == "streamed", session=session)
-    assert done.final_output == said
+            await ask_agent(guarded_agent, state, way == "streamed", session=session)
+        guarded_agent.output_guardrails = []
+    done, _ = await ask_agent(guarded_agent, state, way == "streamed", session=session)
+    assert done.final_output == expected
     assert len(calls) == N + 1
     assert way != "saved" or model.guard.model.model.calls == []  # nothing was drawn again
 
 
 async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
-    model, one = answering(APART)
-    result = await Runner.run(one, "Capital of Atlantis?")
+    model, guarded_agent = answering(APART)
+    result = await Runner.run(guarded_agent, "Capital of Atlantis?")
     (waiting,) = result.interruptions
-    done = await model.resume(one, result, {waiting.call_id: {"type": "approve"}})
+    done = await model.resume(guarded_agent, result, {waiting.call_id: {"type": "approve"}})
     inner = model.guard.model.model
     inner.turns = (["Paris"],)
-    asked = [*done.to_input_list(), {"role": "user", "content": "And of France?"}]
-    assert (await Runner.run(one, asked)).final_output == "Paris"
+    conversation = [*done.to_input_list(), {"role": "user", "content": "And of France?"}]
+    assert (await Runner.run(guarded_agent, conversation)).final_output == "Paris"
     texts = [item.get("content", item.get("type")) for item in inner.calls[-1]["input"]]
     assert [text if isinstance(text, str) else text[0]["text"] for text in texts] == [
         *("Capital of Atlantis?", "Rome", "And of France?")
     ]
     assert all(call["tools"] == [] for call in inner.calls)  # nor is it offered the tool
     inner.turns = (APART,)
-    again = await Runner.run(one, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
-    (waiting,) = again.interruptions  # the second one that waits
-    assert (await model.resume(one, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
+    again = await Runner.run(guarded_agent, [*done.to_input_list(), {"role": "user", "content": "And of Mu?"}])
+    (waiting,) = again.interruptions  # the second answer that waits
+    assert (await model.resume(guarded_agent, again, {waiting.call_id: ANSWER_EDIT})).final_output == "Poseidonis"
 
 
 def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() -> None:
     inner = Scripted(APART)
-    made = artifact(inner, prompt=PromptWrapping(system="Be brief."))
-    model = GuardedModel(inner, made, probe="off")
-    other = GuardedModel(inner, made, probe="off", on_abstain="message")
+    calibrated = artifact(inner, prompt=PromptWrapping(system="Be brief."))
+    model = GuardedModel(inner, calibrated, probe="off")
+    other = GuardedModel(inner, calibrated, probe="off", on_abstain="message")
     for tools in ([], [other.answer_tool]):
         with pytest.raises(UsageError, match=r'needs guarded\.answer_tool .* on_abstain="message"'):
             run(agent(model, tools=tools), "?")
@@ -698,13 +705,13 @@ def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() 
 
 
 async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
-    model, one = answering(APART)
-    written = (await Runner.run(one, "?")).to_state().to_string()
+    model, guarded_agent = answering(APART)
+    written = (await Runner.run(guarded_agent, "?")).to_state().to_string()
 
     async def resumed(decide: Any) -> Any:
-        state = await RunState.from_string(one, written)
+        state = await RunState.from_string(guarded_agent, written)
         decide(state, state.get_interruptions()[0])
-        return (await Runner.run(one, state)).final_output
+        return (await Runner.run(guarded_agent, state)).final_output
 
     for _ in range(2):
         assert await resumed(lambda state, item: state.reject(item)) == "Not sure."
@@ -713,43 +720,43 @@ async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
     assert len(model.guard.model.model.calls) == N + 1
 
 
-@pytest.mark.parametrize("what", ["another question", "another call", "without a decision", "another result"])
-async def test_a_changed_state_gives_nothing_out(what: str) -> None:
-    model, one = answering(APART)
-    first = await Runner.run(one, "Capital of Atlantis?")
+@pytest.mark.parametrize("change", ["another question", "another call", "without a decision", "another result"])
+async def test_a_changed_state_gives_nothing_out(change: str) -> None:
+    model, guarded_agent = answering(APART)
+    first = await Runner.run(guarded_agent, "Capital of Atlantis?")
     (item,) = first.interruptions
     question: Any = {"role": "user", "content": "Capital of Atlantis?"}
     call: Any = {"type": "function_call", "name": "guardrail_answer", "call_id": item.call_id}
     call["arguments"] = item.arguments
     output: Any = {"type": "function_call_output", "call_id": item.call_id, "output": APPROVED}
-    if what == "without a decision":
-        assert (await Runner.run(one, [question, call, output])).final_output == "Not sure."
-    elif what == "another result":
+    if change == "without a decision":
+        assert (await Runner.run(guarded_agent, [question, call, output])).final_output == "Not sure."
+    elif change == "another result":
         await model.decide(first, {item.call_id: {"type": "approve"}})
         forged: Any = [question, call, {**output, "output": "Oslo"}]
-        assert (await Runner.run(one, forged)).final_output == "Not sure."
-    elif what == "another question":
-        await model.resume(one, first, {item.call_id: {"type": "approve"}})
+        assert (await Runner.run(guarded_agent, forged)).final_output == "Not sure."
+    elif change == "another question":
+        await model.resume(guarded_agent, first, {item.call_id: {"type": "approve"}})
         forged = [{**question, "content": "Capital of France?"}, call, output]
         with pytest.raises(UsageError, match="no answer to this conversation"):
-            await Runner.run(one, forged)
+            await Runner.run(guarded_agent, forged)
     else:
         forged = [question, {**call, "call_id": "x"}, {**output, "call_id": "x"}]
         with pytest.raises(UsageError, match="no answer to this conversation"):
-            await Runner.run(one, forged)
+            await Runner.run(guarded_agent, forged)
     assert len(model.guard.model.model.calls) == N + 1
 
 
 async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
     """The digest of the conversation and the id in a saved state are those of the answer that waits."""
-    _, one = answering(APART)
-    written = (await Runner.run(one, "Capital of Atlantis?")).to_state().to_string()
-    other = (await Runner.run(one, "Capital of Mu?")).interruptions[0]
-    mine = (await RunState.from_string(one, written)).get_interruptions()[0]
+    _, guarded_agent = answering(APART)
+    written = (await Runner.run(guarded_agent, "Capital of Atlantis?")).to_state().to_string()
+    other = (await Runner.run(guarded_agent, "Capital of Mu?")).interruptions[0]
+    mine = (await RunState.from_string(guarded_agent, written)).get_interruptions()[0]
 
     async def approved(state: Any) -> Any:
         state.approve(state.get_interruptions()[0])
-        return await Runner.run(one, state)
+        return await Runner.run(guarded_agent, state)
 
     digests = [json.loads(str(item.arguments))["conversation"] for item in (mine, other)]
     changes = [(mine.call_id, other.call_id), (digests[0], digests[1]), ("Capital of Atlantis?", "Capital of France?")]
@@ -757,7 +764,7 @@ async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
         forged = written
         for old, new in changed:
             forged = forged.replace(old, new)
-        state = await RunState.from_string(one, forged)
+        state = await RunState.from_string(guarded_agent, forged)
         with pytest.raises(
             (UsageError, ModelBehaviorError), match=r"no answer to this conversation|reused a tool call"
         ):
@@ -769,17 +776,20 @@ async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
 def test_of_an_edit_and_a_rejection_neither_lets_out_what_was_proposed(first: bool) -> None:
     """Two people decide about two copies of a saved state at once."""
 
-    async def decided(model: Any, one: Agent[Any], asked: str, edit: dict[str, Any]) -> Any:
-        result = await Runner.run(one, asked)
+    async def decided(model: Any, guarded_agent: Agent[Any], question: str, edit: dict[str, Any]) -> Any:
+        result = await Runner.run(guarded_agent, question)
         written, (item,) = result.to_state().to_string(), result.interruptions
-        states = [await RunState.from_string(one, written) for _ in range(2)]
+        states = [await RunState.from_string(guarded_agent, written) for _ in range(2)]
         decisions = [edit, {"type": "reject"}] if first else [{"type": "reject"}, edit]
         for state, decision in zip(states, decisions, strict=True):
             await model.decide(state, {item.call_id: decision})
-        return [(await Runner.run(one, state)).final_output for state in states]
+        return [(await Runner.run(guarded_agent, state)).final_output for state in states]
 
-    model, one = answering(APART)
-    assert set(asyncio.run(decided(model, one, "Capital of Atlantis?", ANSWER_EDIT))) <= {"Poseidonis", "Not sure."}
+    model, guarded_agent = answering(APART)
+    assert set(asyncio.run(decided(model, guarded_agent, "Capital of Atlantis?", ANSWER_EDIT))) <= {
+        "Poseidonis",
+        "Not sure.",
+    }
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
     asyncio.run(decided(bank.model, reviewing(bank), "Pay what I owe", EDIT))
     assert bank.paid == [7]
@@ -790,30 +800,30 @@ def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(lost:
     now = [0.0]
     store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=store)
-    one = reviewing(bank)
-    result = run(one, "Pay what I owe")
+    guarded_agent = reviewing(bank)
+    result = run(guarded_agent, "Pay what I owe")
     state = asyncio.run(bank.model.decide(result, {result.interruptions[0].call_id: EDIT}))
     if lost == "expired":
         now[0] = 61.0
     else:
         store.purge(-1.0)
-    assert run(one, state).final_output == "Done"
+    assert run(guarded_agent, state).final_output == "Done"
     assert bank.paid == []  # neither 7 nor 5
 
 
 def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
-    model, one = answering(APART)
-    one.tool_use_behavior = "stop_on_first_tool"
+    model, guarded_agent = answering(APART)
+    guarded_agent.tool_use_behavior = "stop_on_first_tool"
     with pytest.raises(UsageError, match="stop_at_tool_names"):
-        run(one, "?")
+        run(guarded_agent, "?")
     assert model.guard.model.model.calls == []
 
 
 async def test_an_answer_whose_verdict_is_lost_or_expired_is_not_given_out(tmp_path: Path) -> None:
     now = [0.0]
     store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
-    model, one = answering(APART, verdicts=store)
-    result = await Runner.run(one, "?")
+    model, guarded_agent = answering(APART, verdicts=store)
+    result = await Runner.run(guarded_agent, "?")
     (item,) = result.interruptions
     now[0] = 61.0
     assert await model.review_requests(result) == []
@@ -822,7 +832,7 @@ async def test_an_answer_whose_verdict_is_lost_or_expired_is_not_given_out(tmp_p
     state = result.to_state()
     state.approve(item)
     with pytest.raises(UsageError, match="its verdict expired"):
-        await Runner.run(one, state)
+        await Runner.run(guarded_agent, state)
 
 
 async def test_an_answer_that_is_not_there_can_be_rejected_or_given_by_a_person() -> None:
@@ -831,16 +841,16 @@ async def test_an_answer_that_is_not_there_can_be_rejected_or_given_by_a_person(
             raise ConnectionError("down")
 
     model = guarded(Broken(), on_abstain="review", abstain_message="Not sure.")
-    one = agent(model, tools=[model.answer_tool])
-    result = await Runner.run(one, "?")
+    guarded_agent = agent(model, tools=[model.answer_tool])
+    result = await Runner.run(guarded_agent, "?")
     (value,) = await model.review_requests(result)
     assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
     with pytest.raises(ValidationError):
         await model.decide(result, {value["call_id"]: {"type": "approve"}})
-    state = await RunState.from_string(one, result.to_state().to_string())
+    state = await RunState.from_string(guarded_agent, result.to_state().to_string())
     state.approve(state.get_interruptions()[0])
-    assert (await Runner.run(one, state)).final_output == "Not sure."
-    done = await model.resume(one, result, {value["call_id"]: {"type": "respond", "message": "Riga"}})
+    assert (await Runner.run(guarded_agent, state)).final_output == "Not sure."
+    done = await model.resume(guarded_agent, result, {value["call_id"]: {"type": "respond", "message": "Riga"}})
     assert done.final_output == "Riga"
 
 
@@ -859,21 +869,21 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
                 response.output[:] = [function_call("pay", {"amount": place_of()}, call_id=f"pay{place_of()}"), ask]
             return response
 
-    expert, one_expert = answering(APART)
-    ask = one_expert.as_tool("ask", "Ask.")
+    expert, expert_agent = answering(APART)
+    ask = expert_agent.as_tool("ask", "Ask.")
     inner = Both(["x"], ["Done"])
     bindings = asyncio.run(agent_bindings(agent(inner, tools=[function_tool(pay), ask])))
-    made = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
-    model = GuardedModel(inner, tools={"pay": made}, exempt=["ask"], probe="off", early_stopping="off")
-    one = agent(model, tools=[model.tool(pay), ask])
-    result = run(one, "Pay and ask")
+    calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
+    model = GuardedModel(inner, tools={"pay": calibrated}, exempt=["ask"], probe="off", early_stopping="off")
+    guarded_agent = agent(model, tools=[model.tool(pay), ask])
+    result = run(guarded_agent, "Pay and ask")
     assert [item.tool_name for item in result.interruptions] == ["pay", "guardrail_answer"]
     assert "Rome" not in result.to_state().to_string()
 
     async def decided() -> Any:
         (call,), (answer,) = await model.review_requests(result), await expert.review_requests(result)
         state = await model.decide(result, {call["call_id"]: {"type": "reject"}})
-        return await Runner.run(one, await expert.decide(state, {answer["call_id"]: ANSWER_EDIT}))
+        return await Runner.run(guarded_agent, await expert.decide(state, {answer["call_id"]: ANSWER_EDIT}))
 
     done = asyncio.run(decided())
     assert (done.final_output, paid) == ("Done", [])
@@ -883,12 +893,12 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
 
 
 async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
-    expert, one_expert = answering(APART)
-    one_expert.name = "expert"
+    expert, expert_agent = answering(APART)
+    expert_agent.name = "expert"
     inner = Scripted([("transfer_to_expert", {})])
-    bindings = await agent_bindings(agent(inner, handoffs=[one_expert]))
+    bindings = await agent_bindings(agent(inner, handoffs=[expert_agent]))
     model = guarded(inner, bindings=bindings, on_abstain="review")
-    first = agent(model, handoffs=[one_expert], tools=[model.answer_tool])
+    first = agent(model, handoffs=[expert_agent], tools=[model.answer_tool])
     result = await Runner.run(first, "?")
     state = await RunState.from_string(first, result.to_state().to_string())
     assert await model.review_requests(state) == []  # it is not this model's
@@ -902,23 +912,23 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
     store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
-    model, one = answering(APART)
-    bridge, result = ReviewBridge(store, expires_in=60), run(one, "?")
+    model, guarded_agent = answering(APART)
+    bridge, result = ReviewBridge(store, expires_in=60), run(guarded_agent, "?")
     (item,) = asyncio.run(bridge.enqueue(model, result))
     assert item.content.candidate is not None
     assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
     if kind == "expired":
         now[0] = 1061.0
         store.expire()
-        said = "Nobody decided in time."
+        expected = "Nobody decided in time."
     else:
-        given, said = ANSWERED[kind]
-        action = given["type"]
-        edited = {"candidate": review.Candidate(text=said)} if action == "edit" else {}
-        more = {"respond": {"text": said}, "reject": {"note": given.get("message", "")}}.get(action, {})
+        decision, expected = ANSWERED[kind]
+        action = decision["type"]
+        edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
+        more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
         store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
-    assert asyncio.run(bridge.resume(model, one, result)).final_output == said
-    assert asyncio.run(bridge.resume(model, one, result)) is None  # it is given out once
+    assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == expected
+    assert asyncio.run(bridge.resume(model, guarded_agent, result)) is None  # it is given out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
 
@@ -933,23 +943,23 @@ class City(BaseModel):
 @pytest.mark.parametrize("sure", [True, False])
 def test_structured_answers_are_objects_or_errors(sure: bool) -> None:
     names = ["Paris"] * 5 if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    said: list[Said] = [json.dumps({"name": name, "country": "X"}) for name in names]
-    inner = Scripted(said)
+    answers: list[Reply] = [json.dumps({"name": name, "country": "X"}) for name in names]
+    inner = Scripted(answers)
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=City)))
     model = guarded(inner, bindings=bindings, estimator="lexical_similarity", threshold=0.01)
-    one = agent(model, output_type=City, output_guardrails=[model.output_guardrail])
+    guarded_agent = agent(model, output_type=City, output_guardrails=[model.output_guardrail])
     if sure:
-        assert run(one, "?").final_output == City(name="Paris", country="X")
+        assert run(guarded_agent, "?").final_output == City(name="Paris", country="X")
     else:
         with pytest.raises(AbstainedError):
-            run(one, "?")
+            run(guarded_agent, "?")
 
 
 JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": '{"name": "Roma"}'}}}
 
 
 @pytest.mark.parametrize(
-    ("decision", "given"),
+    ("decision", "outcome"),
     [
         ({"type": "approve"}, City(name="Rome")),
         (JSON_EDIT, City(name="Roma")),
@@ -958,22 +968,24 @@ JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text"
         ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
     ],
 )
-def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str, Any], given: Any) -> None:
-    said: list[Said] = [json.dumps({"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")]
-    inner = Scripted(said)
+def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str, Any], outcome: Any) -> None:
+    answers: list[Reply] = [json.dumps({"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")]
+    inner = Scripted(answers)
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=City)))
     fitted: dict[str, Any] = {"estimator": "lexical_similarity", "threshold": 0.01}
     model = guarded(inner, bindings=bindings, on_abstain="review", **fitted)
-    one = agent(model, output_type=City, tools=[model.answer_tool], output_guardrails=[model.output_guardrail])
-    result = run(one, "?")
+    guarded_agent = agent(
+        model, output_type=City, tools=[model.answer_tool], output_guardrails=[model.output_guardrail]
+    )
+    result = run(guarded_agent, "?")
     (value,) = asyncio.run(model.review_requests(result))
-    resumed = model.resume(one, result, {value["call_id"]: decision})
-    if isinstance(given, City):
-        assert asyncio.run(resumed).final_output == given
+    resumed = model.resume(guarded_agent, result, {value["call_id"]: decision})
+    if isinstance(outcome, City):
+        assert asyncio.run(resumed).final_output == outcome
     else:  # a text would be taken for an object
         with pytest.raises(AbstainedError) as caught:
             asyncio.run(resumed)
-        assert caught.value.message == given
+        assert caught.value.message == outcome
     assert len(inner.calls) == N + 1
 
 
@@ -982,25 +994,25 @@ def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "frequency_penalty", "max_tokens"])
 def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
-    one: Any = {name: 1}
+    setting: Any = {name: 1}
     inner = Scripted(["Paris"])
     with pytest.raises(ArtifactMismatchError, match=name):
-        run(agent(guarded(inner), model_settings=ModelSettings(**one)), "?")
+        run(agent(guarded(inner), model_settings=ModelSettings(**setting)), "?")
     assert inner.calls == []
 
 
 def test_settings_calibrated_with_are_kept_and_bound() -> None:
-    inner, kept = Scripted(["Paris"]), ModelSettings(frequency_penalty=0.5)
-    made = make_artifact(
-        AgentsModelChat(model=inner, calibrated_settings=kept), n=N, prompt=PromptWrapping(system="Be brief.")
+    inner, settings = Scripted(["Paris"]), ModelSettings(frequency_penalty=0.5)
+    calibrated = make_artifact(
+        AgentsModelChat(model=inner, calibrated_settings=settings), n=N, prompt=PromptWrapping(system="Be brief.")
     )
     with pytest.raises(ArtifactMismatchError, match="revision"):
-        GuardedModel(inner, made)
-    model = GuardedModel(inner, made, calibrated_settings=kept, probe="off", on_abstain="message")
+        GuardedModel(inner, calibrated)
+    model = GuardedModel(inner, calibrated, calibrated_settings=settings, probe="off", on_abstain="message")
     run(agent(model, model_settings=ModelSettings(frequency_penalty=0.5)), "?")
     assert {call["settings"].frequency_penalty for call in inner.calls} == {0.5}
     with pytest.raises(UsageError, match="seed"):
-        GuardedModel(inner, made, calibrated_settings=ModelSettings(extra_args={"seed": 1}))
+        GuardedModel(inner, calibrated, calibrated_settings=ModelSettings(extra_args={"seed": 1}))
 
 
 def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_are_refused() -> None:
@@ -1040,9 +1052,9 @@ async def test_a_run_that_leaves_its_first_turn_to_the_server_is_refused(streame
 
 @pytest.mark.parametrize("name", ["conversation_id", "previous_response_id"])
 def test_conversations_that_a_server_keeps_are_refused(name: str) -> None:
-    given: Any = {name: "one"}
+    options: Any = {name: "one"}
     with pytest.raises(UsageError, match=name):
-        run(agent(guarded(Scripted(["Paris"]))), "?", **given)
+        run(agent(guarded(Scripted(["Paris"]))), "?", **options)
 
 
 def test_a_failing_model_is_unmeasured_and_abstains() -> None:
@@ -1097,8 +1109,8 @@ async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> No
             model = guarded(inner, bindings=bindings, estimator=estimator, threshold=0.5)
             result = await Runner.run(agent(model, tools=[_pay_tool()]), SURE_QUESTION)
             before = len(served.upstream.calls)
-            asked = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
-            await adraw(AgentsModelChat(model=inner), [asked], model.guard.artifact.plan)
+            messages = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
+            await adraw(AgentsModelChat(model=inner), [messages], model.guard.artifact.plan)
         assert result.final_output == "Paris is it"
     finally:
         served.close()

@@ -74,7 +74,7 @@ from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
 
 N = 4
-Said = str | tuple[str, dict[str, Any]]
+Reply = str | tuple[str, dict[str, Any]]
 
 
 class Scripted(Model):
@@ -82,7 +82,7 @@ class Scripted(Model):
 
     guardrail_trusted = True
 
-    def __init__(self, *turns: Sequence[Said], settings: ModelSettings | None = None) -> None:
+    def __init__(self, *turns: Sequence[Reply], settings: ModelSettings | None = None) -> None:
         super().__init__(settings=settings)
         self.turns = turns
         self.calls: list[dict[str, Any]] = []
@@ -108,31 +108,31 @@ class Scripted(Model):
         answers = self.turns[min(turn, len(self.turns) - 1)]
         self.calls.append({"messages": messages, "settings": settings, "parameters": model_request_parameters})
         if settings.get("temperature") == 0:
-            said = answers[0]
+            reply = answers[0]
         else:
             place = self._drawn[turn] = self._drawn.get(turn, -1) + 1
             others = answers[1:] or answers
-            said = others[place % len(others)]
-        part = TextPart(said) if isinstance(said, str) else ToolCallPart(*said)
+            reply = others[place % len(others)]
+        part = TextPart(reply) if isinstance(reply, str) else ToolCallPart(*reply)
         usage = RequestUsage(input_tokens=10, output_tokens=2)
         return ModelResponse(parts=[part], usage=usage, model_name="scripted")
 
 
-SURE_TEXT: list[Said] = ["Paris", "Paris", "paris", "Paris.", "Paris"]
-UNSURE_TEXT: list[Said] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
+SURE_TEXT: list[Reply] = ["Paris", "Paris", "paris", "Paris.", "Paris"]
+UNSURE_TEXT: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 
 
-def made(inner: Model, **given: Any) -> Any:
-    given = {"prompt": PromptWrapping(system="Be brief."), **given}
-    return make_artifact(PydanticAIChat(model=inner), n=N, **given)
+def artifact_for(inner: Model, **options: Any) -> Any:
+    options = {"prompt": PromptWrapping(system="Be brief."), **options}
+    return make_artifact(PydanticAIChat(model=inner), n=N, **options)
 
 
-def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **given: Any) -> GuardedModel:
-    return GuardedModel(inner, made(inner, **(fitted or {})), probe="off", early_stopping="off", **given)
+def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **options: Any) -> GuardedModel:
+    return GuardedModel(inner, artifact_for(inner, **(fitted or {})), probe="off", early_stopping="off", **options)
 
 
-def agent(model: Model, **given: Any) -> Agent[Any, Any]:
-    return Agent(model, instructions="Be brief.", **given)
+def agent(model: Model, **options: Any) -> Agent[Any, Any]:
+    return Agent(model, instructions="Be brief.", **options)
 
 
 async def test_a_sure_answer_is_given_out_and_all_tokens_are_counted() -> None:
@@ -160,7 +160,7 @@ async def test_what_the_inner_model_is_asked_is_the_request_with_the_plans_setti
         (part,) = request.parts
         assert isinstance(part, UserPromptPart)
         assert list(part.content) == ["What is it?", picture]
-        assert [one.content for one in parameters.instruction_parts] == ["Be brief."]
+        assert [instruction.content for instruction in parameters.instruction_parts] == ["Be brief."]
     assert settings == before
 
 
@@ -176,39 +176,39 @@ async def test_raise_and_a_person() -> None:
     assert caught.value.verdict.candidate is not None
     assert caught.value.verdict.candidate.text == "Rome"
     model = guarded(Scripted(UNSURE_TEXT), on_abstain=lambda verdict: "a person says Rome")
-    one = agent(model)
-    one.output_validator(model.output_validator)
-    assert (await one.run("?")).output == "a person says Rome"
+    guarded_agent = agent(model)
+    guarded_agent.output_validator(model.output_validator)
+    assert (await guarded_agent.run("?")).output == "a person says Rome"
 
 
 async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_never_judged() -> None:
     sure = guarded(Scripted(SURE_TEXT))
-    one = agent(sure)
-    one.output_validator(sure.output_validator)
-    assert (await one.run("?")).output == "Paris"
+    guarded_agent = agent(sure)
+    guarded_agent.output_validator(sure.output_validator)
+    assert (await guarded_agent.run("?")).output == "Paris"
     with pytest.raises(UnexpectedModelBehavior, match="not judged"):
-        await one.run("?", model=Scripted(["Unjudged"]))
+        await guarded_agent.run("?", model=Scripted(["Unjudged"]))
     with pytest.raises(UnexpectedModelBehavior, match="not judged"):
-        await one.run("Another?", model=Scripted(SURE_TEXT))
-    earlier = (await one.run("And then?")).all_messages()
-    assert (await one.run("?", message_history=earlier)).output == "Paris"
+        await guarded_agent.run("Another?", model=Scripted(SURE_TEXT))
+    earlier = (await guarded_agent.run("And then?")).all_messages()
+    assert (await guarded_agent.run("?", message_history=earlier)).output == "Paris"
     unsure = guarded(Scripted(UNSURE_TEXT))
-    one = agent(unsure)
-    one.output_validator(unsure.output_validator)
+    guarded_agent = agent(unsure)
+    guarded_agent.output_validator(unsure.output_validator)
     with pytest.raises(AbstainedError):
-        await one.run("?")
+        await guarded_agent.run("?")
 
 
-def refusing(one: Agent[Any, Any], text: str) -> Agent[Any, Any]:
+def refusing(guarded_agent: Agent[Any, Any], text: str) -> Agent[Any, Any]:
     """An agent whose validator asks again for as long as it gets this text."""
 
-    @one.output_validator
+    @guarded_agent.output_validator
     def check(output: str) -> str:
         if output == text:
             raise ModelRetry("Answer the question.")
         return output
 
-    return one
+    return guarded_agent
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -230,16 +230,16 @@ async def test_a_retry_asks_nothing_again_that_was_abstained_on(inline: bool) ->
 
 
 async def test_a_retry_after_anything_else_is_a_request_with_another_prompt() -> None:
-    one = refusing(agent(guarded(Scripted(SURE_TEXT), abstain_message="Not sure."), retries=5), "Paris")
+    guarded_agent = refusing(agent(guarded(Scripted(SURE_TEXT), abstain_message="Not sure."), retries=5), "Paris")
     with pytest.raises(ArtifactMismatchError, match="system message differs"):  # pydantic-ai adds a note about it
-        await one.run("?")
+        await guarded_agent.run("?")
 
 
 async def test_a_retry_after_an_empty_answer_draws_nothing() -> None:
     inner = Scripted(["", "a"])
-    one = refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), "Not sure.")
+    guarded_agent = refusing(agent(guarded(inner, abstain_message="Not sure."), retries=5), "Not sure.")
     with pytest.raises(AbstainedError):
-        await one.run("?")
+        await guarded_agent.run("?")
     assert len(inner.calls) <= N + 1
 
 
@@ -251,10 +251,10 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
 
 
 async def test_a_capability_keeps_the_models_used_last_only() -> None:
-    guard = GuardCapability(made(Scripted(SURE_TEXT)), guard_options={"probe": "off"})
-    one = agent(Scripted(SURE_TEXT), capabilities=[guard])
+    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), guard_options={"probe": "off"})
+    guarded_agent = agent(Scripted(SURE_TEXT), capabilities=[guard])
     for _ in range(MODELS + 3):
-        assert (await one.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
+        assert (await guarded_agent.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
     assert len(guard._wrapped) == MODELS
 
 
@@ -272,18 +272,18 @@ class Insisting(AbstractCapability[Any]):
 @pytest.mark.parametrize("again", ["attempt", "run", "another agent"])
 async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str, remember: float) -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
-    made_of = made(inner)
+    calibrated = artifact_for(inner)
     options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure.", "remember": remember}
 
-    def one() -> Agent[Any, Any]:
+    def new_agent() -> Agent[Any, Any]:
         others = [Insisting()] if again == "attempt" else []
-        guard = GuardCapability(made_of, on_abstain="message", guard_options=options)
+        guard = GuardCapability(calibrated, on_abstain="message", guard_options=options)
         return agent(inner, capabilities=[guard, *others])
 
-    first = one()
+    first = new_agent()
     result = await first.run("?")
     if again != "attempt":
-        result = await (first if again == "run" else one()).run("?")
+        result = await (first if again == "run" else new_agent()).run("?")
     if remember:
         assert (result.output, len(inner.calls)) == ("Not sure.", N + 1)
     else:
@@ -292,29 +292,29 @@ async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_agai
 
 async def test_a_later_question_is_asked_after_an_abstention() -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])
-    one = agent(guarded(inner, abstain_message="Not sure."))
-    earlier = await one.run("?")
+    guarded_agent = agent(guarded(inner, abstain_message="Not sure."))
+    earlier = await guarded_agent.run("?")
     assert earlier.output == "Not sure."
-    assert (await one.run("And now?", message_history=earlier.all_messages())).output == "Rome"
+    assert (await guarded_agent.run("And now?", message_history=earlier.all_messages())).output == "Rome"
 
 
 @pytest.mark.parametrize("sure", [True, False])
 async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidate_only(sure: bool) -> None:
     inner = Scripted(["Paris is it"] if sure else UNSURE_TEXT)
-    one = agent(guarded(inner, abstain_message="Not sure."))
-    seen, calls_at_first = [], None
-    async with one.run_stream("?") as result:
+    guarded_agent = agent(guarded(inner, abstain_message="Not sure."))
+    deltas, calls_at_first = [], None
+    async with guarded_agent.run_stream("?") as result:
         async for text in result.stream_text(delta=True, debounce_by=None):
             calls_at_first = calls_at_first or len(inner.calls)
-            seen.append(text)
+            deltas.append(text)
     assert calls_at_first == N + 1
-    assert "".join(seen) == ("Paris is it" if sure else "Not sure.")
-    events = [repr(event) async for event in _events(one)]
+    assert "".join(deltas) == ("Paris is it" if sure else "Not sure.")
+    events = [repr(event) async for event in _events(guarded_agent)]
     assert sure or not any("Rome" in event for event in events)
 
 
-async def _events(one: Agent[Any, Any]) -> Any:
-    async with one.run_stream_events("?") as stream:
+async def _events(guarded_agent: Agent[Any, Any]) -> Any:
+    async with guarded_agent.run_stream_events("?") as stream:
         async for event in stream:
             yield event
 
@@ -322,50 +322,54 @@ async def _events(one: Agent[Any, Any]) -> Any:
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-SURE: list[Said] = [("pay", {"amount": 5})]
-SPELLED: list[Said] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
-UNSURE: list[Said] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
+SURE: list[Reply] = [("pay", {"amount": 5})]
+SPELLED: list[Reply] = [("pay", {"amount": 5}), ("pay", {"amount": 5.0})]
+UNSURE: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
 
 
 class Bank:
     """An agent with one tool that cannot be undone, guarded by the capability."""
 
-    def __init__(self, inner: Scripted, *others: AbstractCapability[Any], defers: bool = False, **given: Any) -> None:
+    def __init__(
+        self, inner: Scripted, *others: AbstractCapability[Any], defers: bool = False, **capability_options: Any
+    ) -> None:
         self.inner = inner
         self.defers = defers
         self.paid: list[int] = []
         self.bindings = asyncio.run(agent_bindings(self._agent(inner)))
-        options = {"probe": "off", "early_stopping": "off", **given.pop("guard_options", {})}
-        self.guard = GuardCapability(made(inner, bindings=self.bindings), guard_options=options, **given)
+        options = {"probe": "off", "early_stopping": "off", **capability_options.pop("guard_options", {})}
+        self.guard = GuardCapability(
+            artifact_for(inner, bindings=self.bindings), guard_options=options, **capability_options
+        )
         self.agent = self._agent(inner, capabilities=[self.guard, *others])
 
-    def _agent(self, inner: Model, **given: Any) -> Agent[Any, Any]:
-        one = agent(inner, output_type=[str, DeferredToolRequests], **given)
+    def _agent(self, inner: Model, **options: Any) -> Agent[Any, Any]:
+        banker = agent(inner, output_type=[str, DeferredToolRequests], **options)
 
         def not_now(ctx: RunContext[Any], amount: int, on: date = date(2026, 1, 1)) -> None:
             if self.defers and not ctx.tool_call_approved:
                 raise CallDeferred
 
-        @one.tool_plain(args_validator=not_now)
+        @banker.tool_plain(args_validator=not_now)
         def pay(amount: int, on: date = date(2026, 1, 1)) -> str:
             """Pay an amount."""
             self.paid.append(amount)
             return f"paid {amount}"
 
-        @one.tool_plain
+        @banker.tool_plain
         def quote(amount: int) -> str:
             """Say what a payment costs."""
             return "1"
 
-        return one
+        return banker
 
-    def run(self, *asked: Any, **given: Any) -> Any:
-        return asyncio.run(self.agent.run(*asked, **given))
+    def run(self, *prompts: Any, **options: Any) -> Any:
+        return asyncio.run(self.agent.run(*prompts, **options))
 
 
 def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
-    for said in (SURE, SPELLED):
-        bank = Bank(Scripted(said, ["Done"]), on_abstain="review")
+    for proposals in (SURE, SPELLED):
+        bank = Bank(Scripted(proposals, ["Done"]), on_abstain="review")
         assert (bank.run("Pay 5").output, bank.paid) == ("Done", [5])
         assert len(bank.inner.calls) == 2 * (N + 1)
 
@@ -408,7 +412,7 @@ def test_a_held_call_can_be_given_back_to_the_model() -> None:
 def test_hold_needs_the_capability() -> None:
     inner = Scripted(UNSURE)
     with pytest.raises(UsageError, match="GuardCapability"):
-        GuardedModel(inner, made(inner), on_abstain="review")  # type: ignore[arg-type]
+        GuardedModel(inner, artifact_for(inner), on_abstain="review")  # type: ignore[arg-type]
 
 
 def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,16 +423,16 @@ def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None:
-    for said, paid in ((SURE, [5]), (UNSURE, []), ([("quote", {"amount": n}) for n in (5, 50, 500, 55, 505)], [])):
-        inner = Scripted(said, ["Done"])
+    for proposals, paid in ((SURE, [5]), (UNSURE, []), ([("quote", {"amount": n}) for n in (5, 50, 500, 55, 505)], [])):
+        inner = Scripted(proposals, ["Done"])
         bank = Bank(inner, on_abstain="review")
-        own = made(inner, bindings=bank.bindings)
+        own = artifact_for(inner, bindings=bank.bindings)
         options = {"probe": "off", "early_stopping": "off"}
         guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", guard_options=options)
         bank.agent = bank._agent(inner, capabilities=[guard])
         output = bank.run("Pay 5").output
         assert bank.paid == paid
-        assert (output == "Done") is (said is not UNSURE)  # an answer passes: it has no artifact
+        assert (output == "Done") is (proposals is not UNSURE)  # an answer passes: it has no artifact
 
 
 # -- what runs is what was judged --------------------------------------------------------------------------------------
@@ -459,7 +463,7 @@ class InTheResponse(AbstractCapability[Any]):
         self.changed = changed
 
     async def after_model_request(self, ctx: Any, *, request_context: Any, response: ModelResponse) -> ModelResponse:
-        parts = [replace(one, **self.changed) if isinstance(one, ToolCallPart) else one for one in response.parts]
+        parts = [replace(part, **self.changed) if isinstance(part, ToolCallPart) else part for part in response.parts]
         return replace(response, parts=parts)
 
 
@@ -489,7 +493,7 @@ class ByItsToolAlone(AtTheToolset):
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "proposals"),
     [
         (AtTheTool(), SURE),
         (AtTheWrap(), SURE),
@@ -501,8 +505,10 @@ class ByItsToolAlone(AtTheToolset):
         (ByItsToolAlone(), [("quote", {"amount": 5})]),
     ],
 )
-def test_a_call_that_was_changed_after_the_verdict_does_not_run(other: Any, said: list[Said], first: bool) -> None:
-    bank = Bank(Scripted(said, ["Done"]), other, on_abstain="review")
+def test_a_call_that_was_changed_after_the_verdict_does_not_run(
+    other: Any, proposals: list[Reply], first: bool
+) -> None:
+    bank = Bank(Scripted(proposals, ["Done"]), other, on_abstain="review")
     if first:  # the order in the list does not matter: the guard asks for the innermost place
         bank.agent = bank._agent(bank.inner, capabilities=[other, bank.guard])
     assert (bank.run("Pay 5").output, bank.paid) == ("Done", [])
@@ -527,7 +533,7 @@ def resumed_with(bank: Bank, result: Any, decision: Any, amount: int = 5) -> Any
 
 
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 7}}}
-DECIDED: dict[str, tuple[dict[str, Any], list[int], str]] = {
+OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
     "approve": ({"type": "approve"}, [5], "paid 5"),
     "edit": (EDIT, [7], "Note: a person changed this call before it ran; it ran with amount=7."),
     "reject": (
@@ -539,19 +545,19 @@ DECIDED: dict[str, tuple[dict[str, Any], list[int], str]] = {
 }
 
 
-def told(bank: Bank) -> str:
-    (found,) = [
+def tool_return(bank: Bank) -> str:
+    (content,) = [
         str(part.content)
         for message in bank.inner.calls[-1]["messages"]
         for part in message.parts
         if isinstance(part, ToolReturnPart)
     ]
-    return found
+    return content
 
 
-@pytest.mark.parametrize("kind", DECIDED)
+@pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) -> None:
-    decision, paid, said = DECIDED[kind]
+    decision, paid, expected_start = OUTCOMES[kind]
     store = tmp_path / "verdicts.sqlite"
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
     written = bank.run("Pay what I owe").all_messages_json()
@@ -564,7 +570,7 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, tmp_path: Path) 
     )
     done = asyncio.run(later.guard.resume(later.agent, history, {value["call_id"]: decision}))
     assert (done.output, later.paid) == ("Done", paid)
-    assert told(later).startswith(said)
+    assert tool_return(later).startswith(expected_start)
     assert len(later.inner.calls) == N + 1  # the answer after it; nothing was drawn again for the call
 
 
@@ -584,7 +590,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
         Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
 
 
-@pytest.mark.parametrize("kind", DECIDED)
+@pytest.mark.parametrize("kind", OUTCOMES)
 def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
@@ -594,35 +600,35 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
         (item,) = asyncio.run(bridge.enqueue(bank.guard, result))  # the second time nothing is added
     assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
     assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None
-    given, paid, said = DECIDED[kind]
+    decision, paid, expected_start = OUTCOMES[kind]
     call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
-    more = {"edit": {"candidate": call}, "respond": {"text": given.get("message")}}.get(kind, {})
-    note = {"note": given["message"]} if kind == "reject" else {}
+    more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
+    note = {"note": decision["message"]} if kind == "reject" else {}
     store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
     done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
     assert (done.output, bank.paid) == ("Done", paid)
-    assert told(bank).startswith(said)
+    assert tool_return(bank).startswith(expected_start)
     assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
 
 
 def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     bank, store = Bank(Scripted(SURE, ["Done"])), review.ReviewStore(tmp_path / "reviews.db")
-    given: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "guard_options": {"probe": "off"}}
-    guard = GuardCapability(records=tmp_path / "records.jsonl", **given)
-    one, bridge = bank._agent(bank.inner, capabilities=[guard]), ReviewBridge(store)
-    result = asyncio.run(one.run("Pay what I owe"))
+    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "guard_options": {"probe": "off"}}
+    guard = GuardCapability(records=tmp_path / "records.jsonl", **settings)
+    guarded_agent, bridge = bank._agent(bank.inner, capabilities=[guard]), ReviewBridge(store)
+    result = asyncio.run(guarded_agent.run("Pay what I owe"))
     (item,) = asyncio.run(bridge.enqueue(guard, result))
     store.decide(store.claim("ann", item=item.id), review.Decision(action="approve"))
     assert bank.paid == []
-    assert asyncio.run(bridge.resume(guard, one, result)).output == "Done"
+    assert asyncio.run(bridge.resume(guard, guarded_agent, result)).output == "Done"
     assert bank.paid == [5]
     (record,) = read_records(tmp_path / "records.jsonl").records
     (step,), others = reviews_of_store(store, {record.id: record})
     assert (step.action, step.correct, step.gated, others) == ("approve", True, frozenset({"pay"}), 0)
     for wrong in ({"on_abstain": "raise"}, {"held": "retry"}):
         with pytest.raises(UsageError, match='needs on_abstain="review"'):
-            GuardCapability(**{**given, **wrong})
+            GuardCapability(**{**settings, **wrong})
     store.close()
 
 
@@ -682,14 +688,14 @@ class Outside:
     def __init__(self, inner: Scripted, *others: AbstractCapability[Any]) -> None:
         tool = ToolDefinition(name="pay", parameters_json_schema={"type": "object", "properties": {"amount": {}}})
 
-        def made_of(*capabilities: Any) -> Agent[Any, Any]:
-            wanted: Any = [str, DeferredToolRequests]
-            return agent(inner, output_type=wanted, toolsets=[ExternalToolset([tool])], capabilities=capabilities)
+        def agent_with(*capabilities: Any) -> Agent[Any, Any]:
+            output_type: Any = [str, DeferredToolRequests]
+            return agent(inner, output_type=output_type, toolsets=[ExternalToolset([tool])], capabilities=capabilities)
 
-        bindings = asyncio.run(agent_bindings(made_of()))
+        bindings = asyncio.run(agent_bindings(agent_with()))
         options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
-        guard = GuardCapability(made(inner, bindings=bindings), on_abstain="review", guard_options=options)
-        self.agent = made_of(guard, *others)
+        guard = GuardCapability(artifact_for(inner, bindings=bindings), on_abstain="review", guard_options=options)
+        self.agent = agent_with(guard, *others)
 
 
 def test_a_held_call_of_an_external_tool_is_not_given_to_the_application() -> None:
@@ -722,7 +728,7 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
             return Scripted(["Unjudged"])
 
     inner = Scripted(SURE_TEXT)
-    guard = GuardCapability(made(inner), guard_options={"probe": "off", "early_stopping": "off"})
+    guard = GuardCapability(artifact_for(inner), guard_options={"probe": "off", "early_stopping": "off"})
     with pytest.raises(UsageError, match="in place of the guarded model"):
         await agent(inner, capabilities=[Answering(), guard]).run("?")
     async with agent(inner, capabilities=[guard]).run_stream(
@@ -744,18 +750,18 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
 OPTIONS: dict[str, Any] = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
 
 
-def answering(inner: Model, *, output: Any = str, fitted: Any = None, **given: Any) -> tuple[GuardCapability, Any]:
+def answering(inner: Model, *, output: Any = str, fitted: Any = None, **options: Any) -> tuple[GuardCapability, Any]:
     """A guard and its agent, which gives out answers only."""
-    guard = GuardCapability(made(inner, **(fitted or {})), guard_options=OPTIONS, **given)
+    guard = GuardCapability(artifact_for(inner, **(fitted or {})), guard_options=OPTIONS, **options)
     return guard, agent(inner, output_type=[output, DeferredToolRequests], capabilities=[guard])
 
 
-async def asked_of(one: Any, *asked: Any, streamed: bool, **given: Any) -> tuple[Any, Any, str]:
+async def ask_agent(guarded_agent: Any, *prompts: Any, streamed: bool, **options: Any) -> tuple[Any, Any, str]:
     """A run's output, its messages, and everything that its stream showed."""
     if not streamed:
-        result = await one.run(*asked, **given)
+        result = await guarded_agent.run(*prompts, **options)
         return result.output, result.all_messages(), ""
-    async with one.run_stream_events(*asked, **given) as events:
+    async with guarded_agent.run_stream_events(*prompts, **options) as events:
         shown = [event async for event in events]
     assert shown[-1].event_kind == "agent_run_result"
     return shown[-1].result.output, shown[-1].result.all_messages(), "".join(map(repr, shown))
@@ -764,20 +770,23 @@ async def asked_of(one: Any, *asked: Any, streamed: bool, **given: Any) -> tuple
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ANSWERED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bool, tmp_path: Path) -> None:
-    decision, said = ANSWERED[kind]
+    decision, expected = ANSWERED[kind]
     store, picture = tmp_path / "verdicts.sqlite", BinaryContent(b"png", media_type="image/png")
-    guard, one = answering(inner := Scripted(UNSURE_TEXT), verdicts=VerdictStore(store))
-    output, messages, shown = await asked_of(one, ["Capital of Atlantis?", picture], streamed=streamed)
+    guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT), verdicts=VerdictStore(store))
+    output, messages, shown = await ask_agent(guarded_agent, ["Capital of Atlantis?", picture], streamed=streamed)
     written = ModelMessagesTypeAdapter.dump_json(messages)
     assert (output.calls, [call.tool_name for call in output.approvals]) == ([], ["guardrail_answer"])
     assert not any(word in shown + written.decode() + repr(output) for word in ("Rome", "Oslo"))  # it is nowhere
-    guard, one = answering(Scripted(["Paris"]), verdicts=VerdictStore(store))  # days later, in another process
+    # Days later, in another process:
+    guard, guarded_agent = answering(Scripted(["Paris"]), verdicts=VerdictStore(store))
     history = ModelMessagesTypeAdapter.validate_json(written)
     (value,) = await guard.review_requests(history)
     assert (value["kind"], value["question"], value["candidate"]["text"]) == ("answer", "Capital of Atlantis?", "Rome")
     results = await guard.decide(history, {value["call_id"]: decision})
-    output, messages, _ = await asked_of(one, streamed=streamed, message_history=history, deferred_tool_results=results)
-    assert output == said
+    output, messages, _ = await ask_agent(
+        guarded_agent, streamed=streamed, message_history=history, deferred_tool_results=results
+    )
+    assert output == expected
     assert messages[-1].usage.total_tokens == 0  # nothing was drawn again
     assert messages[-1].metadata["guardrail"]["review"] == [{"name": "answer", "decision": decision["type"]}]
     assert bool(messages[-1].metadata.get("guardrail_abstained")) is (decision["type"] == "reject")
@@ -785,29 +794,31 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bo
 
 
 async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
-    guard, one = answering(inner := Scripted(UNSURE_TEXT))
-    result = await one.run("Capital of Atlantis?")
+    guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
+    result = await guarded_agent.run("Capital of Atlantis?")
     (waiting,) = result.output.approvals
-    done = await guard.resume(one, result, {waiting.tool_call_id: {"type": "approve"}})
+    done = await guard.resume(guarded_agent, result, {waiting.tool_call_id: {"type": "approve"}})
     inner.turns = (SURE_TEXT,)
-    assert (await one.run("And of France?", message_history=done.all_messages())).output == "Paris"
+    assert (await guarded_agent.run("And of France?", message_history=done.all_messages())).output == "Paris"
     parts = [part for message in inner.calls[-1]["messages"] for part in message.parts]
     assert [part.content for part in parts] == ["Capital of Atlantis?", "Rome", "And of France?"]
     assert all(call["parameters"].function_tools == [] for call in inner.calls)  # nor is it offered the tool
     inner.turns = (UNSURE_TEXT,)
-    again = await one.run("And of Mu?", message_history=done.all_messages())  # the second one that waits
+    again = await guarded_agent.run("And of Mu?", message_history=done.all_messages())  # the second answer that waits
     (waiting,) = again.output.approvals
-    assert (await guard.resume(one, again, {waiting.tool_call_id: ANSWER_EDIT})).output == "Poseidonis"
+    assert (await guard.resume(guarded_agent, again, {waiting.tool_call_id: ANSWER_EDIT})).output == "Poseidonis"
 
 
 async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
-    _, one = answering(inner := Scripted(UNSURE_TEXT))
-    result = await one.run("?")
+    _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
+    result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
 
-    async def resumed(decision: Any, *asked: Any) -> Any:
+    async def resumed(decision: Any, *prompts: Any) -> Any:
         results = DeferredToolResults(approvals={waiting.tool_call_id: decision})
-        return (await one.run(*asked, message_history=result.all_messages(), deferred_tool_results=results)).output
+        return (
+            await guarded_agent.run(*prompts, message_history=result.all_messages(), deferred_tool_results=results)
+        ).output
 
     for _ in range(2):
         assert await resumed(False) == "Not sure."
@@ -825,9 +836,9 @@ async def test_what_the_framework_itself_approves_or_denies_counts() -> None:
 
 
 async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt() -> None:
-    _, one = answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
+    _, guarded_agent = answering(Scripted(UNSURE_TEXT), exempt=["guardrail_answer"])
     with pytest.raises(UsageError, match="the guard's own tool"):
-        await one.run("?")
+        await guarded_agent.run("?")
 
     class Approving(AbstractCapability[Any]):
         async def handle_deferred_tool_calls(self, ctx: Any, *, requests: Any) -> Any:
@@ -838,62 +849,62 @@ async def test_a_handler_approves_within_the_run_and_the_call_cannot_be_exempt()
 
 
 async def test_a_changed_history_gives_nothing_out() -> None:
-    _, one = answering(inner := Scripted(UNSURE_TEXT))
-    result = await one.run("Capital of Atlantis?")
+    _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
+    result = await guarded_agent.run("Capital of Atlantis?")
     (waiting,) = result.output.approvals
-    (other,) = (await one.run("Capital of Mu?")).output.approvals
-    asked, held = result.all_messages()
+    (other,) = (await guarded_agent.run("Capital of Mu?")).output.approvals
+    question, held_message = result.all_messages()
     done = ModelRequest(parts=[ToolReturnPart("guardrail_answer", APPROVED, waiting.tool_call_id)])
 
     async def run(*messages: Any, approved: str | None = None) -> Any:
         results = None if approved is None else DeferredToolResults(approvals={approved: True})
-        return (await one.run(message_history=list(messages), deferred_tool_results=results)).output
+        return (await guarded_agent.run(message_history=list(messages), deferred_tool_results=results)).output
 
-    assert await run(asked, held, done) == "Not sure."  # nobody decided
-    france = replace(asked, parts=[UserPromptPart("Capital of France?")])
+    assert await run(question, held_message, done) == "Not sure."  # nobody decided
+    france = replace(question, parts=[UserPromptPart("Capital of France?")])
     for changed in (
-        [france, held],
-        [asked, replace(held, parts=[replace(waiting, tool_call_id=other.tool_call_id)])],
-        [asked, replace(held, parts=[other])],
+        [france, held_message],
+        [question, replace(held_message, parts=[replace(waiting, tool_call_id=other.tool_call_id)])],
+        [question, replace(held_message, parts=[other])],
     ):
         approved = changed[-1].parts[0].tool_call_id
         with pytest.raises(UsageError, match="no answer to this conversation"):
             await run(*changed, approved=approved)
-    changed_call = replace(held, parts=[replace(waiting, args=other.args)])
-    assert await run(asked, changed_call, approved=waiting.tool_call_id) == "Not sure."
-    assert await run(asked, held, approved=waiting.tool_call_id) == "Rome"
+    changed_call = replace(held_message, parts=[replace(waiting, args=other.args)])
+    assert await run(question, changed_call, approved=waiting.tool_call_id) == "Not sure."
+    assert await run(question, held_message, approved=waiting.tool_call_id) == "Rome"
     with pytest.raises(UsageError, match="no answer to this conversation"):
-        await run(france, held, done)  # what was approved there
+        await run(france, held_message, done)  # what was approved there
     assert len(inner.calls) == 2 * (N + 1)
 
 
 async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
-    guard, one = answering(Scripted(UNSURE_TEXT))
-    result = await one.run("?")
+    guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
+    result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
     guard.verdicts.delete(waiting.tool_call_id)  # as a process does that kept its verdicts in memory
     assert await guard.review_requests(result) == []
     with pytest.raises(UsageError, match=r"VerdictStore\(path\)"):
-        await one.run(
+        await guarded_agent.run(
             message_history=result.all_messages(),
             deferred_tool_results=DeferredToolResults(approvals={waiting.tool_call_id: True}),
         )
 
 
 async def test_a_validator_that_rejects_a_decided_answer_draws_nothing() -> None:
-    guard, one = answering(inner := Scripted(UNSURE_TEXT, ["Bern"]))
-    result = await refusing(one, "Rome").run("?")
+    guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT, ["Bern"]))
+    result = await refusing(guarded_agent, "Rome").run("?")
     (waiting,) = result.output.approvals
     with pytest.raises(AbstainedError):
-        await guard.resume(one, result, {waiting.tool_call_id: {"type": "approve"}})
+        await guard.resume(guarded_agent, result, {waiting.tool_call_id: {"type": "approve"}})
     assert len(inner.calls) == N + 1
 
 
 def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
-    _, one = answering(inner := Scripted(UNSURE_TEXT))
-    one.tool_plain(name="guardrail_answer")(lambda: "x")
+    _, guarded_agent = answering(inner := Scripted(UNSURE_TEXT))
+    guarded_agent.tool_plain(name="guardrail_answer")(lambda: "x")
     with pytest.raises(UsageError, match="Rename it"):
-        asyncio.run(one.run("?"))
+        asyncio.run(guarded_agent.run("?"))
     assert inner.calls == []
 
 
@@ -909,34 +920,34 @@ def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:
             return toolset.filtered(lambda ctx, tool: tool.name != "guardrail_answer")
 
     guard, _ = answering(inner := Scripted(SURE_TEXT))
-    one = agent(inner, output_type=[str, DeferredToolRequests], capabilities=[Removing(), guard])
+    guarded_agent = agent(inner, output_type=[str, DeferredToolRequests], capabilities=[Removing(), guard])
     with pytest.raises(UsageError, match="removed or renamed"):
-        asyncio.run(one.run("?"))
+        asyncio.run(guarded_agent.run("?"))
     assert inner.calls == []
 
 
 def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
-    for given in ({"held": "retry"}, {"on_abstain": "message"}):
-        _, one = answering(Scripted(UNSURE_TEXT), **given)
-        assert asyncio.run(one.run("?")).output == "Not sure."
+    for option in ({"held": "retry"}, {"on_abstain": "message"}):
+        _, guarded_agent = answering(Scripted(UNSURE_TEXT), **option)
+        assert asyncio.run(guarded_agent.run("?")).output == "Not sure."
 
 
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
-    guard, one = answering(Scripted(UNSURE_TEXT))
-    bridge, result = ReviewBridge(store), asyncio.run(one.run("?"))
+    guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
+    bridge, result = ReviewBridge(store), asyncio.run(guarded_agent.run("?"))
     (item,) = asyncio.run(bridge.enqueue(guard, result))
     assert item.content.candidate is not None
     assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
-    given, said = ANSWERED[kind]
-    action = given["type"]
-    edited = {"candidate": review.Candidate(text=said)} if action == "edit" else {}
-    more = {"respond": {"text": said}, "reject": {"note": given.get("message", "")}}.get(action, {})
+    decision, expected = ANSWERED[kind]
+    action = decision["type"]
+    edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
+    more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
     store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
-    assert asyncio.run(bridge.resume(guard, one, result)).output == said
-    assert asyncio.run(bridge.resume(guard, one, result)) is None  # it is given out once
+    assert asyncio.run(bridge.resume(guard, guarded_agent, result)).output == expected
+    assert asyncio.run(bridge.resume(guard, guarded_agent, result)) is None  # it is given out once
 
 
 # -- structured answers ------------------------------------------------------------------------------------------------
@@ -950,25 +961,27 @@ class City(BaseModel):
 @pytest.mark.parametrize("native", [True, False])
 def test_structured_answers_are_objects_or_errors(sure: bool, native: bool) -> None:
     names = ["Paris"] * 5 if sure else ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    said: list[Said] = [json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names]
+    answers: list[Reply] = [
+        json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names
+    ]
 
     class Able(Scripted):
         @property
         def profile(self) -> Any:
             return {**super().profile, "supports_json_schema_output": True}
 
-    inner = Able(said)
-    wanted: Any = NativeOutput(City) if native else City
-    bindings = asyncio.run(agent_bindings(agent(inner, output_type=wanted)))
+    inner = Able(answers)
+    output_type: Any = NativeOutput(City) if native else City
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=output_type)))
     assert bindings.tool_choice == (None if native else "any")
     assert (bindings.response_format is not None) is native
     fitted = {"bindings": bindings, "estimator": "lexical_similarity", "threshold": 0.01}
-    one = agent(guarded(inner, fitted=fitted), output_type=wanted)
+    guarded_agent = agent(guarded(inner, fitted=fitted), output_type=output_type)
     if sure:
-        assert asyncio.run(one.run("?")).output == City(name="Paris")
+        assert asyncio.run(guarded_agent.run("?")).output == City(name="Paris")
     else:
         with pytest.raises(AbstainedError):
-            asyncio.run(one.run("?"))
+            asyncio.run(guarded_agent.run("?"))
 
 
 class Able(Scripted):
@@ -983,7 +996,7 @@ JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text"
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(
-    ("decision", "given"),
+    ("decision", "outcome"),
     [
         ({"type": "approve"}, City(name="Rome")),
         (JSON_EDIT, City(name="Roma")),
@@ -992,19 +1005,19 @@ JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text"
         ({"type": "reject", "message": "Nobody knows."}, None),
     ],
 )
-def test_a_person_decides_about_a_held_back_structured_answer(decision: Any, given: Any, native: bool) -> None:
+def test_a_person_decides_about_a_held_back_structured_answer(decision: Any, outcome: Any, native: bool) -> None:
     names = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
     inner = Able([json.dumps({"name": name}) if native else ("final_result", {"name": name}) for name in names])
-    wanted: Any = NativeOutput(City) if native else City
-    bindings = asyncio.run(agent_bindings(agent(inner, output_type=[wanted, DeferredToolRequests])))
-    guard, one = answering(inner, output=wanted, fitted={"bindings": bindings, **FITTED})
-    result = asyncio.run(one.run("?"))
+    output_type: Any = NativeOutput(City) if native else City
+    bindings = asyncio.run(agent_bindings(agent(inner, output_type=[output_type, DeferredToolRequests])))
+    guard, guarded_agent = answering(inner, output=output_type, fitted={"bindings": bindings, **FITTED})
+    result = asyncio.run(guarded_agent.run("?"))
     assert b"Rome" not in result.all_messages_json()
     (value,) = asyncio.run(guard.review_requests(result))
     assert value["action_requests"][0]["args"] == {"text": '{"name": "Rome"}'}
-    resumed = guard.resume(one, result, {value["call_id"]: decision})
-    if given is not None:
-        assert asyncio.run(resumed).output == given
+    resumed = guard.resume(guarded_agent, result, {value["call_id"]: decision})
+    if outcome is not None:
+        assert asyncio.run(resumed).output == outcome
     else:  # what is no object of the type ends the run, and nothing is asked again
         with pytest.raises(AbstainedError):
             asyncio.run(resumed)
@@ -1016,14 +1029,14 @@ def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> Non
     store = review.ReviewStore(tmp_path / "reviews.db")
     inner = Scripted([("final_result", {"name": name}) for name in ("Rome", "Oslo", "Bern", "Riga", "Kiev")])
     bindings = asyncio.run(agent_bindings(agent(inner, output_type=[City, DeferredToolRequests])))
-    guard, one = answering(inner, output=City, fitted={"bindings": bindings, **FITTED})
-    bridge, result = ReviewBridge(store), asyncio.run(one.run("?"))
+    guard, guarded_agent = answering(inner, output=City, fitted={"bindings": bindings, **FITTED})
+    bridge, result = ReviewBridge(store), asyncio.run(guarded_agent.run("?"))
     (item,) = asyncio.run(bridge.enqueue(guard, result))
     store.decide(store.claim("ann", item=item.id), review.Decision(action="reject", note="Nobody knows."))
     with pytest.raises(AbstainedError) as caught:
-        asyncio.run(bridge.resume(guard, one, result))
+        asyncio.run(bridge.resume(guard, guarded_agent, result))
     assert caught.value.message == "Nobody knows."
-    assert asyncio.run(bridge.resume(guard, one, result)) is None
+    assert asyncio.run(bridge.resume(guard, guarded_agent, result)) is None
 
 
 @pytest.mark.parametrize("answer", ["approve", "reject"])
@@ -1043,17 +1056,17 @@ def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> 
         return f"paid {amount}"
 
     inner = Both(["x"])
-    given: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
-    bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **given)))
-    artifact = made(inner, bindings=bindings)
+    agent_options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
+    bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **agent_options)))
+    artifact = artifact_for(inner, bindings=bindings)
     guard = GuardCapability(artifact, tools={"pay": artifact}, guard_options=OPTIONS)
-    one = agent(inner, capabilities=[guard], **given)
-    result = asyncio.run(one.run("?"))
+    guarded_agent = agent(inner, capabilities=[guard], **agent_options)
+    result = asyncio.run(guarded_agent.run("?"))
     assert [part.tool_name for part in result.output.approvals] == ["pay", "guardrail_answer"]
     assert b"Rome" not in result.all_messages_json()
     requests = {value["kind"]: value["call_id"] for value in asyncio.run(guard.review_requests(result))}
     decisions = {requests["tool_call"]: {"type": call}, requests["answer"]: {"type": answer}}
-    resumed = guard.resume(one, result, decisions)
+    resumed = guard.resume(guarded_agent, result, decisions)
     if answer == "approve":
         assert asyncio.run(resumed).output == City(name="Rome")
     else:
@@ -1069,14 +1082,14 @@ def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "seed", "frequency_penalty", "max_tokens"])
 async def test_settings_that_would_change_the_answers_are_refused(name: str) -> None:
     inner = Scripted(SURE_TEXT)
-    one: Any = {name: 1}
+    setting: Any = {name: 1}
     with pytest.raises(ArtifactMismatchError, match=name):
-        await agent(guarded(inner), model_settings=one).run("?")
+        await agent(guarded(inner), model_settings=setting).run("?")
     assert inner.calls == []
 
 
 async def test_the_models_own_settings_are_kept_and_bound_and_a_seed_is_refused() -> None:
-    plain = made(Scripted(SURE_TEXT))
+    plain = artifact_for(Scripted(SURE_TEXT))
     inner = Scripted(SURE_TEXT, settings=ModelSettings(frequency_penalty=0.5))
     with pytest.raises(ArtifactMismatchError, match="revision"):
         GuardedModel(inner, plain)
@@ -1105,9 +1118,9 @@ async def test_native_tools_are_refused() -> None:
         def supported_native_tools(cls) -> Any:
             return frozenset({WebSearchTool})
 
-    one = agent(guarded(Able(SURE_TEXT)), capabilities=[NativeTool(WebSearchTool())])
+    guarded_agent = agent(guarded(Able(SURE_TEXT)), capabilities=[NativeTool(WebSearchTool())])
     with pytest.raises(UsageError, match="native tools"):
-        await one.run("?")
+        await guarded_agent.run("?")
 
 
 async def test_a_failing_model_is_unmeasured_and_abstains() -> None:
@@ -1166,7 +1179,7 @@ def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
     [("discrete_semantic_entropy", True), ("discrete_semantic_entropy", False), ("sequence_nll", False)],
 )
 async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) -> None:
-    """What a server receives at run time is what it receives at calibration, and log-probabilities come back."""
+    """A server receives the same at run time as at calibration, and log-probabilities come back."""
 
     class Pay(BaseModel):
         """Pay an amount."""
@@ -1174,19 +1187,19 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
         amount: int
 
     served = Served()
-    wanted: Any = ToolOutput(Pay, name="pay") if structured else str
+    output_type: Any = ToolOutput(Pay, name="pay") if structured else str
     try:
         async with AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
             inner = OpenAIChatModel("small", provider=OpenAIProvider(openai_client=client))
-            bindings = await agent_bindings(agent(inner, output_type=wanted))
+            bindings = await agent_bindings(agent(inner, output_type=output_type))
             fitted = {"bindings": bindings, "estimator": estimator, "threshold": 0.5}
             model = guarded(inner, fitted=fitted)
-            result = await agent(model, output_type=wanted).run("Pay 5" if structured else SURE_QUESTION)
+            result = await agent(model, output_type=output_type).run("Pay 5" if structured else SURE_QUESTION)
             assert result.output == (Pay(amount=5) if structured else "Paris is it")
             plan = model.guard.artifact.plan
-            asked = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
+            messages = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
             before = len(served.upstream.calls)
-            await adraw(PydanticAIChat(model=inner), [asked], plan)
+            await adraw(PydanticAIChat(model=inner), [messages], plan)
     finally:
         served.close()
     at_run_time, at_calibration = served.upstream.calls[:before], served.upstream.calls[before:]
