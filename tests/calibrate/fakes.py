@@ -101,8 +101,10 @@ def faq() -> ScriptedChat:
     forms = ("{}", "It can be returned to us by post within {}.", "It is {}.")
     for i, row in enumerate(faq_rows(110)):
         ease = dice.random() ** 0.4
-        said = [row["references"][0] if dice.random() < ease else f"{dice.randrange(10, 99)} days" for _ in range(11)]
-        texts: list[str | Exception | AIMessage] = [dice.choice(forms).format(text) for text in said]
+        drawn_texts = [
+            row["references"][0] if dice.random() < ease else f"{dice.randrange(10, 99)} days" for _ in range(11)
+        ]
+        texts: list[str | Exception | AIMessage] = [dice.choice(forms).format(text) for text in drawn_texts]
         if i % 10 == 0:
             texts[0] = AIMessage(str(texts[0]), response_metadata={"finish_reason": "length"})
         script[row["question"]] = texts

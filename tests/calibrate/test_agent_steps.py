@@ -82,7 +82,7 @@ def test_a_step_may_say_only_what_was_rejected(tmp_path: Path) -> None:
     for amount, correct in ((5, False), (6, None)):  # of another call nobody said whether it is right
         sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": amount}),))
         record = Record.of(steps[0].to_question(), SampleSet(question="pay bob", primary=sample))
-        assert [one.correct for one in label_records([record], ToolCalls())] == [correct]
+        assert [labelled.correct for labelled in label_records([record], ToolCalls())] == [correct]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     script: dict[str, list[Any]] = {}
     steps = []
     for k in range(40):
-        asked = [HumanMessage(f"send bob {k}")]
+        messages = [HumanMessage(f"send bob {k}")]
         right = k % 4 != 0
         sent = calling("transfer", to="bob", amount=k if right else k + 100)
         script[f"send bob {k}"] = [sent, sent, sent if right else calling("transfer", to="bob", amount=k)]
-        steps += steps_of([*asked, calling("transfer", to="bob", amount=k)], group=str(k))
+        steps += steps_of([*messages, calling("transfer", to="bob", amount=k)], group=str(k))
     script["how much?"] = [calling("balance")]
     script["hello"] = ["Hi.", "Hi.", "Hello."]
     steps += steps_of([HumanMessage("how much?"), calling("balance")], group="b")

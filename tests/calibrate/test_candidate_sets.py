@@ -30,8 +30,8 @@ from guardrail.verdict import Reason, Verdict
 
 
 def artifact(threshold: float = 0.5) -> CalibrationArtifact:
-    made = make_artifact(ScriptedChat(), threshold=threshold)
-    return made.model_copy(update={"correctness": make_rule("exact").spec})
+    base = make_artifact(ScriptedChat(), threshold=threshold)
+    return base.model_copy(update={"correctness": make_rule("exact").spec})
 
 
 def judged(shares: list[float], acceptable: list[bool], *, accepted: bool = False, digest: str = "") -> Judged:
@@ -114,13 +114,13 @@ def test_negative_control_the_conformal_quantile_promises_what_is_not_true() -> 
 
 def population(rng: random.Random, n: int, digest: str) -> list[Judged]:
     """Questions whose right answer is often not the most frequent one, and sometimes not there at all."""
-    found = []
+    questions_judged = []
     for _ in range(n):
         counts = [rng.randint(1, 6) for _ in range(rng.randint(1, 6))]
         shares = sorted((count / sum(counts) for count in counts), reverse=True)
         right = rng.choices([*range(len(shares)), None], [*shares, 0.08])[0]
-        found.append(judged(shares, [i == right for i in range(len(shares))], digest=digest))
-    return found
+        questions_judged.append(judged(shares, [i == right for i in range(len(shares))], digest=digest))
+    return questions_judged
 
 
 @pytest.mark.parametrize("epsilon", [0.15, 0.3])
@@ -175,18 +175,18 @@ def test_the_populations() -> None:
 
 
 def test_select_and_evaluate_agree() -> None:
-    rng, made = random.Random(3), artifact()
-    rule = fit_candidates(population(rng, 80, made.digest), made, epsilon=0.3)
-    fresh = population(rng, 50, made.digest)
-    found = evaluate_candidates(fresh, rule)
-    sets = [rule.select(one.verdict) for one in fresh]
-    assert fmean(len(chosen.answers) for chosen in sets if chosen) == pytest.approx(found.mean_size)
+    rng, in_force = random.Random(3), artifact()
+    rule = fit_candidates(population(rng, 80, in_force.digest), in_force, epsilon=0.3)
+    fresh = population(rng, 50, in_force.digest)
+    evaluation = evaluate_candidates(fresh, rule)
+    sets = [rule.select(question.verdict) for question in fresh]
+    assert fmean(len(chosen.answers) for chosen in sets if chosen) == pytest.approx(evaluation.mean_size)
     hits = sum(
-        any(one.acceptable[int(text[1:])] for text, _ in chosen.answers)
-        for one, chosen in zip(fresh, sets, strict=True)
+        any(question.acceptable[int(text[1:])] for text, _ in chosen.answers)
+        for question, chosen in zip(fresh, sets, strict=True)
         if chosen
     )
-    assert hits / len(fresh) == pytest.approx(found.covered)
+    assert hits / len(fresh) == pytest.approx(evaluation.covered)
 
 
 def record(answers: list[str], reference: str) -> Record:
@@ -196,20 +196,20 @@ def record(answers: list[str], reference: str) -> Record:
 
 
 def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
-    made = artifact(threshold=0.5)
+    in_force = artifact(threshold=0.5)
     rows: list[tuple[list[str], str]] = [
         (["Rome"] * 10, "Rome"),
         (["Rome"] * 6 + ["Oslo"] * 4, "Oslo"),
         (["Rome"] * 4 + ["Oslo"] * 6, "Paris"),
     ]
-    found, left_out = judge_candidates([record(*row) for row in rows], made, make_rule("exact"))
+    questions, left_out = judge_candidates([record(*row) for row in rows], in_force, make_rule("exact"))
     assert left_out == 0
-    assert [(one.accepted, one.score) for one in found] == [
+    assert [(question.accepted, question.score) for question in questions] == [
         (True, 0.0),
         (False, pytest.approx(0.6)),
         (False, math.inf),
     ]
-    rule = fit_candidates(found, made, epsilon=0.9)
+    rule = fit_candidates(questions, in_force, epsilon=0.9)
     path = rule.save(tmp_path / "candidates.json")
     assert CandidateRule.load(path) == rule
     path.write_text(path.read_text().replace('"epsilon": 0.9', '"epsilon": 0.1'))
@@ -218,11 +218,11 @@ def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
 
 
 def test_a_question_without_references_is_left_out_and_does_not_count_as_a_miss() -> None:
-    known = record(["Rome"] * 6 + ["Oslo"] * 4, "Oslo")
-    unknown = known.model_copy(update={"id": "2", "references": ()})
-    found, left_out = judge_candidates([unknown, known], artifact(), make_rule("exact"))
-    assert ([one.id for one in found], left_out) == (["1"], 1)
-    assert found[0].acceptable == (False, True)
+    with_reference = record(["Rome"] * 6 + ["Oslo"] * 4, "Oslo")
+    unknown = with_reference.model_copy(update={"id": "2", "references": ()})
+    questions, left_out = judge_candidates([unknown, with_reference], artifact(), make_rule("exact"))
+    assert ([question.id for question in questions], left_out) == (["1"], 1)
+    assert questions[0].acceptable == (False, True)
 
 
 def test_another_correctness_rule_is_refused() -> None:
@@ -245,10 +245,10 @@ def test_a_verdict_settled_early_gets_no_list() -> None:
 
     Three samples that differ: with ten the entropy is at least that of 8, 1 and 1, which is .64.
     """
-    made = make_artifact(MANY, threshold=0.5)
-    rule = fit_candidates([judged([1.0], [True], digest=made.digest)] * 9, made, epsilon=0.2)
-    early = Guardrail(model=MANY, artifact=made, early_stopping="on").assess("q?")
-    full = Guardrail(model=MANY, artifact=made, early_stopping="off").assess("q?")
+    in_force = make_artifact(MANY, threshold=0.5)
+    rule = fit_candidates([judged([1.0], [True], digest=in_force.digest)] * 9, in_force, epsilon=0.2)
+    early = Guardrail(model=MANY, artifact=in_force, early_stopping="on").assess("q?")
+    full = Guardrail(model=MANY, artifact=in_force, early_stopping="off").assess("q?")
     assert not early.accepted
     assert early.alternatives
     assert early.cost.saved > 0
@@ -258,9 +258,9 @@ def test_a_verdict_settled_early_gets_no_list() -> None:
 
 def unclustered(unanimous_at: int) -> CalibrationArtifact:
     """An adaptive plan and an estimator that groups nothing; all questions are held back."""
-    made, estimator = artifact(threshold=-1.0), make("lexical_similarity")
-    plan = made.plan.model_copy(update={"n": 6, "unanimous_at": unanimous_at})
-    return made.model_copy(update={"plan": plan, "estimator": estimator.spec})
+    base, estimator = artifact(threshold=-1.0), make("lexical_similarity")
+    plan = base.plan.model_copy(update={"n": 6, "unanimous_at": unanimous_at})
+    return base.model_copy(update={"plan": plan, "estimator": estimator.spec})
 
 
 def questions(rng: random.Random, n: int) -> list[Record]:
@@ -277,29 +277,29 @@ def questions(rng: random.Random, n: int) -> list[Record]:
     return rows
 
 
-def at_run_time(one: Record, made: CalibrationArtifact) -> Verdict:
-    """What a guard that follows the adaptive plan sees: three samples where they agree."""
-    assert one.drawn is not None
-    samples = one.drawn.samples
+def at_run_time(question: Record, in_force: CalibrationArtifact) -> Verdict:
+    """The verdict of a guard that follows the adaptive plan: it sees three samples where they agree."""
+    assert question.drawn is not None
+    samples = question.drawn.samples
     alike = len({sample.text for sample in samples[:3]}) == 1
     part = {"samples": samples[:3], "cost": Cost(saved=3)} if alike else {}
-    return decide(one.drawn.model_copy(update=part), made, from_spec(made.estimator))
+    return decide(question.drawn.model_copy(update=part), in_force, from_spec(in_force.estimator))
 
 
 def test_unanimous_questions_are_treated_alike_at_calibration_and_at_run_time() -> None:
-    made, rng = unclustered(3), random.Random(4)
-    fitted_on, _ = judge_candidates(questions(rng, 400), made, make_rule("exact"))
-    rule = fit_candidates(fitted_on, made, epsilon=0.35)
+    in_force, rng = unclustered(3), random.Random(4)
+    fitted_on, _ = judge_candidates(questions(rng, 400), in_force, make_rule("exact"))
+    rule = fit_candidates(fitted_on, in_force, epsilon=0.35)
     assert rule.quantile is not None
     fresh = questions(rng, 600)
-    verdicts = [at_run_time(one, made) for one in fresh]
-    assert [one.verdict.alternatives for one in judge_candidates(fresh, made, make_rule("exact"))[0]] == [
+    verdicts = [at_run_time(question, in_force) for question in fresh]
+    assert [question.verdict.alternatives for question in judge_candidates(fresh, in_force, make_rule("exact"))[0]] == [
         verdict.alternatives for verdict in verdicts
     ]
-    found = [rule.select(verdict) for verdict in verdicts]
+    sets = [rule.select(verdict) for verdict in verdicts]
     missed = [
-        one.references[0] not in {text for text, _ in chosen.answers}
-        for one, chosen in zip(fresh, found, strict=True)
+        question.references[0] not in {text for text, _ in chosen.answers}
+        for question, chosen in zip(fresh, sets, strict=True)
         if chosen is not None
     ]
     assert len(missed) == len(fresh)
@@ -319,13 +319,13 @@ def test_a_verdict_that_was_cut_short_without_a_score_gets_no_list() -> None:
 
 
 def test_a_guard_that_shows_a_calibrated_list_does_not_stop_early(tmp_path: Path) -> None:
-    made = make_artifact(MANY, threshold=0.5)
-    rule = fit_candidates([judged([1.0], [True], digest=made.digest)] * 9, made, epsilon=0.2)
+    in_force = make_artifact(MANY, threshold=0.5)
+    rule = fit_candidates([judged([1.0], [True], digest=in_force.digest)] * 9, in_force, epsilon=0.2)
     with ReviewStore(tmp_path / "reviews.db") as store:
         for hook in (ask_reviewer(store, wait=1, candidates=rule), ticket(store, candidates=rule)):
             with pytest.raises(ValidationError, match='early_stopping="off"'):
-                Guardrail(model=MANY, artifact=made, on_abstain=hook, early_stopping="on")
-            Guardrail(model=MANY, artifact=made, on_abstain=hook, early_stopping="off").invoke("q?")
-        Guardrail(model=MANY, artifact=made, on_abstain=ticket(store), early_stopping="on").invoke("q?")
+                Guardrail(model=MANY, artifact=in_force, on_abstain=hook, early_stopping="on")
+            Guardrail(model=MANY, artifact=in_force, on_abstain=hook, early_stopping="off").invoke("q?")
+        Guardrail(model=MANY, artifact=in_force, on_abstain=ticket(store), early_stopping="on").invoke("q?")
         shown = [item.content.candidate_set for item in store.items()]
-    assert [one is not None for one in shown] == [True, True, False]
+    assert [answers is not None for answers in shown] == [True, True, False]

@@ -96,9 +96,9 @@ def test_a_path_is_counted_as_one_question_at_a_time() -> None:
     three, errors = np.column_stack([u, u[:, 0].round(1)]), np.column_stack([error, 1 - error[:, 0]])
     three[:9, 1], three[5:12, 2], three[20:25, 0] = INF, INF, INF
     for path in paths(three[40:], float(three[:, 2].max(initial=-INF, where=np.isfinite(three[:, 2])))):
-        found = _walked(three, errors, path)
+        walk = _walked(three, errors, path)
         expected = [by_thresholds(three, errors, [None if t == -INF else t for t in point]) for point in path]
-        assert list(zip(found.answered, found.wrong, found.first, strict=True)) == expected
+        assert list(zip(walk.answered, walk.wrong, walk.first, strict=True)) == expected
 
 
 def test_three_stages() -> None:
@@ -189,11 +189,11 @@ def better(file: RecordFile) -> RecordFile:
 def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
     large = better(labelled)
     turned = RecordFile(large.path, large.header, large.records[::-1])
-    one, other = matched([labelled, large], [NAME, NAME]), matched([labelled, turned], [NAME, NAME])
-    assert one.ids == other.ids
-    assert (one.uncertainty == other.uncertainty).all()
-    assert (one.error == other.error).all()
-    assert one.uncertainty.shape == (240, 2)
+    in_order, reordered = matched([labelled, large], [NAME, NAME]), matched([labelled, turned], [NAME, NAME])
+    assert in_order.ids == reordered.ids
+    assert (in_order.uncertainty == reordered.uncertainty).all()
+    assert (in_order.error == reordered.error).all()
+    assert in_order.uncertainty.shape == (240, 2)
 
 
 @pytest.mark.parametrize("reason", Unmeasured)
@@ -206,13 +206,13 @@ def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmea
         *labelled.records[2:],
     ]
     small = RecordFile(labelled.path, labelled.header, tuple(changed))
-    found = matched([small, large], [NAME, NAME])
-    assert "p1" not in found.ids  # the one without a label is left out
+    matches = matched([small, large], [NAME, NAME])
+    assert "p1" not in matches.ids  # the one without a label is left out
     if reason in GOES_ON:
-        assert found.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
-        assert np.isfinite(found.uncertainty[0, 1])
+        assert matches.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
+        assert np.isfinite(matches.uncertainty[0, 1])
         return
-    assert found.ids[0] == "p2"  # the one that the first stage could not decide is answered by nobody, as at run time
+    assert matches.ids[0] == "p2"  # the one that the first stage could not decide is answered by nobody, as at run time
     turned = matched([large, small], [NAME, NAME])
     assert np.isfinite(turned.uncertainty[0, 0])
     assert turned.uncertainty[0, 1] == INF
@@ -278,8 +278,8 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: Recor
     from calibrate.data.records import write_records
 
     large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
-    made = better(labelled)
-    write_records(large, made.header, made.records)
+    improved = better(labelled)
+    write_records(large, improved.header, improved.records)
     arguments = ["fit-cascade", str(records_path), str(large), "-a", "0.15", "-e", NAME, "-o", str(out)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output

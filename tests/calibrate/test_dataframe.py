@@ -28,13 +28,13 @@ KEY = "discrete_semantic_entropy"
 
 def rows(n: int = 60) -> list[dict[str, Any]]:
     """Every fourth answer is wrong; wrong ones waver, and every tenth right one does, too."""
-    made = []
+    entries = []
     for i in range(n):
         wrong = i % 4 == 0
         spread = [f"{i}-{k}" for k in range(3)] if wrong or i % 10 == 1 else [f"{i}"] * 3
         answer = f"{i}-no" if wrong else f"{i}"
-        made.append({"q": f"question {i}", "gold": [f"{i}"], "out": [answer, *spread], "said": answer})
-    return made
+        entries.append({"q": f"question {i}", "gold": [f"{i}"], "out": [answer, *spread], "said": answer})
+    return entries
 
 
 def columns(frame: Any, **more: Any) -> Records:
@@ -55,19 +55,19 @@ def of_arrow(given: list[dict[str, Any]]) -> Any:
 
 @pytest.mark.parametrize("made", [of_pandas, of_polars, of_arrow])
 def test_every_kind_of_frame_gives_the_records_of_a_list(made: Callable[[list[dict[str, Any]]], Any]) -> None:
-    given = [
+    entries = [
         *({**row, "lp": [[-0.5, -0.25]] * 4, "right": True, "who": "a user"} for row in rows(3)),
         {**rows(4)[3], "lp": [[-0.5]] * 4, "right": None, "who": None},
     ]
-    expected = columns(given, logprobs="lp", correct="right", group="who").file
-    found = columns(made(given), logprobs="lp", correct="right", group="who").file
-    assert found.records == expected.records
-    assert found.header.plan == expected.header.plan
-    first, last = found.records[0], found.records[-1]
+    expected = columns(entries, logprobs="lp", correct="right", group="who").file
+    imported = columns(made(entries), logprobs="lp", correct="right", group="who").file
+    assert imported.records == expected.records
+    assert imported.header.plan == expected.header.plan
+    first, last = imported.records[0], imported.records[-1]
     assert first.drawn is not None
     assert (first.drawn.samples[0].logprobs, first.answer, first.references) == ((-0.5, -0.25), "0-no", ("0",))
     assert (first.correct, first.group, last.correct, last.group) == (True, "a user", None, None)
-    assert found.header.plan.logprobs
+    assert imported.header.plan.logprobs
 
 
 def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
@@ -79,8 +79,11 @@ def test_arrays_in_cells_and_what_pandas_marks_as_missing() -> None:
             "group": pandas.array(["u", pandas.NA], dtype="string"),
         }
     )
-    found = from_frame(frame).file.records
-    assert [(one.references, one.correct, one.group) for one in found] == [(("x",), None, "u"), (("y",), True, None)]
+    records = from_frame(frame).file.records
+    assert [(record.references, record.correct, record.group) for record in records] == [
+        (("x",), None, "u"),
+        (("y",), True, None),
+    ]
     frame["samples"] = [["x", numpy.nan], ["y", "y"]]
     with pytest.raises(RecordError, match="'samples': got nothing"):  # not an answer "nan"
         from_frame(frame)
@@ -91,11 +94,11 @@ def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: P
     log = [{**row, "m": ("gpt", "other")[i % 2]} for i, row in enumerate(rows(4))]
     pandas.DataFrame(log).to_csv(tmp_path / "log.csv", index=False)
     chosen = ImportSettings(system="gpt")
-    found = columns(pandas.read_csv(tmp_path / "log.csv"), model="m", settings=chosen).file
-    assert found.records == columns(log, model="m", settings=chosen).file.records
-    assert found.header.model.model == "gpt"
-    assert [len(one.drawn.samples) for one in found.records if one.drawn is not None] == [4, 4]
-    assert found.records[0].references == ("0",)
+    imported = columns(pandas.read_csv(tmp_path / "log.csv"), model="m", settings=chosen).file
+    assert imported.records == columns(log, model="m", settings=chosen).file.records
+    assert imported.header.model.model == "gpt"
+    assert [len(record.drawn.samples) for record in imported.records if record.drawn is not None] == [4, 4]
+    assert imported.records[0].references == ("0",)
 
 
 def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
@@ -164,11 +167,11 @@ def test_a_guard_with_the_logged_model_loads_the_artifact() -> None:
 
 def test_scores_of_ones_own() -> None:
     log = [{**row, "u": i / 100, "sure": 1 - i / 100} for i, row in enumerate(rows())]
-    found = columns(log, score=["u", ScoreColumn("sure", "sure", confidence=True)]).file
-    ours, theirs = (found.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
+    imported = columns(log, score=["u", ScoreColumn("sure", "sure", confidence=True)]).file
+    ours, theirs = (imported.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
-    artifact = Records(found).label("exact").fit(alpha=0.2, estimator="imported:u")
+    artifact = Records(imported).label("exact").fit(alpha=0.2, estimator="imported:u")
     assert "no guard can compute this score" in artifact._repr_html_()
 
 
@@ -194,9 +197,9 @@ def test_scores_of_ones_own() -> None:
     ],
 )
 def test_what_is_refused_names_the_row_and_the_way_out(given: Any, more: dict[str, Any], message: str) -> None:
-    asked = {"question": "q", "references": "gold", "samples": "out", **more}
+    mapping = {"question": "q", "references": "gold", "samples": "out", **more}
     with pytest.raises((UsageError, RecordError), match=message):
-        from_frame(given, **asked)
+        from_frame(given, **mapping)
 
 
 def test_a_lazy_frame_is_refused_with_the_way_out() -> None:
@@ -206,9 +209,9 @@ def test_a_lazy_frame_is_refused_with_the_way_out() -> None:
 
 
 def test_malformed_rows_are_counted_where_that_is_asked_for() -> None:
-    found = columns([*rows(2), {"q": "no samples"}], settings=ImportSettings(skip_bad=True))
-    assert len(found) == 2
-    assert "1 malformed rows are left out: frame:3" in found.notes[-1]
+    imported = columns([*rows(2), {"q": "no samples"}], settings=ImportSettings(skip_bad=True))
+    assert len(imported) == 2
+    assert "1 malformed rows are left out: frame:3" in imported.notes[-1]
 
 
 def test_what_notebooks_show() -> None:
@@ -221,12 +224,12 @@ def test_what_notebooks_show() -> None:
     planned = calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2)
     evaluation, compared = records.evaluate(splits=2), records.compare(alpha=0.1, splits=2)
     shown: list[Any] = [records, records.file, artifact, artifact.outcome, bad, evaluation, compared, planned]
-    for one in shown:
-        html = one._repr_html_()
-        assert html.startswith("<div"), one
-        assert html.count("<div") == html.count("</div>"), one
+    for output in shown:
+        html = output._repr_html_()
+        assert html.startswith("<div"), output
+        assert html.count("<div") == html.count("</div>"), output
         assert "<script" not in html
-        assert len(repr(one)) < 400, one
+        assert len(repr(output)) < 400, output
     assert "&lt;b&gt;bold&lt;/b&gt;" in records._repr_html_()
     assert "<b>" not in records._repr_html_()
     assert "Infeasible: answers nothing" in bad._repr_html_()
@@ -261,8 +264,8 @@ def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
         *(calibrate.fit([0.1], [1], alpha=0.1), records.evaluate(splits=2), records.compare(alpha=0.2, splits=2)),
         calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2),
     ]
-    for ax, one in zip(axes[3:], others, strict=False):
-        assert one.plot(ax) is ax
+    for ax, plotted in zip(axes[3:], others, strict=False):
+        assert plotted.plot(ax) is ax
         assert ax.lines
     with pytest.raises(UsageError, match="has no 'perplexity' scores"):
         records.file.plot("perplexity")

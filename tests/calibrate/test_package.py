@@ -1,4 +1,4 @@
-"""What `calibrate` and an adapter say when their extra is not installed."""
+"""Messages of `calibrate` and an adapter when their extra is not installed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_a_missing_package_names_the_extra() -> None:
         "    else: print('imported', module)\n"
         "    del sys.modules[package]\n"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    said = found.stdout.splitlines()
-    assert len(said) == len(NEEDED)
-    for line, (package, _, extra) in zip(said, NEEDED, strict=True):
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = process.stdout.splitlines()
+    assert len(lines) == len(NEEDED)
+    for line, (package, _, extra) in zip(lines, NEEDED, strict=True):
         assert line.startswith(package)
         assert f"pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'" in line
 

@@ -42,9 +42,9 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
 
 
 def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
-    found = arrays(labelled.records, KEY)
-    assert artifact.outcome == fit(found.uncertainty, found.error, alpha=0.15)
-    certified = fit(found.uncertainty, found.error, alpha=0.15, rule="certified", delta=0.1)
+    columns = arrays(labelled.records, KEY)
+    assert artifact.outcome == fit(columns.uncertainty, columns.error, alpha=0.15)
+    certified = fit(columns.uncertainty, columns.error, alpha=0.15, rule="certified", delta=0.1)
     assert artifact.certificate == certified
 
 
@@ -89,9 +89,9 @@ def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: Recor
 
 
 def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) -> None:
-    kept = one_per_cluster(labelled.records)
-    assert sorted(str(record.group) for record in kept) == ["herbs", "shrubs", "trees"]
-    assert {r.id for r in one_per_cluster(labelled.records[::-1])} == {r.id for r in kept}
+    representatives = one_per_cluster(labelled.records)
+    assert sorted(str(record.group) for record in representatives) == ["herbs", "shrubs", "trees"]
+    assert {r.id for r in one_per_cluster(labelled.records[::-1])} == {r.id for r in representatives}
     clustered = fit_artifact(labelled, estimator=KEY, alpha=0.15, groups="cluster")
     assert clustered.data.n_questions == 3
     assert clustered.calibration.group is not None
@@ -103,9 +103,9 @@ def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) 
 
 def test_split_is_seeded_complete_and_ignores_order(labelled: RecordFile) -> None:
     records = labelled.records
-    kept, test = split(records, test_fraction=0.25, seed=1)
-    assert (len(kept), len(test)) == (180, 60)
-    assert {r.id for r in kept} | {r.id for r in test} == {r.id for r in records}
+    calibration, test = split(records, test_fraction=0.25, seed=1)
+    assert (len(calibration), len(test)) == (180, 60)
+    assert {r.id for r in calibration} | {r.id for r in test} == {r.id for r in records}
     _, backwards = split(records[::-1], test_fraction=0.25, seed=1)
     assert {r.id for r in backwards} == {r.id for r in test}
     _, other = split(records, test_fraction=0.25, seed=2)
@@ -113,9 +113,9 @@ def test_split_is_seeded_complete_and_ignores_order(labelled: RecordFile) -> Non
 
 
 def test_split_keeps_clusters_whole(labelled: RecordFile) -> None:
-    kept, test = split(labelled.records, test_fraction=0.34, groups="cluster")
-    assert {r.group for r in kept}.isdisjoint({r.group for r in test})
-    assert (len(kept), len(test)) == (160, 80)
+    calibration, test = split(labelled.records, test_fraction=0.34, groups="cluster")
+    assert {r.group for r in calibration}.isdisjoint({r.group for r in test})
+    assert (len(calibration), len(test)) == (160, 80)
     with pytest.raises(UsageError, match="3 clusters cannot be cut"):
         split(labelled.records, test_fraction=0.01, groups="cluster")
     with pytest.raises(UsageError, match=r"0\.3 for 30 %"):
@@ -139,15 +139,15 @@ def test_held_out_counts_by_hand(artifact: CalibrationArtifact) -> None:
         scored(4, 9.0, False),
         scored(5, 0.0, None),
     ]
-    found = held_out(artifact, records, KEY)
-    assert (found.n, found.n_accepted, found.n_errors, found.n_correct) == (5, 2, 1, 3)
-    assert found.error_rate is not None
-    assert found.error_rate[0] == 0.5
-    assert found.acceptance[0] == pytest.approx(2 / 5)
-    assert found.power is not None
-    assert found.power[0] == pytest.approx(1 / 3)
+    counts = held_out(artifact, records, KEY)
+    assert (counts.n, counts.n_accepted, counts.n_errors, counts.n_correct) == (5, 2, 1, 3)
+    assert counts.error_rate is not None
+    assert counts.error_rate[0] == 0.5
+    assert counts.acceptance[0] == pytest.approx(2 / 5)
+    assert counts.power is not None
+    assert counts.power[0] == pytest.approx(1 / 3)
     # Clopper-Pearson for 1 of 2: the ends solve p^2 = .975 and (1-p)^2 = .975.
-    assert found.error_rate[1:] == pytest.approx((1 - 0.975**0.5, 0.975**0.5))
+    assert counts.error_rate[1:] == pytest.approx((1 - 0.975**0.5, 0.975**0.5))
     nothing = held_out(artifact, records[4:5], KEY)
     assert nothing.error_rate is None
     assert nothing.power is None

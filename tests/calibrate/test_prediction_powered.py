@@ -24,20 +24,20 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 def test_bound_by_hand_where_the_judge_always_agrees() -> None:
     # k = 4, K = 4, H = J = 0 0 1 1: var(J) = cov = 1/4, weight 1 / (1 + 4/4) = 1/2.
     # Residuals H - J/2 = 0 0 .5 .5 and the adverse 1: mean .4, variance .175. Judge only 0 0 0 1: mean .25, 3/16.
-    found = rate_bound([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], 0.1)
-    assert found.weight == 0.5
-    assert found.estimate == pytest.approx(0.4 + 0.125)
+    bound = rate_bound([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], 0.1)
+    assert bound.weight == 0.5
+    assert bound.estimate == pytest.approx(0.4 + 0.125)
     se = math.sqrt(0.175 / 5 + 0.25 * (3 / 16) / 4)
-    assert found.upper == pytest.approx(found.estimate + 1.281552 * se, abs=1e-6)
+    assert bound.upper == pytest.approx(bound.estimate + 1.281552 * se, abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [30, 100, 1000])
 @pytest.mark.parametrize("errors", [0, 1, 5])
 def test_without_help_the_bound_is_nearly_the_exact_one(k: int, errors: int) -> None:
     people = np.arange(k) < errors
-    found = rate_bound(people, np.zeros(k), np.zeros(10 * k), 0.1)  # a judge that always says right does not help
-    assert found.weight == 0.0
-    assert found.upper == pytest.approx(float(stats.beta.ppf(0.9, errors + 1, k - errors)), rel=0.03)
+    bound = rate_bound(people, np.zeros(k), np.zeros(10 * k), 0.1)  # a judge that always says right does not help
+    assert bound.weight == 0.0
+    assert bound.upper == pytest.approx(float(stats.beta.ppf(0.9, errors + 1, k - errors)), rel=0.03)
 
 
 def test_a_good_judge_narrows_the_bound_and_a_contrary_one_is_ignored() -> None:
@@ -55,14 +55,14 @@ def test_outcomes() -> None:
     u = np.arange(1000.0)
     judge = u >= 600
     people = [int(judge[i]) if i % 2 else None for i in range(1000)]
-    found = fit_prediction_powered(u, judge.astype(int), people, alpha=0.1)
-    assert isinstance(found, Feasible)
+    outcome = fit_prediction_powered(u, judge.astype(int), people, alpha=0.1)
+    assert isinstance(outcome, Feasible)
     # Thresholds accept 50, 100, ... items; among 650 the rate is 50/650 = .077, among 700 it is .143.
-    assert found.threshold in (599.0, 649.0)
-    assert (found.n, found.n_accepted) == (500, (int(found.threshold) + 1) // 2)
-    assert found.n_errors == sum(1 for i in range(1, 1000, 2) if 600 <= i <= found.threshold)
-    assert "not a certificate" in found.guarantee
-    assert found.options["weight"] > 0
+    assert outcome.threshold in (599.0, 649.0)
+    assert (outcome.n, outcome.n_accepted) == (500, (int(outcome.threshold) + 1) // 2)
+    assert outcome.n_errors == sum(1 for i in range(1, 1000, 2) if 600 <= i <= outcome.threshold)
+    assert "not a certificate" in outcome.guarantee
+    assert outcome.options["weight"] > 0
     few = fit_prediction_powered(u, judge.astype(int), [0] * 20 + [None] * 980, alpha=0.1)
     assert isinstance(few, Infeasible)
     assert few.reason is InfeasibleReason.TOO_FEW_ITEMS

@@ -56,8 +56,8 @@ def light(plan: SamplingPlan) -> list[Estimator]:
 
 def written(path: Path, size: int = SIZE) -> Path:
     """Records of eight questions."""
-    made = list(made_records(size, 3))
-    records = [one.model_copy(update={"question": made[i % 8].question}) for i, one in enumerate(made)]
+    originals = list(made_records(size, 3))
+    records = [record.model_copy(update={"question": originals[i % 8].question}) for i, record in enumerate(originals)]
     write_records(path, header_of(size, 3), records)
     return path
 
@@ -104,13 +104,13 @@ class Heavy:
 def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
     _, expected = score_file(path, tmp_path / "local.jsonl", light)
-    seen: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
     header, summary = score_on_ray(
         path,
         tmp_path / "ray.jsonl",
         light,
         part_bytes=PART,
-        progress=lambda done, total, note="": seen.append((done, total)),
+        progress=lambda done, total, note="": steps.append((done, total)),
     )
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
     assert len(ray_engine._ranges(path, 0, PART)[0]) > 3  # or one part would prove little
@@ -118,8 +118,8 @@ def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
     for key in header.estimators:
         assert summary.of(key) == expected.of(key)
         assert len(set(summary.of(key)[0])) > 1
-    assert seen[-1] == (SIZE, SIZE)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["local.jsonl", "ray.jsonl", "records.jsonl"]
+    assert steps[-1] == (SIZE, SIZE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["local.jsonl", "ray.jsonl", "records.jsonl"]
 
 
 @pytest.mark.usefixtures("engine")
@@ -137,12 +137,12 @@ def test_a_model_is_asked_once_about_a_pair_and_never_again_after_a_kill(
         patched.setattr(ray_engine, "replace_lines", killed)  # every part is done, and the target is not written
         with pytest.raises(KeyboardInterrupt):
             score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART)
-    asked = heavy.asked
-    assert len(asked) == len(set(asked)) > 0
-    assert sorted(asked) == sorted(Heavy(tmp_path / "local").asked)
+    pairs = heavy.asked
+    assert len(pairs) == len(set(pairs)) > 0
+    assert sorted(pairs) == sorted(Heavy(tmp_path / "local").asked)
     (tmp_path / "ray" / "pairs.sqlite").unlink()  # what is computed again would ask again
     score_on_ray(path, tmp_path / "ray.jsonl", heavy, part_bytes=PART)
-    assert heavy.asked == asked
+    assert heavy.asked == pairs
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
     assert not list(tmp_path.glob(".*.parts"))
 
@@ -175,8 +175,8 @@ def test_equal_questions_share_a_part(tmp_path: Path) -> None:
 
     start = len(path.read_bytes().splitlines(keepends=True)[0])
     parts, order = ray_engine._buckets(path, start, PART)
-    found = parts_of(parts)
-    assert sum(map(len, found)) == len(set.union(*found)) == 8
+    questions = parts_of(parts)
+    assert sum(map(len, questions)) == len(set.union(*questions)) == 8
     assert len(order) == SIZE == sum(map(len, parts))
     assert sum(map(len, parts_of(ray_engine._ranges(path, start, PART)[0]))) > 8  # the check sees it where they do not
 
@@ -229,9 +229,11 @@ def test_the_manifest_of_the_docs_runs_a_command_that_exists() -> None:
     manifest = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
     program, command, *arguments = shlex.split(manifest["spec"]["entrypoint"])
     commands: Any = get_command(app)
-    known = commands.commands[command]
+    declared = commands.commands[command]
     assert program == "calibrate"
-    assert {one for one in arguments if one.startswith("-")} <= {name for one in known.params for name in one.opts}
+    assert {option for option in arguments if option.startswith("-")} <= {
+        name for option in declared.params for name in option.opts
+    }
     cluster = manifest["spec"]["rayClusterSpec"]
     assert f"ray=={cluster['rayVersion']}" in (Path(__file__).parents[2] / "constraints.txt").read_text(
         encoding="utf-8"
@@ -250,8 +252,8 @@ def listening(pids: set[int], tables: dict[str, str], links: Callable[[int], lis
 
 
 def outside(addresses: Sequence[str]) -> list[str]:
-    """Those that are not of the loopback interface: 127.0.0.1, as IPv4 or within IPv6, or ::1."""
-    return [one for one in addresses if not one.endswith("0100007F") and one != f"{'0' * 24}01000000"]
+    """The addresses that are not of the loopback interface: 127.0.0.1, as IPv4 or within IPv6, or ::1."""
+    return [address for address in addresses if not address.endswith("0100007F") and address != f"{'0' * 24}01000000"]
 
 
 def descendants(root: int) -> set[int]:
@@ -261,10 +263,10 @@ def descendants(root: int) -> set[int]:
             parent[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
-    found = {root}
-    while more := {pid for pid, above in parent.items() if above in found} - found:
-        found |= more
-    return found
+    family = {root}
+    while more := {pid for pid, above in parent.items() if above in family} - family:
+        family |= more
+    return family
 
 
 def links_of(pid: int) -> list[str]:
@@ -280,9 +282,9 @@ def test_the_local_engine_listens_on_the_loopback_interface_only() -> None:
     tables = {
         name: Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6") if Path(f"/proc/net/{name}").exists()
     }
-    found = listening(descendants(os.getpid()), tables, links_of)
-    assert len(found) > 3  # its control store, scheduler and workers
-    assert outside(found) == []
+    addresses = listening(descendants(os.getpid()), tables, links_of)
+    assert len(addresses) > 3  # its control store, scheduler and workers
+    assert outside(addresses) == []
     open_to_all = (
         "sl\n 0: 00000000:1F90 00000000:0000 0A 0 0 0 0 0 77 1\n"  # the check sees one that listens on 0.0.0.0
     )
@@ -292,7 +294,7 @@ def test_the_local_engine_listens_on_the_loopback_interface_only() -> None:
 # -- collect
 
 
-def asked(folder: Path, engine: RayCollector | None, **options: Any) -> Collected:
+def collected(folder: Path, engine: RayCollector | None, **options: Any) -> Collected:
     questions = read_questions(fakes.write_questions(folder / "questions.jsonl", SIZE))
     return collect_records(
         questions, fakes.model(), PLAN, folder / "records.jsonl", name="questions.jsonl", engine=engine, **options
@@ -304,42 +306,42 @@ PLAN = SamplingPlan(n=3)
 
 def untimed(path: Path) -> list[Record]:
     """The records without how long they took."""
-    content = (one.model_dump(mode="json") for one in read_records(path).records)
+    content = (record.model_dump(mode="json") for record in read_records(path).records)
     return [
-        Record.from_stored({**one, "drawn": {**one["drawn"], "cost": {**one["drawn"]["cost"], "seconds": 0}}})
-        for one in content
+        Record.from_stored({**record, "drawn": {**record["drawn"], "cost": {**record["drawn"]["cost"], "seconds": 0}}})
+        for record in content
     ]
 
 
 @pytest.mark.usefixtures("engine")
 def test_actors_give_the_records_of_one_process_in_order_and_ask_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
-    asked(tmp_path / "local", None)
+    collected(tmp_path / "local", None)
     file = read_records(tmp_path / "local" / "records.jsonl")
-    kept = file.records[5].model_copy(update={"label_detail": "from the shard"})
-    assert kept.drawn is not None
-    overloaded = kept.drawn.model_copy(update={"problem": Unmeasured.MODEL_FAILED, "problem_detail": "busy"})
+    drawn_before = file.records[5].model_copy(update={"label_detail": "from the shard"})
+    assert drawn_before.drawn is not None
+    overloaded = drawn_before.drawn.model_copy(update={"problem": Unmeasured.MODEL_FAILED, "problem_detail": "busy"})
     failed = file.records[6].model_copy(update={"drawn": overloaded})
     assert failed.may_be_drawn_again
     shard = tmp_path / ".records.jsonl.shards" / "1.jsonl"  # of a process that was killed
     shard.parent.mkdir()
-    write_records(shard, file.header, [kept, failed])
+    write_records(shard, file.header, [drawn_before, failed])
     with shard.open("ab") as stream:
         stream.write(b'{"id": "p7", "quest')
-    done = asked(tmp_path, RayCollector(fakes.model, actors=1))
-    expected = {one.id: one for one in untimed(tmp_path / "local" / "records.jsonl")}
-    found = untimed(tmp_path / "records.jsonl")
-    assert [one.id for one in found] == [row["id"] for row in fakes.rows(SIZE)]
-    assert [one.label_detail for one in found if one.label_detail] == ["from the shard"]
-    same = [one.model_copy(update={"label_detail": ""}) for one in found]
-    assert [record_line(one) for one in same] == [record_line(expected[one.id]) for one in found]
+    done = collected(tmp_path, RayCollector(fakes.model, actors=1))
+    expected = {record.id: record for record in untimed(tmp_path / "local" / "records.jsonl")}
+    records = untimed(tmp_path / "records.jsonl")
+    assert [record.id for record in records] == [row["id"] for row in fakes.rows(SIZE)]
+    assert [record.label_detail for record in records if record.label_detail] == ["from the shard"]
+    same = [record.model_copy(update={"label_detail": ""}) for record in records]
+    assert [record_line(record) for record in same] == [record_line(expected[record.id]) for record in records]
     assert done.n_drawn == SIZE
     assert not list(tmp_path.glob(".*"))
-    assert asked(tmp_path, RayCollector(fakes.model)).n_drawn == 0  # all are there
+    assert collected(tmp_path, RayCollector(fakes.model)).n_drawn == 0  # all are there
 
 
 def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
-    asked(tmp_path, None)
+    collected(tmp_path, None)
     path = tmp_path / "records.jsonl"
     file = read_records(path)
     other = file.header.model_copy(update={"plan": SamplingPlan(n=7)})
@@ -348,7 +350,7 @@ def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
     write_records(shard, other, file.records)
     path.unlink()
     with pytest.raises(UsageError, match=r"another collection(.|\n)*plan.n: file 7, now 3"):
-        asked(tmp_path, RayCollector(fakes.model))
+        collected(tmp_path, RayCollector(fakes.model))
 
 
 def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,4 +362,4 @@ def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray"], env={"COLUMNS": "200"})
     assert result.exit_code == 1
     assert "ray is not installed. Install it with: pip install 'acrc-guardrail[ray]'" in " ".join(result.output.split())
-    assert [one.name for one in tmp_path.iterdir()] == ["records.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]

@@ -23,7 +23,7 @@ from calibrate.data.records import read_records
 from calibrate.ray_engine import RayCollector, score_on_ray
 from calibrate.scoring.scores import score_file
 from tests.calibrate import fakes
-from tests.calibrate.test_ray_engine import PART, PLAN, SIZE, Heavy, asked, untimed, written
+from tests.calibrate.test_ray_engine import PART, PLAN, SIZE, Heavy, collected, untimed, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")]
 
@@ -88,7 +88,7 @@ def test_answers_survive_a_killed_actor_and_a_lost_node(
     engine = RayCollector(Mortal(tmp_path / "killed"), address="auto", actors=3)
     collect_records(questions, fakes.model(), PLAN, path, engine=engine, progress=lose)
     collect_records(questions, fakes.model(), PLAN, tmp_path / "local.jsonl")
-    expected = {one.id: one for one in untimed(tmp_path / "local.jsonl")}
+    expected = {record.id: record for record in untimed(tmp_path / "local.jsonl")}
     assert untimed(path) == [expected[question.id] for question in questions]
     assert (tmp_path / "killed").exists()
     assert 0 < lost[0] < len(questions)
@@ -122,7 +122,7 @@ if sys.argv[1] == "score":
     source, target, heavy = folder / "records.jsonl", folder / "ray.jsonl", here.Heavy(folder / "ray")
     here.score_on_ray(source, target, heavy, part_bytes=here.PART, progress=progress)
 else:
-    here.asked(folder, here.RayCollector(here.Counted(folder / "asked"), actors=2), progress=progress)
+    here.collected(folder, here.RayCollector(here.Counted(folder / "asked"), actors=2), progress=progress)
 """
 
 
@@ -145,7 +145,7 @@ class Counted:
 
 
 def started(*arguments: str) -> int:
-    """Exit code of a command of its own, whose Ray ends with it."""
+    """Exit code of a command in a separate process, whose Ray ends with it."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     return subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, cwd=root, check=False).returncode
@@ -155,8 +155,8 @@ def test_scoring_goes_on_after_its_own_process_was_killed(tmp_path: Path) -> Non
     path = written(tmp_path / "records.jsonl", 300)
     score_file(path, tmp_path / "local.jsonl", Heavy(tmp_path / "local"))
     assert started("score", str(tmp_path), "kill") == -signal.SIGKILL
-    kept = {one: one.stat().st_mtime_ns for one in tmp_path.glob(".ray.jsonl.*.parts/*.jsonl")}
-    assert kept
+    times = {part: part.stat().st_mtime_ns for part in tmp_path.glob(".ray.jsonl.*.parts/*.jsonl")}
+    assert times
     assert not (tmp_path / "ray.jsonl").exists()
     assert started("score", str(tmp_path)) == 0
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
@@ -164,14 +164,14 @@ def test_scoring_goes_on_after_its_own_process_was_killed(tmp_path: Path) -> Non
 
 def test_collecting_goes_on_after_its_own_process_was_killed(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
-    asked(tmp_path / "local", None)
+    collected(tmp_path / "local", None)
     assert started("collect", str(tmp_path), "kill") == -signal.SIGKILL
     shards = list(tmp_path.glob(".records.jsonl.shards/*.jsonl"))
-    kept = {one.question for shard in shards for one in read_records(shard).records}
-    assert len(read_records(tmp_path / "records.jsonl").records) == ray_engine.BATCH <= len(kept)
+    questions = {record.question for shard in shards for record in read_records(shard).records}
+    assert len(read_records(tmp_path / "records.jsonl").records) == ray_engine.BATCH <= len(questions)
     assert started("collect", str(tmp_path)) == 0
-    expected = {one.id: one for one in untimed(tmp_path / "local" / "records.jsonl")}
+    expected = {record.id: record for record in untimed(tmp_path / "local" / "records.jsonl")}
     assert untimed(tmp_path / "records.jsonl") == [expected[row["id"]] for row in fakes.rows(SIZE)]
     calls = Counter((tmp_path / "asked").read_text().splitlines())
-    assert {calls[question] for question in kept} == {PLAN.n + 1}  # none of them was asked again
+    assert {calls[question] for question in questions} == {PLAN.n + 1}  # none of them was asked again
     assert min(calls[row["question"]] for row in fakes.rows(SIZE)) == PLAN.n + 1

@@ -52,28 +52,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def artifact_of(threshold: float | None = THRESHOLD, alpha: float = 0.15) -> CalibrationArtifact:
-    """The artifact in force. Its rule has to be one that can be fitted again."""
-    made = make_artifact(MODEL, threshold=threshold, alpha=alpha)
-    return made.model_copy(update={"outcome": made.outcome.model_copy(update={"rule": "empirical"})})
+    """The artifact in force. Its rule has to be a rule that can be fitted again."""
+    base = make_artifact(MODEL, threshold=threshold, alpha=alpha)
+    return base.model_copy(update={"outcome": base.outcome.model_copy(update={"rule": "empirical"})})
 
 
 ARTIFACT = artifact_of()
 
 
 def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIFACT, detail: str = "") -> Verdict:
-    """What a guard with that artifact says about a score."""
+    """The verdict of a guard with that artifact on a score."""
     if u is None:
-        found = Uncertainty(value=None, unit="nats", estimator="e", reason=Unmeasured.MODEL_FAILED, detail="down")
+        score = Uncertainty(value=None, unit="nats", estimator="e", reason=Unmeasured.MODEL_FAILED, detail="down")
         reason = Reason.UNMEASURED
     else:
-        found = Uncertainty(value=u, unit="nats", estimator="e", detail=detail)
+        score = Uncertainty(value=u, unit="nats", estimator="e", detail=detail)
         accepted = artifact.threshold is not None and u <= artifact.threshold
         reason = Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
         detail="",
-        uncertainty=found,
+        uncertainty=score,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
         guarantee="",
@@ -83,7 +83,7 @@ def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIF
 
 
 def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, **changes: object) -> ReviewedItem:
-    made = ReviewedItem(
+    reviewed_item = ReviewedItem(
         key=name,
         name=name,
         question=f"question {name}?",
@@ -94,7 +94,7 @@ def item(name: str, u: float | None, correct: bool | None, chance: float = 1.0, 
         open=correct is None,
         action=None if correct is None else "approve" if correct else "reject",
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(reviewed_item, **changes)  # type: ignore[arg-type]
 
 
 TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for accepted in (True, False)}
@@ -102,22 +102,22 @@ TEMPLATES = {accepted: item("template", 0.0 if accepted else 1.0, True) for acce
 
 def simulated(name: str, u: float, correct: bool, chance: float) -> ReviewedItem:
     """`item`, without validating each verdict anew."""
-    made = TEMPLATES[u <= THRESHOLD]
-    score = made.verdict.uncertainty.model_copy(update={"value": u})
-    verdict = made.verdict.model_copy(update={"uncertainty": score})
-    return replace(made, key=name, name=name, verdict=verdict, correct=correct, chance=chance)
+    template = TEMPLATES[u <= THRESHOLD]
+    score = template.verdict.uncertainty.model_copy(update={"value": u})
+    verdict = template.verdict.model_copy(update={"uncertainty": score})
+    return replace(template, key=name, name=name, verdict=verdict, correct=correct, chance=chance)
 
 
 def stream(rng: np.random.Generator, n: int, rates: tuple[float, ...] = (RATE,)) -> ReviewPool:
     """n questions with u uniform and P(wrong | u) = .6 u: SCER(t) = .3 t. Held back: all; accepted: audited."""
-    found = []
+    items = []
     for i in range(n):
         u = float(rng.random())
         correct = bool(rng.random() >= 0.6 * u)
         rate = rates[i % len(rates)] if u <= THRESHOLD else 1.0
         if rng.random() < rate:
-            found.append(simulated(f"{rng.integers(2**60)}", u, correct, rate))
-    return ReviewPool(tuple(found), {}, 0)
+            items.append(simulated(f"{rng.integers(2**60)}", u, correct, rate))
+    return ReviewPool(tuple(items), {}, 0)
 
 
 def means(values: list[float]) -> tuple[float, float]:
@@ -128,15 +128,15 @@ def means(values: list[float]) -> tuple[float, float]:
 @pytest.mark.parametrize("rates", [pytest.param((0.4,), marks=pytest.mark.slow), (0.2, 0.8)])
 def test_the_accepted_error_is_estimated_without_bias(rates: tuple[float, ...]) -> None:
     rng = np.random.default_rng(1)
-    found = [accepted_error(stream(rng, 400, rates)) for _ in range(150)]
-    estimates = [one.estimate for one in found if one is not None]
+    results = [accepted_error(stream(rng, 400, rates)) for _ in range(150)]
+    estimates = [result.estimate for result in results if result is not None]
     mean, margin = means(estimates)
     truth = 0.3 * THRESHOLD
     assert len(estimates) == 150
     assert abs(mean - truth) < margin
-    missed = sum(one is not None and not one.low <= truth <= one.high for one in found)
+    missed = sum(result is not None and not result.low <= truth <= result.high for result in results)
     assert missed <= 16  # at most 7.5 are expected; binomial(150, .05) exceeds 16 with probability .002
-    shares = [one.acceptance for one in found if one is not None]
+    shares = [result.acceptance for result in results if result is not None]
     mean, margin = means(shares)
     assert abs(mean - THRESHOLD) < margin
 
@@ -146,14 +146,14 @@ def test_unweighted_audits_of_two_rates_would_be_biased_where_rates_go_with_erro
     rng = np.random.default_rng(2)
     plain, weighted = [], []
     for _ in range(80):
-        found = []
+        items = []
         for i in range(400):
             u = float(rng.random()) * THRESHOLD
             rate = 0.2 if u < THRESHOLD / 2 else 1.0
             if rng.random() < rate:
-                found.append(simulated(f"{i}", u, bool(rng.random() >= 0.6 * u), rate))
-        plain.append(float(np.mean([not one.correct for one in found])))
-        estimate = accepted_error(ReviewPool(tuple(found), {}, 0))
+                items.append(simulated(f"{i}", u, bool(rng.random() >= 0.6 * u), rate))
+        plain.append(float(np.mean([not audited.correct for audited in items])))
+        estimate = accepted_error(ReviewPool(tuple(items), {}, 0))
         assert estimate is not None
         weighted.append(estimate.estimate)
     mean, margin = means(weighted)
@@ -171,9 +171,9 @@ def test_the_thinned_sample_is_like_the_questions_and_the_pool_is_not(rates: tup
         sample, rate = thinned(pool)
         assert rate == min(rates)
         sizes.append(len(sample))
-        errors += [float(not one.correct) for one in sample]
-        scores += [one.verdict.uncertainty.value or 0.0 for one in sample]
-        pooled += [float(not one.correct) for one in pool.items]
+        errors += [float(not reviewed_item.correct) for reviewed_item in sample]
+        scores += [reviewed_item.verdict.uncertainty.value or 0.0 for reviewed_item in sample]
+        pooled += [float(not reviewed_item.correct) for reviewed_item in pool.items]
     mean, margin = means(errors)
     assert abs(mean - 0.3) < margin  # .6 E[u]
     mean, margin = means(scores)
@@ -188,12 +188,12 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
     rng, broken, answered, runs = np.random.default_rng(4), 0, 0, 80
     for _ in range(runs):
         sample, _ = thinned(stream(rng, 500))
-        u = np.array([one.verdict.uncertainty.value for one in sample])
-        error = np.array([not one.correct for one in sample], dtype=int)
-        found = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1, diagnose="fast")
-        if isinstance(found, Feasible):
+        u = np.array([reviewed_item.verdict.uncertainty.value for reviewed_item in sample])
+        error = np.array([not reviewed_item.correct for reviewed_item in sample], dtype=int)
+        outcome = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1, diagnose="fast")
+        if isinstance(outcome, Feasible):
             answered += 1
-            broken += 0.3 * found.threshold > 0.15
+            broken += 0.3 * outcome.threshold > 0.15
     assert answered > 27
     assert broken / runs <= 0.1 + 3.1 * math.sqrt(0.09 / runs)
 
@@ -203,9 +203,9 @@ def test_what_nobody_decided() -> None:
     pool = ReviewPool((*items, item("d", 0.2, True, 0.5)), {}, 0)
 
     def counts(missing: str) -> tuple[int, int]:
-        found = accepted_error(pool, missing=missing)  # type: ignore[arg-type]
-        assert found is not None
-        return found.audited, found.wrong
+        result = accepted_error(pool, missing=missing)  # type: ignore[arg-type]
+        assert result is not None
+        return result.audited, result.wrong
 
     assert counts("wait") == (3, 2)  # a, b, whose time is over, and c, which ends the sample
     assert counts("wrong") == (4, 2)
@@ -216,12 +216,12 @@ def test_what_nobody_decided() -> None:
 def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
     """Ten right answers, two open ones: the first of them ends the sample."""
     items = [*(item(f"{i}", 0.1, True, 0.5) for i in range(10)), item("x", 0.1, None, 0.5), item("y", 0.1, None, 0.5)]
-    found = accepted_error(ReviewPool(tuple(items), {}, 0))
-    assert found is not None
-    assert (found.audited, found.wrong, found.undecided) == (11, 1, 1)
-    assert found.estimate == pytest.approx(1 / 11)
-    assert found.low == 0.0  # of 0 among 11
-    assert found.high == clopper_pearson_interval(1, 11)[1]
+    result = accepted_error(ReviewPool(tuple(items), {}, 0))
+    assert result is not None
+    assert (result.audited, result.wrong, result.undecided) == (11, 1, 1)
+    assert result.estimate == pytest.approx(1 / 11)
+    assert result.low == 0.0  # of 0 among 11
+    assert result.high == clopper_pearson_interval(1, 11)[1]
     assert accepted_error(ReviewPool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
 
 
@@ -241,13 +241,13 @@ def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
             replace(TEMPLATES[True], correct=None if one_open else not one_wrong, open=one_open)
             for one_wrong, one_open in zip(wrong.tolist(), still_open.tolist(), strict=True)
         ]
-        error = np.array([not one.correct for one in settled(queue, "wait")], dtype=int)
+        error = np.array([not reviewed_item.correct for reviewed_item in settled(queue, "wait")], dtype=int)
         if not error.size:  # the oldest item is open
             continue
         u = rng.random(len(error))
         for kind, end in (("with", len(error)), ("without", len(error) - still_open.any())):
-            found = fit(u[:end], error[:end], alpha=alpha, rule="certified", delta=0.1, diagnose="fast")
-            accepted[kind] += isinstance(found, Feasible)
+            outcome = fit(u[:end], error[:end], alpha=alpha, rule="certified", delta=0.1, diagnose="fast")
+            accepted[kind] += isinstance(outcome, Feasible)
             estimates[kind].append(float(error[:end].mean()))
     limit = int(stats.binom.ppf(1 - 1e-4, runs, 0.1))
     assert accepted["with"] <= limit < accepted["without"]
@@ -282,9 +282,9 @@ def test_a_monitor_is_fed_the_audits_of_its_own_artifact(tmp_path: Path) -> None
 def test_what_waits_for_an_open_item_is_counted() -> None:
     first = item("b", 0.1, None, 0.5, arrived=1_750_000_000.0)
     items = [item("a", 0.1, True, 0.5), first, item("c", 0.1, None, 0.5), item("d", 0.1, True), item("e", 0.1, False)]
-    found = waiting(items)
-    assert found == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
-    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in found.describe("decided audits")
+    queue = waiting(items)
+    assert queue == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
+    assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in queue.describe("decided audits")
     assert waiting(items, "wrong") is None
     assert waiting(items, "leave-out") is None
     assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them
@@ -342,7 +342,9 @@ def reviewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
+    result = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"}
+    )
     assert result.exit_code == code, (result.output, result.exception)
     return " ".join(result.output.replace("\u2502", " ").split())
 
@@ -370,8 +372,8 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     assert len(file.records) == new.data.n_used
     with ReviewStore(reviewed) as store:
         pool = read_reviews(store, [ARTIFACT])
-        audits = [one for one in pool.items if one.audited]
-        wrong = sum(not one.correct for one in audits)
+        audits = [reviewed_item for reviewed_item in pool.items if reviewed_item.audited]
+        wrong = sum(not reviewed_item.correct for reviewed_item in audits)
         assert Monitors(store).risk("risk", 0.15, min_audit_rate=RATE).state.tallies == ((RATE, len(audits), wrong),)
     assert f"({wrong} of {len(audits)} audited wrong" in shown
     assert "every question is in it with probability 40 %" in shown
@@ -406,16 +408,23 @@ def test_edits_and_own_answers_and_disagreement(tmp_path: Path) -> None:
         store.enqueue(content.model_copy(update={"question": name}), key=name)
     decide(store, lambda content: actions[content.question])
     twice = content_of(verdict_of("a", 0.9), ()).model_copy(update={"question": "a"})
-    labels = {one.key: one.correct for one in read_reviews(store, [ARTIFACT]).items}
+    labels = {reviewed_item.key: reviewed_item.correct for reviewed_item in read_reviews(store, [ARTIFACT]).items}
     assert labels == {"a": True, "b": False, "c": False, "d": False}
-    left = {one.key: one.correct for one in read_reviews(store, [ARTIFACT], respond="leave-out").items}
+    left = {
+        reviewed_item.key: reviewed_item.correct
+        for reviewed_item in read_reviews(store, [ARTIFACT], respond="leave-out").items
+    }
     assert left["d"] is None
     store.enqueue(twice, key="a2")  # nobody has decided it, but the same answer was approved
-    assert [one.correct for one in read_reviews(store, [ARTIFACT]).items if one.question == "a"] == [True, True]
+    assert [
+        reviewed_item.correct
+        for reviewed_item in read_reviews(store, [ARTIFACT]).items
+        if reviewed_item.question == "a"
+    ] == [True, True]
     decide(store, lambda _: "reject")
     pool = read_reviews(store, [ARTIFACT])
     assert pool.both_ways == 2
-    assert [one.correct for one in pool.items if one.question == "a"] == [False, False]
+    assert [reviewed_item.correct for reviewed_item in pool.items if reviewed_item.question == "a"] == [False, False]
 
 
 def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
@@ -578,8 +587,8 @@ def test_a_queue_without_audits_is_refused() -> None:
     with pytest.raises(UsageError, match="was audited"):
         thinned(ReviewPool((item("a", 0.9, True),), {}, 0))
     nothing = artifact_of(threshold=None)
-    held = item("a", 0.9, True, verdict=verdict_of("a", 0.9, nothing))
-    assert thinned(ReviewPool((held,), {}, 0)) == ([held], 1.0)
+    held_back = item("a", 0.9, True, verdict=verdict_of("a", 0.9, nothing))
+    assert thinned(ReviewPool((held_back,), {}, 0)) == ([held_back], 1.0)
 
 
 def test_bounds_instead_of_scores_are_refused() -> None:

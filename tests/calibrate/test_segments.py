@@ -43,13 +43,13 @@ def drawn(seed: int) -> tuple[CalibrationArtifact, list[str]]:
     names = [name for name, n in SIZES.items() for _ in range(n)]
     u = rng.random(len(names))
     error = (rng.random(len(names)) < np.array([SLOPES[name] for name in names]) * u).astype(int)
-    one = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+    outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
     calibration = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(error.tolist()))
-    return BASE.model_copy(update={"outcome": one, "certificate": one, "calibration": calibration}), names
+    return BASE.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": calibration}), names
 
 
 def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_segment() -> None:
-    together = each = one = accepted = 0
+    together = each = undivided = accepted = 0
     for seed in range(RUNS):
         artifact, names = drawn(seed)
 
@@ -62,20 +62,20 @@ def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_seg
         assert alone is not None
         together += any(fails(outcome, name) for name, outcome in divided.outcomes.items())
         each += sum(fails(outcome, name) for name, outcome in alone.outcomes.items())
-        one += any(fails(artifact.outcome, name) for name in SLOPES)
+        undivided += any(fails(artifact.outcome, name) for name in SLOPES)
         accepted += all(isinstance(outcome, Feasible) for outcome in divided.outcomes.values())
     # More than these refute the promise; the chance of a false alarm is one in ten thousand.
     assert together <= stats.binom.ppf(1 - 1e-4, RUNS, DELTA)
     assert each <= stats.binom.ppf(1 - 1e-4, len(SLOPES) * RUNS, DELTA)
     assert accepted > RUNS / 2  # the promise is not kept by accepting nothing
-    assert one > 0.9 * RUNS  # the negative control: one threshold for all
+    assert undivided > 0.9 * RUNS  # the negative control: one threshold for all
 
 
 def test_delta_is_divided_among_the_thresholds_that_are_fitted(labelled: RecordFile) -> None:
     def deltas(**given: Any) -> tuple[float | None, set[float | None]]:
-        made = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(**given))
-        assert made.segments is not None
-        return made.outcome.delta, {one.delta for one in made.segments.outcomes.values()}
+        artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(**given))
+        assert artifact.segments is not None
+        return artifact.outcome.delta, {outcome.delta for outcome in artifact.segments.outcomes.values()}
 
     assert deltas(min_labels=80)[1] == {0.1 / 3}  # no question is left over
     assert deltas(share="each")[1] == {0.1}
@@ -86,8 +86,8 @@ def test_delta_is_divided_among_the_thresholds_that_are_fitted(labelled: RecordF
 def few_of_one(labelled: RecordFile) -> RecordFile:
     """Most questions of "herbs" lose their group, so that it is too small to be a segment."""
     records = [
-        one.model_copy(update={"group": None}) if one.group == "herbs" and index % 9 else one
-        for index, one in enumerate(labelled.records)
+        record.model_copy(update={"group": None}) if record.group == "herbs" and index % 9 else record
+        for index, record in enumerate(labelled.records)
     ]
     return RecordFile(labelled.path, labelled.header, tuple(records))
 
@@ -104,9 +104,9 @@ def test_small_groups_and_questions_without_one_are_all_others(
     assert own is not None
     assert list(own.outcomes) == ["shrubs", "trees"]
     assert (artifact.outcome.n, artifact.outcome.delta) == (80, 0.1 / 3)
-    trees = [one for one in labelled.records if one.group == "trees"]
-    scores = [one.scores[KEY].value or 0.0 for one in trees]
-    wrong = [int(not one.correct) for one in trees]
+    trees = [record for record in labelled.records if record.group == "trees"]
+    scores = [record.scores[KEY].value or 0.0 for record in trees]
+    wrong = [int(not record.correct) for record in trees]
     assert own.outcomes["trees"] == fit(scores, wrong, alpha=0.3, rule="certified", delta=0.1 / 3)
     assert artifact.certificate == fit_artifact(labelled, estimator=KEY, alpha=0.3).certificate
     abstains = fit_artifact(
@@ -149,15 +149,15 @@ def test_each_segments_promise_is_tested_on_its_own_questions(
             accepted[record.group] += 1
             right = record.group != "shrubs" or accepted["shrubs"] % 5 > 2  # 3 of 5 wrong, in one segment
         fresh.append(record.model_copy(update={"correct": right}))
-    found = audit(artifact, fresh, KEY)
-    assert audit_counts(found.n_errors, found.n, 0.3, 0.05)[0] != "refuted"  # the pool would hide it
-    assert [name for name, one in found.segments.items() if one.verdict == "refuted"] == ["shrubs"]
-    assert found.verdict == "refuted"
-    assert found.worst is found.segments["shrubs"]
-    assert found.worst.level == 0.05 / 4  # two segments, all others and the pool
-    assert sum(one.n for one in found.segments.values()) == found.n
-    assert standing(artifact, found).status == "refuted"
-    assert "In segment shrubs" in headline(artifact, found)
+    result = audit(artifact, fresh, KEY)
+    assert audit_counts(result.n_errors, result.n, 0.3, 0.05)[0] != "refuted"  # the pool would hide it
+    assert [name for name, segment in result.segments.items() if segment.verdict == "refuted"] == ["shrubs"]
+    assert result.verdict == "refuted"
+    assert result.worst is result.segments["shrubs"]
+    assert result.worst.level == 0.05 / 4  # two segments, all others and the pool
+    assert sum(segment.n for segment in result.segments.values()) == result.n
+    assert standing(artifact, result).status == "refuted"
+    assert "In segment shrubs" in headline(artifact, result)
     good = audit(artifact, [record.model_copy(update={"correct": True}) for record in fresh], KEY)
     assert good.verdict == "supported"
     assert standing(artifact, good).status == "answers"
@@ -174,10 +174,10 @@ def test_segments_that_keep_their_promise_are_refuted_with_probability_at_most_t
 
     def false_alarm(spent: float) -> float:
         alarm = 0.0
-        for one, two in product(range(n + 1), repeat=k):
-            tests = [(one, n), (two, n), (one + two, 2 * n)]
+        for first, second in product(range(n + 1), repeat=k):
+            tests = [(first, n), (second, n), (first + second, 2 * n)]
             if any(audit_counts(errors, size, target, spent)[0] == "refuted" for errors, size in tests):
-                alarm += float(pmf[one] * pmf[two])
+                alarm += float(pmf[first] * pmf[second])
         return alarm
 
     assert false_alarm(level / (k + 1)) <= level
@@ -227,19 +227,19 @@ def test_words_say_what_is_promised_for_each_segment(artifact: CalibrationArtifa
 def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "artifact.json"
     command = ["fit", str(records_path), "--alpha", "0.3", "--by", "group", "-e", KEY, "--out", str(out)]
-    found = CliRunner().invoke(app, [*command, "--test-fraction", "0.2"])
-    assert found.exit_code == 0, found.output
-    assert "Segments on the test questions" in found.output
-    assert "one: under one threshold for all questions" in found.output
-    made = CalibrationArtifact.load(out)
-    assert made.segments is not None
-    assert made.outcome.rule == "certified"
+    result = CliRunner().invoke(app, [*command, "--test-fraction", "0.2"])
+    assert result.exit_code == 0, result.output
+    assert "Segments on the test questions" in result.output
+    assert "one: under one threshold for all questions" in result.output
+    artifact = CalibrationArtifact.load(out)
+    assert artifact.segments is not None
+    assert artifact.outcome.rule == "certified"
     assert json.loads(out.read_text())["segments"]["unknown"] == "others"
     page = tmp_path / "report.html"
     command = ["report", str(records_path), "--artifact", str(out), "--out", str(page), "--splits", "0"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 0, found.output
-    assert "They are the test part here." in " ".join(found.output.split())  # said where the command runs, too
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "They are the test part here." in " ".join(result.output.split())  # said where the command runs, too
     text = page.read_text(encoding="utf-8")
     assert "each segment against its own promise" in text  # the part kept out is in the file
     assert "<h2>By segment</h2>" in text
@@ -251,7 +251,7 @@ def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path
 
 
 def test_reports_take_an_artifact_that_accepts_nothing(labelled: RecordFile, tmp_path: Path) -> None:
-    made = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="certified", by=BySegment())
-    assert made.n_accepted == 0
-    assert "abstains on everything" in headline(made)
-    write_report(tmp_path / "report.html", made, labelled.records, estimator=KEY)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="certified", by=BySegment())
+    assert artifact.n_accepted == 0
+    assert "abstains on everything" in headline(artifact)
+    write_report(tmp_path / "report.html", artifact, labelled.records, estimator=KEY)

@@ -108,13 +108,13 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 @pytest.mark.parametrize("kind", [CalibrationArtifact, CascadeArtifact, CandidateRule])
 def test_what_no_digest_can_be_made_of_is_refused_with_its_place(saved: Path, name: str, kind: type[Persisted]) -> None:
-    content, told = UNREADABLE[name]
+    content, problem = UNREADABLE[name]
     assert content != SAVED
     saved.write_text(content)
-    with pytest.raises(ArtifactFormatError, match=rf"calibration\.json: .*{told}.*calibrate fit`\.") as caught:
+    with pytest.raises(ArtifactFormatError, match=rf"calibration\.json: .*{problem}.*calibrate fit`\.") as caught:
         kind.load(saved)
     str(caught.value).encode()  # it can be printed
-    with pytest.raises(ArtifactFormatError, match=told):
+    with pytest.raises(ArtifactFormatError, match=problem):
         Guardrail(model=ScriptedChat(), artifact=saved)
 
 

@@ -124,7 +124,7 @@ class ChatOllama(FieldsOnly):
 
 
 class Deaf(StandIn):
-    """A class that no table lists and that reads its own fields, whatever a call says."""
+    """A class that no table lists; it reads its own fields and ignores the settings of a call."""
 
     KNOWN = ("max_tokens", "top_p")
     max_tokens: int | None = 999
@@ -135,7 +135,7 @@ class Deaf(StandIn):
 
 
 class Wordy(Deaf):
-    """One that reads the keywords of a call and not its fields."""
+    """A class that reads the keywords of a call and not its own fields."""
 
     def _settings(self, stop: Any = None, **call: Any) -> dict[str, Any]:
         return {"stop": stop, **call}
@@ -180,11 +180,11 @@ QUESTION = [HumanMessage("Capital of France?")]
 NO_TEMPERATURE = {"temperature": False}
 
 
-def seen(model: StandIn) -> list[dict[str, Any]]:
-    """What the client was asked, without the model's own top_p, which temperature 0 makes irrelevant."""
-    flat = [{**asked.get("options", {}), **asked} for asked in model.client.asked]
+def requests(model: StandIn) -> list[dict[str, Any]]:
+    """The requests to the client, without the model's own top_p, which temperature 0 makes irrelevant."""
+    flat = [{**request.get("options", {}), **request} for request in model.client.asked]
     dropped = ({"options"}, {"options", "p", "top_p"})
-    return [{k: v for k, v in one.items() if k not in dropped[one.get("temperature") == 0]} for one in flat]
+    return [{k: v for k, v in request.items() if k not in dropped[request.get("temperature") == 0]} for request in flat]
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ async def test_each_class_is_asked_in_its_own_words(kind: type[StandIn], longest
     (again,) = await adraw(model, [QUESTION], PLAN, max_concurrency=1)
     assert (drawn.problem_detail, again.problem_detail) == ("", "")
     common = {longest: 48, "stop": ["#"]}
-    asked = [{**common, "temperature": 0.0}] + [{**common, "temperature": 0.7, nucleus: 0.9}] * 2
-    assert seen(model) == asked * 2
+    expected = [{**common, "temperature": 0.0}] + [{**common, "temperature": 0.7, nucleus: 0.9}] * 2
+    assert requests(model) == expected * 2
     assert model.__dict__ == before  # the caller's model keeps its own settings
 
 
@@ -220,20 +220,20 @@ def test_without_translation_the_client_refuses() -> None:
 
 
 def test_seeds_go_to_the_classes_that_take_them() -> None:
-    given = {"seed": 7}
-    taken = {
-        kind.__name__: carried(kind(), given)
+    seed = {"seed": 7}
+    settings = {
+        kind.__name__: carried(kind(), seed)
         for kind in (ChatOllama, ChatGoogleGenerativeAI, ChatCohere, ChatAnthropic, BaseChatOpenAI, ChatMistralAI)
     }
-    assert taken == {
+    assert settings == {
         "ChatOllama": ({"seed": 7}, {}),
-        "ChatGoogleGenerativeAI": (given, {}),
-        "ChatCohere": ({}, given),
+        "ChatGoogleGenerativeAI": (seed, {}),
+        "ChatCohere": ({}, seed),
         "ChatAnthropic": ({}, {}),
-        "BaseChatOpenAI": ({}, given),
+        "BaseChatOpenAI": ({}, seed),
         "ChatMistralAI": ({}, {"random_seed": 7}),
     }
-    assert carried(ScriptedChat(), given) == ({}, {})  # nothing says that it takes one
+    assert carried(ScriptedChat(), seed) == ({}, {})  # nothing says that it takes one
 
 
 def test_log_probabilities_that_a_class_cannot_give_are_refused() -> None:
@@ -277,16 +277,16 @@ def test_a_model_that_takes_only_temperature_1(model: StandIn) -> None:
 
     guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": FIXED}), early_stopping="off")
     assert guard.assess("Capital of France?").accepted
-    asked = seen(model)
-    assert len(asked) == 3  # the primary answer is asked for like the samples, and nothing names a temperature
-    assert asked[0] == asked[1] == asked[2]
-    assert not {"temperature", "top_p"} & asked[0].keys()
+    sent = requests(model)
+    assert len(sent) == 3  # the primary answer is asked for like the samples, and nothing names a temperature
+    assert sent[0] == sent[1] == sent[2]
+    assert not {"temperature", "top_p"} & sent[0].keys()
 
 
 def test_a_top_p_that_truncates_nothing_is_not_sent_beside_a_temperature() -> None:
     model = ChatAnthropic()
     draw(model, [QUESTION], PLAN.model_copy(update={"top_p": 1.0}), max_concurrency=1)
-    assert [asked.get("top_p") for asked in model.client.asked[1:]] == [None, None]  # also not the model's own
+    assert [request.get("top_p") for request in model.client.asked[1:]] == [None, None]  # also not the model's own
     assert carried(BaseChatOpenAI(), {"top_p": 1.0}).call == {"top_p": 1.0}
 
 

@@ -58,12 +58,12 @@ def test_a_healthy_guard_passes(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
     data = make_artifact(MODEL).data.model_copy(update={"n_questions": 100, "n_cut_off": 3})
-    found = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
-    assert (found.status, found.detail) == ("warn", "3 of 100 calibration answers were cut off at max_tokens = 256")
-    assert "--max-tokens" in found.fix
+    finding = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
+    assert (finding.status, finding.detail) == ("warn", "3 of 100 calibration answers were cut off at max_tokens = 256")
+    assert "--max-tokens" in finding.fix
     data = data.model_copy(update={"n_cut_off": 2})  # up to 2 %
-    found = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
-    assert (found.status, found.detail[:8]) == ("ok", "2 of 100")
+    finding = by_check(examine(saved(tmp_path, data=data)))["length of answers"]
+    assert (finding.status, finding.detail[:8]) == ("ok", "2 of 100")
     data = data.model_copy(update={"n_cut_off": None})  # not counted
     assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
 
@@ -72,31 +72,31 @@ def test_findings_cannot_command_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile = "a\x1b]0;owned\x07\x9b2J\u202eb"
-    found = [Finding("answer", "warn", hostile, f"Correct {hostile}.")]
-    monkeypatch.setattr("guardrail.doctor.examine", lambda *_, **__: found)
+    findings = [Finding("answer", "warn", hostile, f"Correct {hostile}.")]
+    monkeypatch.setattr("guardrail.doctor.examine", lambda *_, **__: findings)
     for arguments in (["doctor"], ["doctor", "--json"]):
         assert main(arguments) == 0
-        said = capsys.readouterr().out
-        assert said.replace("\n", "").isprintable()
-        assert said.count(r"\x9b2J\u202eb" if len(arguments) == 1 else r"\u009b2J\u202eb") == 2
+        printed = capsys.readouterr().out
+        assert printed.replace("\n", "").isprintable()
+        assert printed.count(r"\x9b2J\u202eb" if len(arguments) == 1 else r"\u009b2J\u202eb") == 2
 
 
 def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", saved(tmp_path), "--model", SCRIPTED, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
-    checks = [finding["check"] for finding in found["findings"]]
+    findings = json.loads(capsys.readouterr().out)
+    assert findings["ok"] is True
+    checks = [finding["check"] for finding in findings["findings"]]
     assert checks == [
         "artifact", "threshold", "age", "estimator", "plan for the estimator", "judge", "model", "endpoint", "requests",
         "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
-    assert {finding["status"] for finding in found["findings"]} == {"ok"}
+    assert {finding["status"] for finding in findings["findings"]} == {"ok"}
 
 
 def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:
-    found = by_check(examine(saved(tmp_path)))
-    assert (found["model"].status, found["model"].fix) == ("warn", "name it with --model")
-    assert "sampling" not in found
+    findings = by_check(examine(saved(tmp_path)))
+    assert (findings["model"].status, findings["model"].fix) == ("warn", "name it with --model")
+    assert "sampling" not in findings
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_plan_that_does_not_draw_what_is_read(tmp_path: Path) -> None:
     plan = make_artifact(MODEL).plan.primary_only()
-    found = by_check(examine(saved(tmp_path, plan=plan)))["plan for the estimator"]
-    assert (found.status, "needs samples" in found.detail) == ("fail", True)
+    finding = by_check(examine(saved(tmp_path, plan=plan)))["plan for the estimator"]
+    assert (finding.status, "needs samples" in finding.detail) == ("fail", True)
 
 
 class Stubborn(ScriptedChat):
-    """A model that sends settings of its own, as models do that are configured in their constructor."""
+    """A model that sends its own settings, like a model that is configured in its constructor."""
 
     own: dict[str, Any] = Field(default_factory=dict)
 
@@ -181,8 +181,8 @@ def test_what_a_model_is_asked_is_compared_with_the_plan(
     tmp_path: Path, own: dict[str, Any], status: str, told: str
 ) -> None:
     model = Stubborn(script=MODEL.script, own=own)
-    found = by_check(examine(saved(tmp_path, model), model))["requests"]
-    assert (found.status, told in found.detail) == (status, True), found
+    finding = by_check(examine(saved(tmp_path, model), model))["requests"]
+    assert (finding.status, told in finding.detail) == (status, True), finding
 
 
 def leaves() -> Any:
@@ -200,8 +200,8 @@ class Leaving(ScriptedChat):
 def test_code_that_would_end_the_process_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", saved(tmp_path), "--model", "python:tests.guardrail.test_doctor:leaves"]) == 1
     assert "FAIL  model: SystemExit: no key" in capsys.readouterr().out
-    found = by_check(examine(saved(tmp_path, Leaving()), Leaving()))["sampling"]
-    assert (found.status, found.detail) == ("fail", "SystemExit: no key")
+    finding = by_check(examine(saved(tmp_path, Leaving()), Leaving()))["sampling"]
+    assert (finding.status, finding.detail) == ("fail", "SystemExit: no key")
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "-1", "soon"])
@@ -230,10 +230,10 @@ def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
         rule="lec_joint", alpha=0.1, delta=None, n=200, guarantee="", stages=shares, interval=None,
         reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
     )  # fmt: skip
-    made = CascadeArtifact(
+    cascade = CascadeArtifact(
         created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, certificate=outcome, packages={}
     )
-    return str(made.save(tmp_path / "cascade.json"))
+    return str(cascade.save(tmp_path / "cascade.json"))
 
 
 def test_a_cascade_is_checked_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,22 +247,26 @@ def test_a_cascade_is_checked_stage_by_stage(tmp_path: Path, capsys: pytest.Capt
             assert f"ok    {stage}: {check}" in printed
     swapped = by_check(examine(path, [OTHER, MODEL]))
     assert [swapped[f"stage {i}: model"].status for i in (1, 2)] == ["fail", "fail"]
-    one = by_check(examine(path, MODEL))["model"]
-    assert (one.status, "1 given, the artifact is for 2" in one.detail) == ("fail", True)
+    finding = by_check(examine(path, MODEL))["model"]
+    assert (finding.status, "1 given, the artifact is for 2" in finding.detail) == ("fail", True)
     assert by_check(examine(path))["stage 2: model"].status == "warn"
     assert by_check(examine(saved_cascade(tmp_path, None, None)))["threshold"].status == "fail"
 
 
 def test_several_models_for_one_guard_are_too_many(tmp_path: Path) -> None:
-    found = list(examine(saved(tmp_path), [MODEL, MODEL]))
-    assert (found[-1].check, found[-1].status) == ("model", "fail")
+    findings = list(examine(saved(tmp_path), [MODEL, MODEL]))
+    assert (findings[-1].check, findings[-1].status) == ("model", "fail")
 
 
 def test_a_broken_cascade_is_the_end(tmp_path: Path) -> None:
     path = Path(saved_cascade(tmp_path, 0.5, 1.0))
     path.write_text(path.read_text().replace('"alpha": 0.1', '"alpha": 0.9'))
-    (found,) = examine(str(path))
-    assert (found.check, found.status, "modified after it was written" in found.detail) == ("artifact", "fail", True)
+    (finding,) = examine(str(path))
+    assert (finding.check, finding.status, "modified after it was written" in finding.detail) == (
+        "artifact",
+        "fail",
+        True,
+    )
 
 
 class Stuck(ScriptedChat):
@@ -278,8 +282,8 @@ class Stuck(ScriptedChat):
 
 def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
     model = Stuck(script=MODEL.script)
-    found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
-    assert (found.status, "were equal" in found.detail) == ("fail", True)
+    finding = by_check(examine(saved(tmp_path, model), model))["endpoint"]
+    assert (finding.status, "were equal" in finding.detail) == ("fail", True)
     sent = r"cannot be calibrated .*`guardrail doctor --model MODEL` shows"
     with pytest.raises(GuardrailError, match=sent):  # the command works: test_without_an_artifact_the_model_is_probed
         collect_records([Question(id="q", question="q?")], model, SamplingPlan(n=3), tmp_path / "r.jsonl")
@@ -323,16 +327,16 @@ def at_zero(text: str) -> Callable[[dict[str, Any]], Exception | None]:
 )
 def test_a_model_that_refuses_temperature_0_is_named_with_the_way_out(tmp_path: Path, text: str) -> None:
     model = Refusing(script=MODEL.script, refuses=at_zero(text))
-    found = by_check(examine(saved(tmp_path, model), model))
+    findings = by_check(examine(saved(tmp_path, model), model))
     for check in ("endpoint", "sampling"):
-        assert (found[check].status, text in found[check].detail) == ("fail", True)
-        assert found[check].fix.startswith(
+        assert (findings[check].status, text in findings[check].detail) == ("fail", True)
+        assert findings[check].fix.startswith(
             "this model only takes temperature 1: calibrate collect --temperature 1 --to"
         )
 
     fixed = {"temperature": 1.0, "top_p": 1.0, "primary": "sampled"}
     plan = make_artifact(model).plan.model_copy(update=fixed)
-    assert {one.status for one in examine(saved(tmp_path, model, plan=plan), model)} == {"ok", "warn"}
+    assert {finding.status for finding in examine(saved(tmp_path, model, plan=plan), model)} == {"ok", "warn"}
 
 
 def test_other_refusals_have_their_own_way_out(tmp_path: Path) -> None:
@@ -343,11 +347,11 @@ def test_other_refusals_have_their_own_way_out(tmp_path: Path) -> None:
     ]
     for error, way in refused:
         model = Refusing(script=MODEL.script, refuses=lambda settings, error=error: error)
-        found = by_check(examine(saved(tmp_path, model), model))["sampling"]
-        assert (found.status, str(error) in found.detail, way in found.fix) == ("fail", True, True), found
+        finding = by_check(examine(saved(tmp_path, model), model))["sampling"]
+        assert (finding.status, str(error) in finding.detail, way in finding.fix) == ("fail", True, True), finding
     model = Refusing(script=MODEL.script, refuses=lambda settings: BadRequestError("the prompt is too long"))
-    found = by_check(examine(saved(tmp_path, model), model))["sampling"]
-    assert found.fix == "fix the cause; until then every question abstains"  # the control: no setting is named
+    finding = by_check(examine(saved(tmp_path, model), model))["sampling"]
+    assert finding.fix == "fix the cause; until then every question abstains"  # the control: no setting is named
 
 
 def test_settings_that_a_class_drops_with_a_warning_are_a_finding(tmp_path: Path) -> None:
@@ -359,23 +363,25 @@ def test_settings_that_a_class_drops_with_a_warning_are_a_finding(tmp_path: Path
     model = Refusing(script=MODEL.script, refuses=drop)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the probe
-        found = by_check(examine(saved(tmp_path, model), model))["requests"]
-    assert (found.status, found.detail) == ("warn", text)
-    assert found.fix.startswith("this model only takes temperature 1")
+        finding = by_check(examine(saved(tmp_path, model), model))["requests"]
+    assert (finding.status, finding.detail) == ("warn", text)
+    assert finding.fix.startswith("this model only takes temperature 1")
 
 
 def test_a_model_that_ignores_the_longest_answer_is_a_finding(tmp_path: Path) -> None:
     for longest, status in ((40, "warn"), (16, "ok")):
         model = Refusing(script=MODEL.script, longest=longest)
-        found = by_check(examine(saved(tmp_path, model), model))["endpoint"]
-        assert (found.status, "40 tokens where 16 were asked for" in found.detail) == (status, status == "warn")
+        finding = by_check(examine(saved(tmp_path, model), model))["endpoint"]
+        assert (finding.status, "40 tokens where 16 were asked for" in finding.detail) == (status, status == "warn")
 
 
 def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_path: Path) -> None:
     model = Refusing(script=MODEL.script, refuses=at_zero("no call is made"), profile={"temperature": False})
-    (*_, found) = examine(saved(tmp_path, model), model)
-    assert (found.check, found.status) == ("requests", "fail")
-    assert 'takes no temperature other than 1, got 0.7. Plan with temperature=1, top_p=1, primary="sam' in found.detail
+    (*_, finding) = examine(saved(tmp_path, model), model)
+    assert (finding.check, finding.status) == ("requests", "fail")
+    assert (
+        'takes no temperature other than 1, got 0.7. Plan with temperature=1, top_p=1, primary="sam' in finding.detail
+    )
 
 
 def test_judges_that_cannot_judge_fail() -> None:
@@ -400,7 +406,7 @@ def test_judges_that_cannot_judge_fail() -> None:
 
 
 def declared_commands() -> list[EntryPoint]:
-    """Entry points of `pyproject.toml`, whatever is installed."""
+    """Entry points of `pyproject.toml`, installed or not."""
     group = "acrc_guardrail.commands"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [EntryPoint(name, value, group) for name, value in project["entry-points"][group].items()]
@@ -477,20 +483,20 @@ def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.M
         resolve_model("openai:gpt-4o-mini")
     for part in ("'openai:gpt-4o-mini'", "OpenAIError", "OPENAI_API_KEY for openai"):
         assert part in str(caught.value)
-    found = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
-    assert (found.status, "set the key" in found.fix) == ("fail", True)
+    finding = by_check(examine(saved(tmp_path), "openai:gpt-4o-mini"))["model"]
+    assert (finding.status, "set the key" in finding.fix) == ("fail", True)
 
 
 def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", SCRIPTED]) == 0
     assert "no artifact is named, so it is only probed" in capsys.readouterr().out
-    found = list(examine(None, Stuck()))
-    assert [(one.check, one.status) for one in found][:2] == [("model", "ok"), ("endpoint", "fail")]
-    assert "equal" in found[1].detail
+    findings = list(examine(None, Stuck()))
+    assert [(finding.check, finding.status) for finding in findings][:2] == [("model", "ok"), ("endpoint", "fail")]
+    assert "equal" in findings[1].detail
     bare = list(examine(None, Refusing()))  # no log-probabilities: another estimator will do
-    assert {one.status for one in bare} == {"ok", "warn"}
-    assert "--estimator discrete_semantic_entropy" in next(one.fix for one in bare if one.status == "warn")
-    assert any("samples that differ: " in one.detail for one in bare)
+    assert {finding.status for finding in bare} == {"ok", "warn"}
+    assert "--estimator discrete_semantic_entropy" in next(finding.fix for finding in bare if finding.status == "warn")
+    assert any("samples that differ: " in finding.detail for finding in bare)
     assert main(["doctor"]) == 1
     assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err
     assert main(["doctor", "--model", "python:no.such:model"]) == 1
@@ -507,7 +513,7 @@ def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monk
         "from guardrail.__main__ import main; "
         "sys.exit(main(['doctor', '--model', 'openai-compatible:m@http://127.0.0.1:9/v1']))"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "COLUMNS": "1000"},
         cwd=tmp_path,  # the current folder comes first on the path
@@ -515,8 +521,8 @@ def test_another_package_of_our_name_is_named_with_its_path(tmp_path: Path, monk
         text=True,
         check=False,
     )
-    assert found.returncode != 0
-    assert f"another package named 'integrations' first, at {other}" in found.stdout + found.stderr
+    assert process.returncode != 0
+    assert f"another package named 'integrations' first, at {other}" in process.stdout + process.stderr
     (other / "openai_chat.py").write_text("import not_installed_here\n")
     other.rename(tmp_path / "shadowing")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""What a person sees of a verdict."""
+"""A verdict as a person sees it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_meanings_are_the_clusters_the_score_was_computed_from() -> None:
 
 
 def test_text_has_all_the_evidence() -> None:
-    found = verdict("unsure")
-    text = as_text(found)
-    assert found.explain() == text
+    shown = verdict("unsure")
+    text = as_text(shown)
+    assert shown.explain() == text
     for part in (
         "HELD BACK", "above_threshold", "Rome  (held back)", "10 samples, 3 meanings", "50% ########........ Oslo (5)",
-        "threshold 0.5 nats", "alpha = 0.1", "11 calls", "Hand the question to a person", found.artifact, "10. Bern",
+        "threshold 0.5 nats", "alpha = 0.1", "11 calls", "Hand the question to a person", shown.artifact, "10. Bern",
     ):  # fmt: skip
         assert part in text, part
     # -.5 ln .5 - .3 ln .3 - .2 ln .2
@@ -57,9 +57,9 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
     artifact = make_artifact(model)
     outcome = artifact.outcome.model_copy(update={"guarantee": f"None.{evil}"})
     artifact = artifact.model_copy(update={"outcome": outcome})
-    found = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
-    assert visible(evil) in found.detail
-    for shown in (as_text(found), as_markdown(found), as_html(found)):
+    result = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
+    assert visible(evil) in result.detail
+    for shown in (as_text(result), as_markdown(result), as_html(result)):
         assert all(line.isprintable() for line in shown.splitlines())
         assert "ACCEPTED" not in shown.splitlines()
         assert shown.count("\\x1b]0;owned\\x07 \\u202etxt.exe\\nACCEPTED") == 3  # headline, score and guarantee
@@ -68,10 +68,10 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
 @pytest.mark.parametrize("question", ["sure", "unsure", "evil", "down"])
 @pytest.mark.parametrize("threshold", [None, 0.5, 2.0])
 def test_every_verdict_can_be_shown(question: str, threshold: float | None) -> None:
-    found = verdict(question, threshold)
-    assert all(line.isprintable() for line in as_text(found).splitlines())
-    assert found._repr_html_() == as_html(found)
-    assert found._repr_markdown_() == as_markdown(found)
+    shown = verdict(question, threshold)
+    assert all(line.isprintable() for line in as_text(shown).splitlines())
+    assert shown._repr_html_() == as_html(shown)
+    assert shown._repr_markdown_() == as_markdown(shown)
 
 
 def test_nothing_a_model_wrote_is_markup() -> None:

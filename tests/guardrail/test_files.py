@@ -50,18 +50,18 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 def test_permissions_are_the_given_ones_or_those_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        for name, asked in (("plain", None), ("secret", 0o600), ("shown", 0o644)):
-            atomic_write(tmp_path / name, "text", mode=asked)
+        for name, requested in (("plain", None), ("secret", 0o600), ("shown", 0o644)):
+            atomic_write(tmp_path / name, "text", mode=requested)
     finally:
         os.umask(before)
     assert [mode(tmp_path / name) for name in ("plain", "secret", "shown")] == [0o640, 0o600, 0o644]
 
 
 def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
-    seen: list[int] = []
+    modes: list[int] = []
 
     def chunks() -> Iterator[bytes]:
-        seen.extend(mode(path) for path in tmp_path.iterdir())
+        modes.extend(mode(path) for path in tmp_path.iterdir())
         yield b"token"
 
     before = os.umask(0)
@@ -69,7 +69,7 @@ def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
         atomic_write(tmp_path / "tokens", chunks(), mode=0o600)
     finally:
         os.umask(before)
-    assert seen == [0o600]
+    assert modes == [0o600]
 
 
 def test_what_is_not_a_file_stays(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def test_messages_with_the_options_pass_and_without_them_are_refused(wrapping: P
     options = {**OPTIONS, "C": "Bern"} if wrapping.option_template.startswith("{text}") else OPTIONS
     wrapping.check(wrapping.messages("Capital of France?", options), tuple(options))
     wrapping.check(wrapping.messages("Which?\nA) is a line of the question", options), tuple(options))
-    for given in (None, {"A": "Paris"}, {"A": "Paris", "B": "Rome"}, {**options, "C": " "}):
+    for choices in (None, {"A": "Paris"}, {"A": "Paris", "B": "Rome"}, {**options, "C": " "}):
         with pytest.raises(ArtifactMismatchError, match=r"questions with the options \('A', 'B', 'C'\)"):
-            wrapping.check(wrapping.messages("Capital of France?", given), tuple(options))
+            wrapping.check(wrapping.messages("Capital of France?", choices), tuple(options))
     with pytest.raises(ArtifactMismatchError):
         wrapping.check(wrapping.messages("Capital?", dict(reversed(options.items()))), tuple(options))
 

@@ -16,8 +16,8 @@ def artifact() -> CalibrationArtifact:
     scores = CalibrationScores(
         uncertainty=tuple(float(u) for u in range(1, 401)), error=tuple(int(u > 300) for u in range(1, 401))
     )
-    made = make_artifact(ScriptedChat())
-    return made.model_copy(update={"calibration": scores})
+    base = make_artifact(ScriptedChat())
+    return base.model_copy(update={"calibration": scores})
 
 
 def test_at_refits_on_the_stored_scores(artifact: CalibrationArtifact) -> None:

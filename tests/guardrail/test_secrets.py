@@ -1,4 +1,4 @@
-"""What was held back is in no word about it: details, metadata, messages, errors and logs quote no answer."""
+"""Details, metadata, messages, errors and logs quote no answer that was held back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERYTHING = "{reason} {detail} {uncertainty} {threshold} {alpha} {estimator} {c
 
 
 class Shape(BaseModel):
-    """What a careful client reads replies with: its errors quote what they got."""
+    """The schema by which a careful client reads replies: its errors quote the reply."""
 
     number: int
 
@@ -81,8 +81,8 @@ class Native(ScriptedChat):
         if self.error is not None:
             raise self.error
         count = plan.n if self.count is None else self.count
-        made = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count)
-        return [made for _ in prompts]
+        drawn = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count)
+        return [drawn for _ in prompts]
 
     async def adraw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
@@ -176,15 +176,15 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
         lambda: guarded(Native(sample=spelled("Secret", "ville", logprob=-1e308)), estimator="sequence_nll"),
     ),
 ]
-GUARDS = [made for _, made in [*HELD, *MISSING]]
+GUARDS = [build for _, build in [*HELD, *MISSING]]
 
 
 def test_every_reason_is_among_the_cases() -> None:
     imported = {Unmeasured.NOT_RECORDED}  # of records that came without a score, which no guard draws
     assert {reason for reason, _ in MISSING} == set(Unmeasured) - imported
     assert {reason for reason, _ in HELD} == set(Reason) - {Reason.WITHIN_THRESHOLD, Reason.UNMEASURED}
-    assert [made().assess(QUESTION).reason for _, made in HELD] == [reason for reason, _ in HELD]
-    assert [made().assess(QUESTION).uncertainty.reason for _, made in MISSING] == [reason for reason, _ in MISSING]
+    assert [build().assess(QUESTION).reason for _, build in HELD] == [reason for reason, _ in HELD]
+    assert [build().assess(QUESTION).uncertainty.reason for _, build in MISSING] == [reason for reason, _ in MISSING]
 
 
 @pytest.mark.parametrize("made", GUARDS)
@@ -210,7 +210,7 @@ def test_nothing_that_is_told_of_an_abstention_quotes_an_answer(
 def test_no_estimator_quotes_what_it_cannot_measure(name: str) -> None:
     estimator = make_estimator(name)
     plan = plan_for([estimator], options=("A", "B"), n=3)
-    said = SampleSet(question=QUESTION, primary=Sample(text=SECRET))
+    reply = SampleSet(question=QUESTION, primary=Sample(text=SECRET))
     broken = [
         Sample(text=SECRET),
         Sample(text=SECRET, tool_calls=(ToolCall(name="pay", arguments={"to": SECRET}),)),
@@ -219,16 +219,16 @@ def test_no_estimator_quotes_what_it_cannot_measure(name: str) -> None:
         spelled(SECRET).model_copy(update={"token_bytes": (SECRET,)}),
     ]
     for sample in broken:
-        replies = {followed: (said,) for followed in plan.follow_ups}
+        replies = {followed: (reply,) for followed in plan.follow_ups}
         drawn = SampleSet(question=QUESTION, primary=sample, samples=(sample,) * 3, follow_ups=replies)
         assert SECRET not in measure(drawn, estimator, plan).detail
 
 
 def test_a_stage_of_a_cascade_quotes_nothing_either() -> None:
     small, large = (ScriptedChat(name_of_model=name, default=[SECRET, unreadable()]) for name in ("small", "large"))
-    said = Cascade([small, large], artifact=cascade_artifact(0.5, 0.5)).invoke(QUESTION)
-    assert said.response_metadata["guardrail"]["uncertainty"]["reason"] == "unreadable"
-    assert SECRET not in repr(said)
+    message = Cascade([small, large], artifact=cascade_artifact(0.5, 0.5)).invoke(QUESTION)
+    assert message.response_metadata["guardrail"]["uncertainty"]["reason"] == "unreadable"
+    assert SECRET not in repr(message)
 
 
 def test_a_judge_that_asks_a_model_logs_no_answer(caplog: pytest.LogCaptureFixture) -> None:

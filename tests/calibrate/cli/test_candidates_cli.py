@@ -40,9 +40,9 @@ def folder(labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    found = CliRunner().invoke(app, ["candidates", *map(str, arguments), "--artifact", "artifact.json"])
-    assert found.exit_code == code, (found.output, found.exception)
-    return " ".join(re.sub("[│╭╮╰╯─]", " ", found.output).split())
+    result = CliRunner().invoke(app, ["candidates", *map(str, arguments), "--artifact", "artifact.json"])
+    assert result.exit_code == code, (result.output, result.exception)
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
 
 
 def changed(name: str, **update: Any) -> None:
@@ -59,10 +59,10 @@ def test_it_writes_the_rule_that_python_fits(folder: Path, population: Any) -> N
     expected = fit_candidates(judged, artifact, epsilon=0.2, population=population.replace("-", "_"))
     assert expected.quantile is not None
     assert CandidateRule.load("candidates.json") == expected
-    found = evaluate_candidates(judged, expected)
+    evaluation = evaluate_candidates(judged, expected)
     assert f"at least 80 % of {'all questions' if population == 'all' else 'the questions that are held back'}" in shown
     assert f"with 90 % confidence over the draw of {expected.n} questions like these" in shown
-    assert f"holds {found.mean_size:.1f} of {found.mean_all:.1f} answers" in shown
+    assert f"holds {evaluation.mean_size:.1f} of {evaluation.mean_all:.1f} answers" in shown
     assert "Wrote candidates.json" in shown
 
 
@@ -156,15 +156,15 @@ def test_labels_from_reviews_say_what_to_do_instead(folder: Path) -> None:
 
 def test_a_model_judges_every_shown_answer_and_its_verdicts_are_kept(folder: Path) -> None:
     spec = "python:tests.calibrate.cli.test_candidates_cli:agreeable"
-    found = CliRunner().invoke(app, ["label", "fresh.jsonl", "--judge-model", spec])
-    assert found.exit_code == 0, found.output
-    asked = len(Path("fresh.judge.jsonl").read_text().splitlines())
+    result = CliRunner().invoke(app, ["label", "fresh.jsonl", "--judge-model", spec])
+    assert result.exit_code == 0, result.output
+    n_judged = len(Path("fresh.judge.jsonl").read_text().splitlines())
     rule = read_records(Path("fresh.jsonl")).header.correctness
     artifact = CalibrationArtifact.load("artifact.json")
     artifact.model_copy(update={"correctness": rule}).save("artifact.json")
     run("fresh.jsonl", "--judge-model", spec)
     verdicts = Path("fresh.judge.jsonl").read_text()
-    assert len(verdicts.splitlines()) > asked
+    assert len(verdicts.splitlines()) > n_judged
     judged = CandidateRule.load("candidates.json")
     run("fresh.jsonl", "--judge-model", spec)
     assert Path("fresh.judge.jsonl").read_text() == verdicts

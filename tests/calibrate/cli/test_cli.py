@@ -277,12 +277,12 @@ def test_plan(tmp_path: Path) -> None:
         *("plan", "--alpha", "0.1", "--accuracy", "0.8", "--auroc", "0.85", "--acceptance", "0.4", "--rule", "acrc"),
         *("--rule", "certified", "--n", "100", "--n", "400", "--repetitions", "20", "--json", whole),
     )
-    found = Plan.model_validate_json(whole.read_text(encoding="utf-8"))
-    assert [(row.rule, row.n) for row in found.rows] == [
+    loaded = Plan.model_validate_json(whole.read_text(encoding="utf-8"))
+    assert [(row.rule, row.n) for row in loaded.rows] == [
         (rule, n) for rule in ("acrc", "certified") for n in (100, 400)
     ]
-    assert all(f"- {each.sentence}" in shown for each in found.needed)
-    assert f"acrc {100 * found.rows[0].acceptance.value:.0f}" in shown
+    assert all(f"- {each.sentence}" in shown for each in loaded.needed)
+    assert f"acrc {100 * loaded.rows[0].acceptance.value:.0f}" in shown
     assert "Write 0.1 for 10 %" in run("plan", "--alpha", "10", "--accuracy", "0.8", "--auroc", "0.85", code=2)
 
 
@@ -420,8 +420,8 @@ def test_help_lists_the_commands_in_order() -> None:
 
 def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
     fresh, bad, artifact = tmp_path / "fresh.jsonl", tmp_path / "bad.jsonl", tmp_path / "a.json"
-    kept, rest = split(labelled.records, test_fraction=0.5, seed=3)
-    write_records(records_path, part_header(labelled.header, kept), kept)
+    calibration, rest = split(labelled.records, test_fraction=0.5, seed=3)
+    write_records(records_path, part_header(labelled.header, calibration), calibration)
     write_records(fresh, part_header(labelled.header, rest), rest)
     wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
     write_records(bad, part_header(labelled.header, wrong), wrong)

@@ -85,36 +85,36 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
         files.append(tmp_path / f"{name}.jsonl")
         maps = ("--map", "confidence=stated", "--map", "correct=ok", "--map", "group=topic")
         run("import", tmp_path / f"{name}.csv", "--out", files[-1], *maps, "--model", "m")
-    one, two, fresh = files
+    first, other, fresh = files
     artifact, page = tmp_path / "a.json", tmp_path / "p.html"
-    shown = run("fit", one, two, "--alpha", "0.15", "--out", artifact)
-    assert shown.endswith(f"Next: calibrate report {one} {two} --artifact {artifact}")
+    shown = run("fit", first, other, "--alpha", "0.15", "--out", artifact)
+    assert shown.endswith(f"Next: calibrate report {first} {other} --artifact {artifact}")
     assert CalibrationArtifact.load(artifact).data.n_questions == 200
-    shown = run("report", one, two, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
-    assert f"calibrate report {one} {two} --artifact {artifact} --test {fresh}" in page.read_text(encoding="utf-8")
-    shown = run("evaluate", one, two, "-a", "0.15", "--rule", "lec", "--splits", "2")
+    shown = run("report", first, other, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
+    assert f"calibrate report {first} {other} --artifact {artifact} --test {fresh}" in page.read_text(encoding="utf-8")
+    shown = run("evaluate", first, other, "-a", "0.15", "--rule", "lec", "--splits", "2")
     assert "2 splits, fitted on 98 of 196" in shown  # four values are missing
-    run("audit", "-r", one, "-r", two, "--artifact", artifact, code=2)  # the questions of the fit
-    run("audit", "-r", fresh, "--artifact", artifact, "--calibration", one, "--calibration", two)
-    shown = run("label", one, two, "--rule", "exact", code=2)
+    run("audit", "-r", first, "-r", other, "--artifact", artifact, code=2)  # the questions of the fit
+    run("audit", "-r", fresh, "--artifact", artifact, "--calibration", first, "--calibration", other)
+    shown = run("label", first, other, "--rule", "exact", code=2)
     assert "2 record files are written as one: name it with --out." in shown
     out = tmp_path / "both.jsonl"
     labels = tmp_path / "labels.csv"
     labels.write_text("id,correct\n" + "".join(f"c{i},yes\n" for i in range(200)))
-    run("label", one, two, "--labels", labels, "--out", out)
+    run("label", first, other, "--labels", labels, "--out", out)
     assert sum(record.correct is True for record in read_records(out).records) == 200
-    assert sum(record.correct is True for record in read_records(one, two).records) < 200  # as they were
-    second = read_records(two)
+    assert sum(record.correct is True for record in read_records(first, other).records) < 200  # as they were
+    second = read_records(other)
     repeated = [r.model_copy(update={"question": f"(question c{i})"}) for i, r in enumerate(second.records)]
-    write_records(two, second.header, repeated)
+    write_records(other, second.header, repeated)
     # `fit` stops where answers are not on file and the two labels of a question differ.
     for command, code in (
         (("fit", "--alpha", "0.15"), 2),
         (("evaluate", "-a", ".15", "--rule", "lec", "--splits", "1"), 0),
     ):
-        shown = run(command[0], one, two, *command[1:], code=code)
+        shown = run(command[0], first, other, *command[1:], code=code)
         assert "100 questions are in two of the files under other ids, e.g. 'c0' and 'c100', and count twice." in shown
-    shown = run("fit", one, one, "--alpha", "0.15", "--out", artifact, code=2)
+    shown = run("fit", first, first, "--alpha", "0.15", "--out", artifact, code=2)
     assert "record 'c0' is in two of the files" in shown
 
 
@@ -217,11 +217,22 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
     labels = ["right", "wrong", "unparseable", "right"]
     rows = [{"id": f"q{i}", "logprob": -i / 4, "grade": label, "llm": "ab"[i % 2]} for i, label in enumerate(labels)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ("import", source, "--out", out, "--map", "score=logprob", "--map", "correct=grade", "--map", "model=llm")
-    assert "several models: a (2 rows), b (2 rows)" in run(*given, "--other-labels", "wrong", code=2)
-    assert "say what it is: --other-labels" in run(*given, "--system", "a", code=1)
+    arguments = (
+        "import",
+        source,
+        "--out",
+        out,
+        "--map",
+        "score=logprob",
+        "--map",
+        "correct=grade",
+        "--map",
+        "model=llm",
+    )
+    assert "several models: a (2 rows), b (2 rows)" in run(*arguments, "--other-labels", "wrong", code=2)
+    assert "say what it is: --other-labels" in run(*arguments, "--system", "a", code=1)
     flags = ("--system", "a", "--other-labels", "wrong", "--score-direction", "higher-is-certain")
-    shown = run(*given, *flags)
+    shown = run(*arguments, *flags)
     assert "2 of 2 rows are records now" in shown
     assert "1 labels are 'unparseable', neither right nor wrong: counted as wrong." in shown
     first, third = read_records(out).records

@@ -85,13 +85,13 @@ def test_labels_until_enough_is_certified_by_hand(unlabelled: Path, labelled: Re
     assert "10 of 20 are labelled or skipped" in shown  # nothing is fitted before the look
     assert "Look 1" not in shown
     shown = run(*walk, keys="\n".join(keys[10:]))
-    found = [look for look in (1, 2, 3) if f"Look {look} of 3" in shown]
-    assert found == list(range(1, len(found) + 1))
-    assert f"Enough: {60 - 20 * len(found)} of 60 labels are saved." in shown
-    assert len(found) < 3
+    looks = [look for look in (1, 2, 3) if f"Look {look} of 3" in shown]
+    assert looks == list(range(1, len(looks) + 1))
+    assert f"Enough: {60 - 20 * len(looks)} of 60 labels are saved." in shown
+    assert len(looks) < 3
     # It stopped asking, in the order of the draw, and what it wrote is the drawn file with labels.
     session = [json.loads(line)["id"] for line in (tmp_path / "to-label.labels.jsonl").read_text().splitlines()]
-    assert session == first[: 20 * len(found)]
+    assert session == first[: 20 * len(looks)]
     file = read_records(path)
     assert file.header.reach is not None
     assert file.header.reach.looks == (20, 40, 60)
@@ -101,7 +101,7 @@ def test_labels_until_enough_is_certified_by_hand(unlabelled: Path, labelled: Re
     assert isinstance(artifact.outcome, Feasible)
     assert artifact.acceptance >= 0.3
     assert artifact.looks is not None
-    assert artifact.looks.look == len(found)
+    assert artifact.looks.look == len(looks)
     assert artifact.outcome.delta == pytest.approx(0.1 / 3)
     shown = run("inspect", tmp_path / "a.json")
     assert "can be certified with 90 % confidence" in shown

@@ -22,10 +22,10 @@ def yaml_file(tmp_path: Path, text: str) -> Path:
 def test_flags_override_yaml(tmp_path: Path) -> None:
     text = "questions: q.jsonl\nmodel: python:a:b\nalpha: 0.2\nstop: ['END']\nstop_token_ids: [7]\n"
     path = yaml_file(tmp_path, text)
-    found = load_config(path, {"alpha": 0.05, "rule": None, "n": 5})
-    assert (found.alpha, found.rule, found.n, found.stop) == (0.05, "acrc", 5, ("END",))
+    config = load_config(path, {"alpha": 0.05, "rule": None, "n": 5})
+    assert (config.alpha, config.rule, config.n, config.stop) == (0.05, "acrc", 5, ("END",))
     flags = {"questions": "q.jsonl", "model": "python:a:b", "alpha": 0.05, "n": 5, "stop": ["END"]}
-    assert found == load_config(None, {**flags, "stop_token_ids": [7]})
+    assert config == load_config(None, {**flags, "stop_token_ids": [7]})
 
 
 @pytest.mark.parametrize(

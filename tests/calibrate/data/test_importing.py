@@ -27,7 +27,7 @@ def jsonl(path: Path, rows: Sequence[object]) -> Path:
     return path
 
 
-def one(path: Path, row: dict[str, Any], *maps: str, **settings: Any) -> Record:
+def imported_row(path: Path, row: dict[str, Any], *maps: str, **settings: Any) -> Record:
     """The record of the only row of a JSONL file."""
     import_settings = ImportSettings(columns=parse_map(maps), **settings)
     return import_file(jsonl(path / "one.jsonl", [row]), import_settings).file.records[0]
@@ -53,20 +53,20 @@ def test_fields_of_their_own_names_need_no_mapping(tmp_path: Path) -> None:
 
 def test_the_answer_is_the_majority_the_first_or_a_column(tmp_path: Path) -> None:
     row = {"question": "q?", "samples": ["lyon", "Paris", "paris!"], "greedy": "Nice"}
-    assert one(tmp_path, row).answer == "Paris"  # normalised: two of three; the earlier spelling
-    first = one(tmp_path, row, primary="first")
+    assert imported_row(tmp_path, row).answer == "Paris"  # normalised: two of three; the earlier spelling
+    first = imported_row(tmp_path, row, primary="first")
     assert (first.answer, texts(first)) == ("lyon", ["Paris", "paris!"])
-    column = one(tmp_path, row, answer="greedy")
+    column = imported_row(tmp_path, row, answer="greedy")
     assert (column.answer, texts(column)) == ("Nice", ["lyon", "Paris", "paris!"])
-    tie = one(tmp_path, {"question": "q?", "samples": ["b", "a"]})
+    tie = imported_row(tmp_path, {"question": "q?", "samples": ["b", "a"]})
     assert tie.answer == "b"
 
 
 def test_the_grade_of_a_sample_is_the_grade_of_the_answer(tmp_path: Path) -> None:
     samples = [{"text": "x", "correct": False}, {"text": "y", "correct": True}, {"text": "y", "correct": True}]
-    assert one(tmp_path, {"question": "q?", "samples": samples}).correct is True
-    assert one(tmp_path, {"question": "q?", "samples": samples}, primary="first").correct is False
-    assert one(tmp_path, {"question": "q?", "samples": samples, "correct": False}).correct is False
+    assert imported_row(tmp_path, {"question": "q?", "samples": samples}).correct is True
+    assert imported_row(tmp_path, {"question": "q?", "samples": samples}, primary="first").correct is False
+    assert imported_row(tmp_path, {"question": "q?", "samples": samples, "correct": False}).correct is False
 
 
 def test_csv_lists_truths_and_options(tmp_path: Path) -> None:
@@ -114,14 +114,16 @@ def test_csv_cells_that_say_they_have_no_value_are_missing_and_counted(tmp_path:
 
 def test_option_scores_make_the_likeliest_option_the_answer(tmp_path: Path) -> None:
     row = {"id": "q", "option_scores": {"A": -1.5, "B": 2.0}, "references": ["B"]}
-    record = one(tmp_path, row, option_scale="logit")
+    record = imported_row(tmp_path, row, option_scale="logit")
     assert record.answer == "B"
     assert record.options == {"A": "A", "B": "B"}
     assert record.question == "(question q)"
     assert record.drawn is not None
     assert record.drawn.options is not None
     assert record.drawn.options.loglikelihoods == (-1.5, 2.0)
-    as_probability = one(tmp_path, {**row, "option_scores": {"A": 0.2, "B": 0.8}, "option_scale": "probability"})
+    as_probability = imported_row(
+        tmp_path, {**row, "option_scores": {"A": 0.2, "B": 0.8}, "option_scale": "probability"}
+    )
     assert as_probability.drawn is not None
     assert as_probability.drawn.options is not None
     assert as_probability.drawn.options.loglikelihoods == pytest.approx((math.log(0.2), math.log(0.8)))
@@ -179,7 +181,7 @@ def test_a_malformed_row_is_named(
     tmp_path: Path, row: dict[str, Any], maps: tuple[str, ...], settings: dict[str, Any], fragment: str
 ) -> None:
     with pytest.raises(RecordError) as caught:
-        one(tmp_path, row, *maps, **settings)
+        imported_row(tmp_path, row, *maps, **settings)
     assert "one.jsonl:1: " in str(caught.value)
     assert fragment in str(caught.value)
 
@@ -259,7 +261,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no row"):
         import_file(jsonl(tmp_path / "empty.jsonl", []))
     with pytest.raises(UsageError, match="one cannot disagree with itself"):
-        one(tmp_path, {"question": "q", "samples": ["a"]})
+        imported_row(tmp_path, {"question": "q", "samples": ["a"]})
     mixed = [{"id": "a", "option_scores": {"A": 1, "B": 2}}, {"id": "b", "option_scores": {"A": 1, "C": 2}}]
     with pytest.raises(RecordError, match="the rows before have options A, B"):
         import_file(jsonl(tmp_path / "m.jsonl", mixed), ImportSettings(option_scale="logit"))
@@ -416,7 +418,7 @@ def test_parquet_structs_keep_their_log_probabilities(tmp_path: Path) -> None:
 def test_log_probabilities_in_columns_and_as_apis_give_them(
     tmp_path: Path, row: dict[str, Any], maps: tuple[str, ...]
 ) -> None:
-    drawn = one(tmp_path, {"question": "q?", **row}, *maps).drawn
+    drawn = imported_row(tmp_path, {"question": "q?", **row}, *maps).drawn
     assert drawn is not None
     assert [sample.logprobs for sample in drawn.samples] == [(-0.25, -0.5), (-1.0,)]
 
@@ -433,9 +435,9 @@ def test_log_probabilities_in_columns_and_as_apis_give_them(
 )
 def test_log_probabilities_that_do_not_fit_are_named(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecordError, match=re.escape(problem)):
-        one(tmp_path, {"question": "q?", **row})
+        imported_row(tmp_path, {"question": "q?", **row})
     if "logprobs" in row:
-        assert one(tmp_path, {"question": "q?", **row}, "logprobs=-", "samples=samples").drawn is not None
+        assert imported_row(tmp_path, {"question": "q?", **row}, "logprobs=-", "samples=samples").drawn is not None
 
 
 def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
@@ -473,12 +475,12 @@ def test_scores_of_either_direction(tmp_path: Path) -> None:
 
 def test_option_log_probabilities(tmp_path: Path) -> None:
     row = {"id": "q", "option_scores": {"A": -1.5, "B": -0.25}}
-    drawn = one(tmp_path, row, option_scale="logprob").drawn
+    drawn = imported_row(tmp_path, row, option_scale="logprob").drawn
     assert drawn is not None
     assert drawn.options is not None
     assert drawn.options.loglikelihoods == (-1.5, -0.25)
     with pytest.raises(RecordError, match="a log-probability is at most 0"):
-        one(tmp_path, {"id": "q", "option_scores": {"A": -1.5, "B": 0.25}}, option_scale="logprob")
+        imported_row(tmp_path, {"id": "q", "option_scores": {"A": -1.5, "B": 0.25}}, option_scale="logprob")
 
 
 def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
@@ -492,7 +494,7 @@ def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
     left = import_file(path, ImportSettings(other_labels="unlabelled"))
     assert [record.correct for record in left.file.records] == [True, None, False]
     assert wrong.file.header.correctness != left.file.header.correctness
-    errors = one(tmp_path, {"id": "a", "answer": "x", "error": "n/a"}, other_labels="wrong")
+    errors = imported_row(tmp_path, {"id": "a", "answer": "x", "error": "n/a"}, other_labels="wrong")
     assert errors.correct is False
 
 
@@ -544,7 +546,7 @@ def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
     assert alike.header.plan.bindings is not None
     assert alike.header.plan.bindings.tool_names == ("send", "book")
     with pytest.raises(RecordError, match="a list of the offered tools"):
-        one(tmp_path, {**rows[0], "tools": "send"})
+        imported_row(tmp_path, {**rows[0], "tools": "send"})
 
 
 def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_false_alarms_are_at_most_the_level(n: int) -> None:
 @pytest.fixture
 def parts(labelled: RecordFile) -> tuple[RecordFile, RecordFile]:
     """Calibration records and fresh ones."""
-    kept, rest = split(labelled.records, test_fraction=0.5, seed=3)
+    calibration, rest = split(labelled.records, test_fraction=0.5, seed=3)
 
     def file(records: Any, name: str) -> RecordFile:
         return RecordFile(Path(name), part_header(labelled.header, records), tuple(records))
 
-    return file(kept, "old.jsonl"), file(rest, "fresh.jsonl")
+    return file(calibration, "old.jsonl"), file(rest, "fresh.jsonl")
 
 
 def flipped(file: RecordFile) -> RecordFile:
@@ -93,18 +93,18 @@ def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> N
     artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
     outcome = artifact.outcome
     assert isinstance(outcome, Feasible)
-    taken = [r for r in fresh.records if (r.scores[KEY].value or 0.0) <= outcome.threshold]
-    found = audit(artifact, fresh.records, KEY)
-    assert (found.n, found.n_errors) == (len(taken), sum(not r.correct for r in taken))
-    assert found.held_out.n == len(fresh.records)
-    assert found.shift.calibration == outcome.acceptance
-    assert found.shift.fresh == pytest.approx(len(taken) / len(fresh.records))
-    assert found.shift.ks_p > 0.01
-    assert found.verdict != "refuted"
+    accepted = [r for r in fresh.records if (r.scores[KEY].value or 0.0) <= outcome.threshold]
+    result = audit(artifact, fresh.records, KEY)
+    assert (result.n, result.n_errors) == (len(accepted), sum(not r.correct for r in accepted))
+    assert result.held_out.n == len(fresh.records)
+    assert result.shift.calibration == outcome.acceptance
+    assert result.shift.fresh == pytest.approx(len(accepted) / len(fresh.records))
+    assert result.shift.ks_p > 0.01
+    assert result.verdict != "refuted"
     half = [r if i % 2 else r.model_copy(update={"correct": None}) for i, r in enumerate(fresh.records)]
     partly = audit(artifact, half, KEY)
-    assert partly.n + partly.n_unlabelled == found.n
-    assert partly.shift == found.shift
+    assert partly.n + partly.n_unlabelled == result.n
+    assert partly.shift == result.shift
     assert any("have no label" in line for line in shifted(partly))
     bad = audit(artifact, flipped(fresh).records, KEY)
     assert (bad.verdict, bad.n_errors) == ("refuted", bad.n)
@@ -113,25 +113,25 @@ def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> N
 
 def test_a_joint_promise_is_tested_as_a_share_of_all(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    found = audit(fit_artifact(old, estimator=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
-    assert (found.population, found.n) == ("all", len(fresh.records))
-    assert "labelled questions" in audited(found)[0]
+    result = audit(fit_artifact(old, estimator=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
+    assert (result.population, result.n) == ("all", len(fresh.records))
+    assert "labelled questions" in audited(result)[0]
 
 
 def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    found = audit(fit_artifact(old, estimator=KEY, alpha=0.005), flipped(fresh).records, KEY)
-    assert (found.verdict, found.n, found.upper) == ("undecided", 0, None)
-    assert "nothing can be said" in audited(found)[0]
-    assert found.shift.acceptance_p is None
+    result = audit(fit_artifact(old, estimator=KEY, alpha=0.005), flipped(fresh).records, KEY)
+    assert (result.verdict, result.n, result.upper) == ("undecided", 0, None)
+    assert "nothing can be said" in audited(result)[0]
+    assert result.shift.acceptance_p is None
 
 
 def test_other_questions_are_noticed(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
     hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[40:]
-    found = audit(artifact, hard, KEY)
-    assert any("look different" in line for line in shifted(found))
+    result = audit(artifact, hard, KEY)
+    assert any("look different" in line for line in shifted(result))
     assert not any("look different" in line for line in shifted(audit(artifact, fresh.records, KEY)))
 
 
@@ -153,15 +153,15 @@ def test_equal_continuous_scores_give_old_questions_away(parts: tuple[RecordFile
         changed = [r.model_copy(update={"scores": {KEY: s}}) for r, s in zip(file.records, scores, strict=True)]
         return RecordFile(file.path, file.header, tuple(changed))
 
-    known = continuous(old, 0)
-    artifact = fit_artifact(known, estimator=KEY, alpha=0.15)
+    calibration = continuous(old, 0)
+    artifact = fit_artifact(calibration, estimator=KEY, alpha=0.15)
     file, _ = prepared(continuous(fresh, 500), artifact)
     assert audit(artifact, file.records, KEY).seen_before == 0
-    renamed = tuple(r.model_copy(update={"id": f"new-{r.id}"}) for r in known.records)
-    both = RecordFile(known.path, known.header, (*renamed[:70], *file.records))
+    renamed = tuple(r.model_copy(update={"id": f"new-{r.id}"}) for r in calibration.records)
+    both = RecordFile(calibration.path, calibration.header, (*renamed[:70], *file.records))
     with pytest.raises(UsageError, match="70 of the 120 scores that occur once"):
         prepared(both, artifact)
-    some = RecordFile(known.path, known.header, (*renamed[:5], *file.records))
+    some = RecordFile(calibration.path, calibration.header, (*renamed[:5], *file.records))
     assert audit(artifact, prepared(some, artifact)[0].records, KEY).seen_before == 5
 
 
@@ -176,9 +176,9 @@ def test_calibration_questions_among_others_are_refused_by_their_scores_in_order
         return record.model_copy(update={"scores": {KEY: score.model_copy(update={"value": value})}})
 
     everything = RecordFile(labelled.path, labelled.header, tuple(map(few, labelled.records)))
-    kept, rest = split(everything.records, test_fraction=0.3, seed=0)
-    artifact = fit_artifact(everything, estimator=KEY, alpha=0.15, part=kept)
-    with pytest.raises(UsageError, match=f"all {len(kept)} scores of the artifact's calibration set occur"):
+    calibration, rest = split(everything.records, test_fraction=0.3, seed=0)
+    artifact = fit_artifact(everything, estimator=KEY, alpha=0.15, part=calibration)
+    with pytest.raises(UsageError, match=f"all {len(calibration)} scores of the artifact's calibration set occur"):
         prepared(everything, artifact)
     prepared(RecordFile(Path("rest.jsonl"), everything.header, tuple(rest)), artifact)
 
@@ -249,10 +249,10 @@ def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[Re
     people = artifact.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1, params={"file": "a"})})
     with pytest.raises(UsageError, match="by 'given', which cannot be made here"):
         prepared(bare, people)
-    given = fresh.header.model_copy(
+    header = fresh.header.model_copy(
         update={"correctness": CorrectnessSpec(name="given", version=1, params={"file": "b"})}
     )
-    prepared(RecordFile(fresh.path, given, fresh.records), people)  # other answers have other labels
+    prepared(RecordFile(fresh.path, header, fresh.records), people)  # other answers have other labels
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"level": 0.6}, "below 0.5"), ({"target": 15}, "Write 0.15")])
@@ -288,10 +288,10 @@ def test_command_and_its_exit_codes(
 
     assert "Refuted" not in run("fresh", "--calibration", paths["old"])
     assert "Refuted" in run("bad", code=1)
-    found = json.loads(run("bad", "--json", code=1))
-    assert (found["verdict"], found["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
+    report = json.loads(run("bad", "--json", code=1))
+    assert (report["verdict"], report["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
     with monkeypatch.context() as patched:
-        named = Audit.model_validate(found).model_copy(update={"segments": {HOSTILE: Audit.model_validate(found)}})
+        named = Audit.model_validate(report).model_copy(update={"segments": {HOSTILE: Audit.model_validate(report)}})
         patched.setattr(sys.modules["calibrate.cli.audit"], "run_audit", lambda *_, **__: named)
         shown = run("bad", "--json", code=1)
         assert shown.isascii()
@@ -322,9 +322,9 @@ def test_the_cause_of_a_refutation(parts: tuple[RecordFile, RecordFile]) -> None
     moved = audit(artifact, [r.model_copy(update={"correct": False}) for r in hard], KEY)
     assert (moved.verdict, moved.cause) == ("refuted", "questions")
     assert "look different from the calibration questions" in audited(moved)[1]
-    for found in (labels, moved):
-        assert found.contradicts_calibration
-        steps = " ".join(advice(found, "calibrate fit old.jsonl new.jsonl"))
+    for result in (labels, moved):
+        assert result.contradicts_calibration
+        steps = " ".join(advice(result, "calibrate fit old.jsonl new.jsonl"))
         assert "calibrate fit old.jsonl new.jsonl" in steps
         assert "--rule certified" not in steps  # it would not have helped
 
@@ -340,8 +340,8 @@ def test_certified_is_advised_only_where_it_would_have_helped(parts: tuple[Recor
     between = [r for r in fresh.records if certificate.threshold < (r.scores[KEY].value or 0.0) <= outcome.threshold]
     assert between
     good = [r.model_copy(update={"correct": True}) for r in inside]
-    found = audit(artifact, [*good, *(r.model_copy(update={"correct": False}) for r in between)], KEY)
-    assert found.certified == audit_counts(0, len(inside), 0.3, 0.05)[0]
+    result = audit(artifact, [*good, *(r.model_copy(update={"correct": False}) for r in between)], KEY)
+    assert result.certified == audit_counts(0, len(inside), 0.3, 0.05)[0]
     bad = audit(artifact, flipped(fresh).records, KEY)
     assert bad.certified == "refuted"
     by_chance = bad.model_copy(
@@ -415,8 +415,8 @@ def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_one_line_that_wo
     rename, merge = line[line.index("sed ") :].split(" && calibrate ")
     assert "old.jsonl 'fresh ones-renamed.jsonl'" in merge
     without = CliRunner().invoke(app, ["fit", "old.jsonl", "fresh ones.jsonl", *shlex.split(merge)[3:]])
-    said = " ".join(without.output.replace("\u2502", "").split())
-    assert "numbered alike need other ids: " + rename in said
+    printed = " ".join(without.output.replace("\u2502", "").split())
+    assert "numbered alike need other ids: " + rename in printed
     subprocess.run(rename, shell=True, check=True)
     assert CliRunner().invoke(app, shlex.split(merge)).exit_code == 0
     assert CalibrationArtifact.load("a-new.json").data.n_questions == len(old) + len(fresh)
@@ -438,8 +438,8 @@ def test_what_was_made_in_memory_is_written_by_commands_that_work(
     merge, *before = [shlex.split(line) for line in printed if line.split()[0] in ("fit", "score", "label")]
     assert [command[0] for command in before] == ["score", "label"]
     for command in (*before, merge):
-        found = CliRunner().invoke(app, command)
-        assert found.exit_code == 0, (command, found.output)
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, (command, result.output)
 
 
 def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,7 +466,7 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     assert following in run("part a.jsonl", "part b.jsonl", code=0)
     shown = run("hard.jsonl", code=1)
     assert "less certainly than at calibration" in shown
-    found = json.loads(run("hard.jsonl", "--json", code=1))
-    assert (found["alarm"]["monitor"], found["n"], found["left_out"]) == ("drift", 60, 0)
+    report = json.loads(run("hard.jsonl", "--json", code=1))
+    assert (report["alarm"]["monitor"], report["n"], report["left_out"]) == ("drift", 60, 0)
     assert "fitted on" in run("old.jsonl", code=2)
     assert "in (0, 1)" in run("hard.jsonl", "--delta", "5", code=2)

@@ -41,44 +41,44 @@ def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
     assert (second.estimator, second.auroc.value, second.n_unmeasured) == ("holes", 0.625, 2)
     # Up to half wrong are accepted: all four with "full" (2 of 4), and of the two that "holes" measures both (1 of 2).
     assert (first.acceptance, second.acceptance) == (1.0, 0.5)
-    assert [one.acceptance for one in rank_estimators(records, ["full"], alpha=0.5, rule="prediction_powered")] == [
-        None
-    ]
+    assert [
+        ranked.acceptance for ranked in rank_estimators(records, ["full"], alpha=0.5, rule="prediction_powered")
+    ] == [None]
     assert rank_estimators(records[:2], ["full"], alpha=0.5) == ()  # one class only
 
 
 def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
-    found = choose_estimator(labelled, alpha=0.15)
-    used = {record.id for record in labelled.records} - {record.id for record in found.rest}
+    chosen = choose_estimator(labelled, alpha=0.15)
+    used = {record.id for record in labelled.records} - {record.id for record in chosen.rest}
     assert len(used) == 72  # 30 % of 240
-    assert found.choice.n == 72
-    assert found.choice.candidates == tuple(one.estimator for one in found.ranking)
-    assert found.estimator == found.choice.candidates[0]
-    assert found.ranking == rank_estimators(
+    assert chosen.choice.n == 72
+    assert chosen.choice.candidates == tuple(ranked.estimator for ranked in chosen.ranking)
+    assert chosen.estimator == chosen.choice.candidates[0]
+    assert chosen.ranking == rank_estimators(
         [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators), alpha=0.15
     )
-    fitted = fit_artifact(labelled, estimator=found.estimator, alpha=0.15, part=found.rest)
-    artifact = fitted.model_copy(update={"choice": found.choice})
-    assert list(without_choice(artifact, labelled.records)) == list(found.rest)
+    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, part=chosen.rest)
+    artifact = fitted.model_copy(update={"choice": chosen.choice})
+    assert list(without_choice(artifact, labelled.records)) == list(chosen.rest)
     assert without_choice(fitted, labelled.records) == labelled.records
     others = [record for record in labelled.records if record.id in used]
     with pytest.raises(UsageError, match=r"72 of 72 test records are among those that --estimator auto chose on"):
-        held_out(artifact, others, found.estimator)
-    assert held_out(fitted, others, found.estimator).n == 72
+        held_out(artifact, others, chosen.estimator)
+    assert held_out(fitted, others, chosen.estimator).n == 72
     with pytest.raises(UsageError, match=r"72 of 72 fresh records are among"):
         prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
 
 
 def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
-    twins = [one.model_copy(update={"id": f"{one.id}-again"}) for one in labelled.records]
+    twins = [record.model_copy(update={"id": f"{record.id}-again"}) for record in labelled.records]
     file = RecordFile(labelled.path, labelled.header, (*labelled.records, *twins))
     rest = {record.id for record in choose_estimator(file, alpha=0.15).rest}
     assert all((record.id in rest) == (f"{record.id}-again" in rest) for record in labelled.records)
-    grouped = [one.model_copy(update={"group": f"g{i % 120}"}) for i, one in enumerate(labelled.records)]
+    grouped = [record.model_copy(update={"group": f"g{i % 120}"}) for i, record in enumerate(labelled.records)]
     file = RecordFile(labelled.path, labelled.header, tuple(grouped))
-    kept = {record.group for record in choose_estimator(file, alpha=0.15, groups="cluster").rest}
-    assert len(kept) == 84  # 70 % of 120
-    assert sum(record.group in kept for record in grouped) == len(
+    rest_groups = {record.group for record in choose_estimator(file, alpha=0.15, groups="cluster").rest}
+    assert len(rest_groups) == 84  # 70 % of 120
+    assert sum(record.group in rest_groups for record in grouped) == len(
         choose_estimator(file, alpha=0.15, groups="cluster").rest
     )
 
@@ -98,10 +98,10 @@ def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
 
 
 def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
-    found = choose_estimator(labelled, alpha=0.15)
-    fitted = fit_artifact(labelled, estimator=found.estimator, alpha=0.15, part=found.rest)
+    chosen = choose_estimator(labelled, alpha=0.15)
+    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, part=chosen.rest)
     assert "choice" not in fitted.content
-    saved = fitted.model_copy(update={"choice": found.choice}).save(tmp_path / "a.json")
+    saved = fitted.model_copy(update={"choice": chosen.choice}).save(tmp_path / "a.json")
     loaded = CalibrationArtifact.load(saved)
-    assert loaded.choice == found.choice
-    assert loaded.at(alpha=0.2).choice == found.choice
+    assert loaded.choice == chosen.choice
+    assert loaded.at(alpha=0.2).choice == chosen.choice

@@ -41,8 +41,8 @@ def test_row_figures_by_hand() -> None:
     # Four splits of 10 test items: accepted 5, 0, 2, 4; wrong 1, 0, 1, 0; right in the test part 6, 6, 0, 8.
     tally = _Tally(4)
     patterns = [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]
-    for split, (taken, wrong, right) in enumerate(patterns):
-        tally.accepted[split], tally.errors[split], tally.right[split], tally.n[split] = taken, wrong, right, 10
+    for split, (n_accepted, wrong, right) in enumerate(patterns):
+        tally.accepted[split], tally.errors[split], tally.right[split], tally.n[split] = n_accepted, wrong, right, 10
     row = tally.row(_job("empirical", 0.2, None))
     assert row.scer is not None
     assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
@@ -68,11 +68,11 @@ def test_matches_fits_made_one_by_one() -> None:
         test = np.setdiff1d(np.arange(400), calibration)
         assert (calibration.size, test.size) == (100, 300)
         outcome = fit(u[calibration], e[calibration], alpha=0.15)
-        taken = accepts(u[test], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(300, dtype=bool)
-        shares.append(taken.mean())
+        accepted = accepts(u[test], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(300, dtype=bool)
+        shares.append(accepted.mean())
         above.append(isinstance(outcome, Feasible) and e[u <= outcome.threshold].mean() > 0.15)
-        if taken.any():
-            rates.append(e[test][taken].mean())
+        if accepted.any():
+            rates.append(e[test][accepted].mean())
     row = result.rows[0]
     assert row.scer is not None
     assert row.scer.value == pytest.approx(np.mean(rates))
@@ -201,13 +201,13 @@ def test_tables_are_written(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported_after_each_split() -> None:
-    seen: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
 
     def report(done: int, total: int, note: str = "") -> None:
-        seen.append((done, total))
+        steps.append((done, total))
 
     evaluate(*pool(), rules=["lec"], alphas=[0.2], n_calibration=100, splits=3, progress=report)
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.parametrize(

@@ -71,18 +71,20 @@ def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
 def test_ranking_of_the_test_parts_by_hand() -> None:
     # Two halves of a pool of four; with one item to fit on, three are left to test.
     u, e = [0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1]
-    found = evaluate(u, e, rules=["lec"], alphas=[0.5], n_calibration=1, splits=200)
+    evaluation = evaluate(u, e, rules=["lec"], alphas=[0.5], n_calibration=1, splits=200)
     # Without one right answer: u 1|2 3 -> AUROC 1, AURC (0 + 1/2 + 2/3)/3; without one wrong one: (0 + 0 + 1/3)/3.
-    assert found.test_auroc is not None
-    assert found.test_auroc.value == 1.0
-    one, other = (0 + 1 / 2 + 2 / 3) / 3, (1 / 3) / 3
-    share = (found.test_aurc.value - other) / (one - other)
+    assert evaluation.test_auroc is not None
+    assert evaluation.test_auroc.value == 1.0
+    first_area, second_area = (0 + 1 / 2 + 2 / 3) / 3, (1 / 3) / 3
+    share = (evaluation.test_aurc.value - second_area) / (first_area - second_area)
     assert 0.4 < share < 0.6  # about half of the splits leave out a right answer
-    assert found.test_aurc.se is not None
-    assert 0.5 < found.test_aurc.se * 200**0.5 / ((one - other) / 2) < 1.1  # a coin has half the distance as its sd
-    assert found.test_excess_aurc.value == pytest.approx(0.0, abs=1e-12)
-    assert found.auroc == auroc(u, e)
-    assert found.aurc == aurc(u, e)
+    assert evaluation.test_aurc.se is not None
+    assert (
+        0.5 < evaluation.test_aurc.se * 200**0.5 / ((first_area - second_area) / 2) < 1.1
+    )  # a coin has half the distance as its sd
+    assert evaluation.test_excess_aurc.value == pytest.approx(0.0, abs=1e-12)
+    assert evaluation.auroc == auroc(u, e)
+    assert evaluation.aurc == aurc(u, e)
 
 
 def other_model(file: RecordFile) -> RecordFile:
@@ -108,23 +110,23 @@ def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> 
 
 def test_the_papers_tables_in_form(labelled: RecordFile) -> None:
     pools = sources([labelled, other_model(labelled)], apart=True)
-    found = paper_view(pools, KEYS, splits=3, figure=True)
+    view = paper_view(pools, KEYS, splits=3, figure=True)
     methods = ["Fixed-50", "Empirical", "UCB-HFD", "UCB-CLP", "LEC-Direct", "A-CRC-QA", "certified"]
-    assert [row.label for row in found.rows("main")] == 2 * methods
-    assert [row.alpha for row in found.rows("risk-levels")] == [0.05, 0.1, 0.15, 0.2, 0.25]
-    assert [row.label for row in found.rows("estimators")] == [*KEYS, *KEYS]
-    assert [row.n_calibration for row in found.rows("sizes")] == [30, 60, 120]  # too few items for the paper's sizes
-    assert len(found.rows("ablation")) == 4
-    assert len(found.rows("figure")) == 5 * len(methods)
+    assert [row.label for row in view.rows("main")] == 2 * methods
+    assert [row.alpha for row in view.rows("risk-levels")] == [0.05, 0.1, 0.15, 0.2, 0.25]
+    assert [row.label for row in view.rows("estimators")] == [*KEYS, *KEYS]
+    assert [row.n_calibration for row in view.rows("sizes")] == [30, 60, 120]  # too few items for the paper's sizes
+    assert len(view.rows("ablation")) == 4
+    assert len(view.rows("figure")) == 5 * len(methods)
     for name in FORMS:
-        heads, cells = found.printed(name)
+        heads, cells = view.printed(name)
         assert {len(line) for line in cells} == {len(heads)}
-        assert str(found.alpha) in found.title(name) or name == "risk-levels"
-        assert all({"scer", "scer_se", "acceptance_se", "violation_rate_se"} <= set(row) for row in found.table(name))
-    same = found.rows("main")[5].acceptance
-    assert f"{100 * same.value:.1f}±{100 * (same.se or 0):.1f}" in found.printed("main")[1][5]
-    assert found.panels().png.startswith(b"\x89PNG")
-    assert PaperView.model_validate_json(found.model_dump_json()) == found
+        assert str(view.alpha) in view.title(name) or name == "risk-levels"
+        assert all({"scer", "scer_se", "acceptance_se", "violation_rate_se"} <= set(row) for row in view.table(name))
+    same = view.rows("main")[5].acceptance
+    assert f"{100 * same.value:.1f}±{100 * (same.se or 0):.1f}" in view.printed("main")[1][5]
+    assert view.panels().png.startswith(b"\x89PNG")
+    assert PaperView.model_validate_json(view.model_dump_json()) == view
     own = paper_view(pools[:1], KEYS[:1], alphas=[0.2, 0.3], sizes=[50, 70], splits=2)
     assert [row.alpha for row in own.rows("risk-levels")] == [0.2, 0.3]
     assert [row.n_calibration for row in own.rows("sizes")] == [50, 70]

@@ -30,31 +30,31 @@ from guardrail.types import Sample, SampleSet, Uncertainty
 def test_delong_by_hand() -> None:
     # Wrong answers at 2 and 4, right ones at 1 and 3. Of the right ones 2 lies above one of two, 4 above both: .5, 1.
     # Of the wrong ones, 1 lies below both and 3 below one: 1, .5. AUROC .75; each variance .125, over 2: .0625.
-    found = auroc_interval([1, 2, 3, 4], [0, 1, 0, 1])
-    assert found is not None
-    assert found.value == 0.75
-    assert found.se == pytest.approx(math.sqrt(0.125))
+    interval = auroc_interval([1, 2, 3, 4], [0, 1, 0, 1])
+    assert interval is not None
+    assert interval.value == 0.75
+    assert interval.se == pytest.approx(math.sqrt(0.125))
     reach = 1.959964 * math.sqrt(0.125) / (0.75 * 0.25)
-    assert found.low == pytest.approx(1 / (1 + math.exp(-(math.log(3) - reach))), abs=1e-6)
-    assert found.high == pytest.approx(1 / (1 + math.exp(-(math.log(3) + reach))), abs=1e-6)
+    assert interval.low == pytest.approx(1 / (1 + math.exp(-(math.log(3) - reach))), abs=1e-6)
+    assert interval.high == pytest.approx(1 / (1 + math.exp(-(math.log(3) + reach))), abs=1e-6)
 
 
 def test_delong_with_ties_by_hand() -> None:
     # Wrong at 1, 2; right at 0, 1. Shares below with ties half: .75, 1 and (above) 1, .75. AUROC .875.
-    found = auroc_interval([1, 2, 0, 1], [1, 1, 0, 0])
-    assert found is not None
-    assert found.value == 0.875
-    assert found.se == pytest.approx(math.sqrt(2 * 0.25**2 / 2 / 2))
+    interval = auroc_interval([1, 2, 0, 1], [1, 1, 0, 0])
+    assert interval is not None
+    assert interval.value == 0.875
+    assert interval.se == pytest.approx(math.sqrt(2 * 0.25**2 / 2 / 2))
 
 
 def test_a_perfect_ranking_has_an_interval_all_the_same() -> None:
     # Newcombe at value 1: the lower end A solves (1 - A)^2 = z^2 V(A), 2 wrong and 2 right: N* - 1 = 1.
-    found = auroc_interval([1, 2, 3, 4], [0, 0, 1, 1])
-    assert found is not None
-    assert (found.value, found.high, found.se) == (1.0, 1.0, 0.0)
-    a, z = found.low, 1.959964
+    interval = auroc_interval([1, 2, 3, 4], [0, 0, 1, 1])
+    assert interval is not None
+    assert (interval.value, interval.high, interval.se) == (1.0, 1.0, 0.0)
+    a, z = interval.low, 1.959964
     assert (1 - a) ** 2 == pytest.approx(z**2 * a * (1 - a) * (1 + (1 - a) / (2 - a) + a / (1 + a)) / 4, rel=1e-5)
-    assert found.verdict == "unclear"  # four items prove nothing
+    assert interval.verdict == "unclear"  # four items prove nothing
     many = auroc_interval(np.arange(60.0), np.arange(60) >= 30)
     assert many is not None
     assert many.verdict == "ranks"
@@ -64,9 +64,9 @@ def test_verdicts() -> None:
     u = np.arange(200.0)
     e = (np.arange(200) % 3 == 0).astype(int)
     for scores, errors, verdict in ((u, e, "unclear"), (u, u >= 120, "ranks"), (-u, u >= 120, "reversed")):
-        found = auroc_interval(scores, np.asarray(errors).astype(int))
-        assert found is not None
-        assert found.verdict == verdict
+        interval = auroc_interval(scores, np.asarray(errors).astype(int))
+        assert interval is not None
+        assert interval.verdict == verdict
     constant = auroc_interval(np.zeros(40), [0, 1] * 20)
     assert constant is not None
     assert (constant.value, constant.verdict) == (0.5, "unclear")
@@ -84,9 +84,9 @@ def test_coverage(auroc: float, n: int) -> None:
     runs, hit = 400, 0
     for seed in range(runs):
         u, e = population.draw(np.random.default_rng(seed), n)
-        found = auroc_interval(u, e)
-        assert found is not None
-        hit += found.low <= auroc <= found.high
+        interval = auroc_interval(u, e)
+        assert interval is not None
+        hit += interval.low <= auroc <= interval.high
     # 95 % coverage up to a percent of approximation; a correct interval fails this in 1 of 10,000 seeds.
     assert hit >= stats.binom.ppf(1e-4, runs, 0.94)
     assert hit <= runs - 4  # and it does not cover everything
@@ -96,8 +96,8 @@ def test_kolmogorov_smirnov_by_hand() -> None:
     # 1 2 3 4 against 3 4 5 6: at 2 the first is at .5, the second at 0.
     draws = np.random.default_rng(0)
     for n, m in ((5, 40), (60, 30)):
-        one, other = draws.integers(0, 20, n) / 4, draws.integers(0, 25, m) / 4
-        assert ks_two_sample(one, other)[0] == stats.ks_2samp(one, other, method="asymp").statistic
+        left, right = draws.integers(0, 20, n) / 4, draws.integers(0, 25, m) / 4
+        assert ks_two_sample(left, right)[0] == stats.ks_2samp(left, right, method="asymp").statistic
     distance, p = ks_two_sample(np.array([1.0, 2, 3, 4]), np.array([3.0, 4, 5, 6]))
     assert distance == 0.5
     assert p == pytest.approx(float(special.kolmogorov(math.sqrt(2) * 0.5)))
@@ -111,10 +111,10 @@ def record(name: str, value: float | None, correct: bool | None) -> Record:
 def test_suspicious_labels_by_hand() -> None:
     # Twenty scores 0..19, so two may lie below (above) an extreme one. Wrong: 1, 2, 5; right: all others.
     records = [record(f"q{i:02}", float(i), i not in (1, 2, 5)) for i in range(20)]
-    found = suspicious([*records, record("none", None, False), record("unlabelled", 0.0, None)], "s")
-    assert [r.id for r in found.wrong] == ["q01", "q02"]
-    assert [r.id for r in found.right] == ["q19", "q18", "q17"]
-    assert (found.n_wrong, found.n_right) == (2, 3)
+    suspects = suspicious([*records, record("none", None, False), record("unlabelled", 0.0, None)], "s")
+    assert [r.id for r in suspects.wrong] == ["q01", "q02"]
+    assert [r.id for r in suspects.right] == ["q19", "q18", "q17"]
+    assert (suspects.n_wrong, suspects.n_right) == (2, 3)
     few = suspicious(records, "s", k=1)
     assert ([r.id for r in few.wrong], [r.id for r in few.right], few.n_right) == (["q01"], ["q19"], 3)
 
@@ -146,17 +146,17 @@ FAQ = [
 
 
 def test_answers_labelled_wrong_that_contain_the_reference_are_counted() -> None:
-    found = missed(FAQ, "token_f1")
-    assert found is not None
-    assert ([record.id for record in found.records], found.n_wrong, found.rule) == (["a"], 3, "contains")
+    misses = missed(FAQ, "token_f1")
+    assert misses is not None
+    assert ([record.id for record in misses.records], misses.n_wrong, misses.rule) == (["a"], 3, "contains")
     assert missed(FAQ, "contains") is None  # another rule made these labels: nothing is said about them
     assert missed([FAQ[1], FAQ[3]], "token_f1") is None
 
 
 def test_where_the_references_are_numbers_the_rule_for_numbers_is_named() -> None:
-    found = missed([answered("n", "The answer is 42 km.", "42", correct=False)], "exact")
-    assert found is not None
-    assert found.rule == "numeric"
+    misses = missed([answered("n", "The answer is 42 km.", "42", correct=False)], "exact")
+    assert misses is not None
+    assert misses.rule == "numeric"
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_labelled_answers_are_of_both_kinds(n_right: int, n_wrong: int, shown: t
         for label, n in ((True, n_right), (False, n_wrong))
         for i in range(n)
     ]
-    found = [record.correct for record in labelled_answers([*FAQ[4:], *records])]
-    assert (found.count(True), found.count(False)) == shown
+    labels = [record.correct for record in labelled_answers([*FAQ[4:], *records])]
+    assert (labels.count(True), labels.count(False)) == shown
     assert labelled_answers(records) == labelled_answers(records[::-1])
 
 
@@ -181,14 +181,14 @@ SHORT = [
 
 def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -> None:
     # "Armstrong" shares one of two words with either: token-F1 2/3. "Louis A." and "Neil A." share one of two: 1/2.
-    found = merged_pairs(SHORT, TokenF1Judge(threshold=0.5))
-    assert found is not None
-    assert found.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
-    assert [(a.casefold(), b) for _, a, b in found.pairs[1:]] == [
+    merged = merged_pairs(SHORT, TokenF1Judge(threshold=0.5))
+    assert merged is not None
+    assert merged.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
+    assert [(a.casefold(), b) for _, a, b in merged.pairs[1:]] == [
         ("armstrong", "Louis Armstrong"),
         ("armstrong", "Neil Armstrong"),
     ]
-    assert (found.n, found.n_records) == (3, 2)
+    assert (merged.n, merged.n_records) == (3, 2)
     first = merged_pairs(SHORT[::-1], TokenF1Judge(threshold=0.5), most=1)
     assert first is None  # "p" has the pairs, and only "q" is looked at
     assert merged_pairs(SHORT, ExactJudge()) is None
@@ -206,11 +206,11 @@ def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(t
     model, path = Model(), tmp_path / "pairs.sqlite"
     assert judge_to_look_at(model.spec, path) is None  # nothing was kept
     whole = merged_pairs(SHORT[:1], cached(model, PairCache(path)))
-    asked = model.asked
+    calls_before = model.asked
     looked = judge_to_look_at(model.spec, path)
     assert looked is not None
     assert merged_pairs(SHORT[:1], looked) == whole
     assert whole is not None
     assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
-    assert model.asked == asked
+    assert model.asked == calls_before
     assert judge_to_look_at(TokenF1Judge().spec) == TokenF1Judge()

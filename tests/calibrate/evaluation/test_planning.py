@@ -21,13 +21,13 @@ QWEN = Binormal(0.714, 0.762)
 
 def test_a_population_has_the_accuracy_and_auroc_it_was_asked_for() -> None:
     u, e = QWEN.draw(np.random.default_rng(1), 200_000)
-    found = auroc(u, e)
-    assert found is not None
+    area = auroc(u, e)
+    assert area is not None
     assert e.mean() == pytest.approx(0.286, abs=0.005)  # sd .001
-    assert found == pytest.approx(0.762, abs=0.006)  # sd .0012
-    taken = u <= 0.3
-    assert scer(e, taken) == pytest.approx(QWEN.scer(0.3), abs=0.005)
-    assert taken.mean() == pytest.approx(QWEN.acceptance(0.3), abs=0.005)
+    assert area == pytest.approx(0.762, abs=0.006)  # sd .0012
+    accepted = u <= 0.3
+    assert scer(e, accepted) == pytest.approx(QWEN.scer(0.3), abs=0.005)
+    assert accepted.mean() == pytest.approx(QWEN.acceptance(0.3), abs=0.005)
 
 
 def test_auroc_in_closed_form() -> None:
@@ -40,8 +40,8 @@ def test_auroc_in_closed_form() -> None:
 @pytest.mark.parametrize("alpha", [0.05, 0.15, 0.25])
 def test_the_ceiling_is_where_the_error_rate_meets_alpha(alpha: float) -> None:
     grid = np.linspace(-8, 5, 13_001)
-    rates, taken = np.array([QWEN.scer(t) for t in grid]), np.array([QWEN.acceptance(t) for t in grid])
-    assert QWEN.ceiling(alpha) == pytest.approx(taken[rates <= alpha].max(), abs=5e-4)
+    rates, acceptances = np.array([QWEN.scer(t) for t in grid]), np.array([QWEN.acceptance(t) for t in grid])
+    assert QWEN.ceiling(alpha) == pytest.approx(acceptances[rates <= alpha].max(), abs=5e-4)
 
 
 def test_ceilings_at_the_edges() -> None:
@@ -57,13 +57,15 @@ def test_ceilings_at_the_edges() -> None:
 def test_the_published_acceptance_at_a_thousand() -> None:
     # Published beside the method for this population at n = 1,000, alpha .15, delta .1, from 1,500 calibrations:
     # anchored 45.7 % (.01 infeasible), fixed_sequence 45.1 % (.01). Ours: 200 calibrations, standard error about .8.
-    found = plan(0.15, accuracy=0.714, auroc=0.762, rules=["anchored", "fixed_sequence"], sizes=[1000], repetitions=200)
-    anchored, sequence = found.rows
+    planned = plan(
+        0.15, accuracy=0.714, auroc=0.762, rules=["anchored", "fixed_sequence"], sizes=[1000], repetitions=200
+    )
+    anchored, sequence = planned.rows
     assert 100 * anchored.acceptance.value == pytest.approx(45.7, abs=3.2)
     assert 100 * sequence.acceptance.value == pytest.approx(45.1, abs=3.2)
     assert anchored.infeasible_rate.value <= 0.05
     assert anchored.violation_rate.value <= stats.binom.ppf(1 - 1e-4, 200, 0.1) / 200
-    assert found.oracle_acceptance == pytest.approx(0.579, abs=5e-4)  # published beside it: 57.9 %
+    assert planned.oracle_acceptance == pytest.approx(0.579, abs=5e-4)  # published beside it: 57.9 %
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +119,10 @@ def test_a_pilot_as_a_population_by_hand() -> None:
     assert [pilot.scer(t) for t in (0.0, 0.2, 0.5)] == pytest.approx([1 / 3, 1 / 3, (1 + 7 / 8) / 4])
     assert [pilot.ceiling(alpha) for alpha in (0.3, 0.34, 0.5)] == [0.0, 0.75, 1.0]
     scores = np.random.default_rng(0).permutation(np.repeat([0.1, 0.2, 0.5], 20))
-    made = Pilot.of(scores, (scores > 0.3).astype(np.int64))
-    assert made.accuracy == pytest.approx(2 / 3)
-    assert made.auroc == 1.0
-    u, e = made.draw(np.random.default_rng(1), 3000)
+    population = Pilot.of(scores, (scores > 0.3).astype(np.int64))
+    assert population.accuracy == pytest.approx(2 / 3)
+    assert population.auroc == 1.0
+    u, e = population.draw(np.random.default_rng(1), 3000)
     assert set(u.tolist()) == {0.1, 0.2, 0.5}  # ties as they are
     assert e[u < 0.3].mean() < 0.02 < 0.98 < e[u > 0.3].mean()
 
@@ -134,8 +136,8 @@ def test_a_pilot_predicts_what_votes_with_ties_certify() -> None:
     rng, realised, predicted = np.random.default_rng(0), [], []
     for _ in range(20):
         chosen = rng.permutation(500)
-        found = fit(u[chosen[:250]], e[chosen[:250]], alpha=0.15, rule="certified", diagnose="fast")
-        realised.append(float((u <= found.threshold).mean()) if isinstance(found, Feasible) else 0.0)
+        outcome = fit(u[chosen[:250]], e[chosen[:250]], alpha=0.15, rule="certified", diagnose="fast")
+        realised.append(float((u <= outcome.threshold).mean()) if isinstance(outcome, Feasible) else 0.0)
         pilot = Pilot.of(u[chosen[-100:]], e[chosen[-100:]])
         row = plan(0.15, pilot=pilot, rules=["certified"], sizes=[250], repetitions=10).rows[0]
         predicted.append(row.acceptance.value)

@@ -51,9 +51,9 @@ def accuracy(found: Imported, rule: str | None = None) -> float:
     ],
 )
 def test_rows_and_base_accuracy(name: str, layout: str, rows: int, rule: str | None, low: float, high: float) -> None:
-    found = load(name)
-    assert (found.layout, found.n_rows, len(found.file.records), found.bad) == (layout, rows, rows, ())
-    assert low <= accuracy(found, rule) <= high
+    dataset = load(name)
+    assert (dataset.layout, dataset.n_rows, len(dataset.file.records), dataset.bad) == (layout, rows, rows, ())
+    assert low <= accuracy(dataset, rule) <= high
 
 
 NQ, MMLU_PRO = "nq-human-labels.jsonl", "mmlu-pro-confidence.csv"
@@ -74,10 +74,10 @@ SHARES = {NQ: (3020, 0.65, 0.805), MMLU_PRO: (12032, 0.305, 0.855)}
 )
 def test_every_system_of_the_files_with_several(name: str, system: str) -> None:
     rows, low, high = SHARES[name]
-    found = load(name, system)
-    assert found.n_rows == len(found.file.records) == rows
-    assert found.file.header.model.model == system
-    assert low <= accuracy(found) <= high
+    dataset = load(name, system)
+    assert dataset.n_rows == len(dataset.file.records) == rows
+    assert dataset.file.header.model.model == system
+    assert low <= accuracy(dataset) <= high
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -92,15 +92,15 @@ def test_every_file_of_the_folder_has_a_layout() -> None:
     pairs = {"answer-pairs.jsonl", "answer-pairs-2.jsonl"}  # pairs of answers to compare, not a model's outputs
     files = [path for path in FOLDER.iterdir() if path.suffix in (".jsonl", ".csv") and path.name not in pairs]
     assert len(files) == 10
-    seen = set()
+    matched = set()
     for path in files:
         with path.open() as lines:
             line = lines.readline()
         values = json.loads(line) if path.suffix == ".jsonl" else dict.fromkeys(line.strip().split(","), "x")
         names = [layout.name for layout in LAYOUTS.values() if layout.matches(path, values)]
         assert len(names) == 1, (path, names)
-        seen |= set(names)
-    assert seen == set(LAYOUTS)
+        matched |= set(names)
+    assert matched == set(LAYOUTS)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def poisoned(file: RecordFile) -> RecordFile:
 
 @pytest.mark.usefixtures("whole_figures")
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
-    kept, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
-    evaluation = compare_rules(artifact, kept, KEY, splits=5)
+    calibration, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
+    evaluation = compare_rules(artifact, calibration, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
         artifact,
@@ -199,8 +199,8 @@ def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: P
 
 
 def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: Path) -> None:
-    kept, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
+    calibration, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
     pooled = compare_rules(artifact, labelled.records, KEY, splits=2)
     with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
         write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
@@ -209,14 +209,14 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, test=test)
     html = path.read_text(encoding="utf-8")
     assert "were not fitted on" not in html
-    said = "72 labelled questions of the record file were not fitted on. They are the test part here."
-    assert unnamed.replace(f'<p class="warn">{said}</p>', "") == html  # the same two parts, found by the artifact
-    for part in (kept, test):
-        taken = [r for r in part if (r.scores[KEY].value or 0.0) <= (artifact.threshold or 0.0)]
-        wrong, errors = sum(not r.correct for r in part), sum(not r.correct for r in taken)
+    sentence = "72 labelled questions of the record file were not fitted on. They are the test part here."
+    assert unnamed.replace(f'<p class="warn">{sentence}</p>', "") == html  # the same two parts, found by the artifact
+    for part in (calibration, test):
+        accepted = [r for r in part if (r.scores[KEY].value or 0.0) <= (artifact.threshold or 0.0)]
+        wrong, errors = sum(not r.correct for r in part), sum(not r.correct for r in accepted)
         for note in (
-            f"{len(taken)} of {len(part)} questions",
-            f"{errors} of {len(taken)};",
+            f"{len(accepted)} of {len(part)} questions",
+            f"{errors} of {len(accepted)};",
             f"{wrong} of {len(part)} ",
         ):
             assert note in html, note
@@ -236,24 +236,24 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
 
 
 def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
-    kept, test = map(list, split(labelled.records, test_fraction=0.3))
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=kept)
-    found = parts_of(artifact, labelled.records, KEY)
-    assert (list(found.fitted), list(found.test), found.n_left_out) == (kept, test, 0)
+    calibration, test = map(list, split(labelled.records, test_fraction=0.3))
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
+    both_parts = parts_of(artifact, labelled.records, KEY)
+    assert (list(both_parts.fitted), list(both_parts.test), both_parts.n_left_out) == (calibration, test, 0)
     assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
     assert "32 labelled questions" in (sentences.not_fitted_on(32, 0) or "")
     with pytest.raises(UsageError, match="168 of 240 test records are questions that the artifact was fitted on"):
-        write_report(Path("never.html"), artifact, kept, estimator=KEY, test=labelled.records)
-    same_ids = [one.model_copy(update={"question": f"another {one.question}"}) for one in kept]
-    assert list(parts_of(artifact, kept, KEY, same_ids).fitted) == kept  # ids may be row numbers
+        write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
+    same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]
+    assert list(parts_of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
     looked = artifact.model_copy(update={"looks": Looks(schedule=(168, 240), look=1)})
     later = parts_of(looked, labelled.records, KEY)
-    assert (list(later.fitted), later.test, later.n_left_out) == (kept, (), 72)  # for the next look
+    assert (list(later.fitted), later.test, later.n_left_out) == (calibration, (), 72)  # for the next look
     old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
     with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
         parts_of(old, labelled.records, KEY)
-    assert list(parts_of(old, labelled.records, KEY, test).fitted) == kept
-    assert not parts_of(old, kept, KEY).test
+    assert list(parts_of(old, labelled.records, KEY, test).fitted) == calibration
+    assert not parts_of(old, calibration, KEY).test
     assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
     clusters = fit_artifact(
         by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
@@ -264,16 +264,16 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
 
 def by_pairs(file: RecordFile) -> RecordFile:
     """Two records each are a cluster."""
-    records = [one.model_copy(update={"group": f"c{i // 2}"}) for i, one in enumerate(file.records)]
+    records = [record.model_copy(update={"group": f"c{i // 2}"}) for i, record in enumerate(file.records)]
     return RecordFile(file.path, file.header, tuple(records))
 
 
 def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFile, tmp_path: Path) -> None:
-    kept, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=kept, rule="certified")
+    calibration, test = split(labelled.records, test_fraction=0.3)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=calibration, rule="certified")
     wrong = [record.model_copy(update={"correct": False}) for record in test]
     (path, *_) = write_report(
-        tmp_path / "r.html", artifact, kept, estimator=KEY, test=wrong, merged="calibrate fit old new"
+        tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, merged="calibrate fit old new"
     )
     html = path.read_text(encoding="utf-8")
     text = Page(html).text

@@ -82,7 +82,7 @@ def test_left_out_questions_are_told(labelled: RecordFile) -> None:
 
 @pytest.mark.parametrize(("unmeasured", "off"), [(0, False), (1, False), (2, True), (30, True)])
 def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, unmeasured: int, off: bool) -> None:
-    """Of 240 questions 1 is .42 %, 2 are .83 %."""
+    """Expected shares by hand: 1 of 240 questions is .42 %, 2 are .83 %."""
     missing = Uncertainty(value=None, unit="nats", estimator=KEY, reason=Unmeasured.EMPTY_ANSWER)
     cut = [
         record.model_copy(update={"scores": {**record.scores, KEY: missing}})
@@ -93,8 +93,8 @@ def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, un
     )
     rows = dict(facts(artifact))
     assert ("early stopping" in rows) == off
-    said = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
-    assert (said in headline(artifact)) == (unmeasured > 0)
+    phrase = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
+    assert (phrase in headline(artifact)) == (unmeasured > 0)
     if off:
         assert f"{unmeasured} of 240 questions could not be measured" in rows["early stopping"]
         assert 'early_stopping="on"' in rows["early stopping"]
@@ -143,7 +143,7 @@ def test_the_verdict_reads_the_test_part(labelled: RecordFile, rule: str) -> Non
 
 
 def test_a_rule_that_certifies_nothing_may_end_somewhat_above_its_target(labelled: RecordFile) -> None:
-    """Of gates that aim at alpha half lie above it: a large test part refutes alpha, not what the rule promises."""
+    """Half of the gates that aim at alpha lie above it: a large test part refutes alpha, not what the rule promises."""
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
     close = audited_at(artifact, labelled, 0.45).model_copy(
         update={"error_p": 0.3, "base_error_p": 0.5, "certified": "undecided"}
@@ -182,12 +182,12 @@ def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
     assert dict(facts(imported))["at run time"] == text
     assert headline(imported).startswith(text)  # first, not after "may answer by itself"
     assert "may answer" not in headline(imported)
-    found = standing(imported)
-    assert (found.title, found.colour) == ("For evaluation only: no guard can use it", "yellow")
+    verdict = standing(imported)
+    assert (verdict.title, verdict.colour) == ("For evaluation only: no guard can use it", "yellow")
     assert standing(artifact).title == "May answer, within limits"
     assert "for evaluation only" in imported._repr_html_()
     assert "answers, within limits" in artifact._repr_html_()
-    colours = [one._repr_html_().partition("px solid ")[2][:7] for one in (artifact, imported)]
+    colours = [shown._repr_html_().partition("px solid ")[2][:7] for shown in (artifact, imported)]
     assert colours == [GREEN, RED]
 
 

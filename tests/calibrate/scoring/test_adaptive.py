@@ -178,14 +178,14 @@ def test_one_pass_gives_what_each_record_gives_alone(
 
 
 def test_an_adaptive_plan_asks_for_less_in_at_most_twice_the_batches(tmp_path: Path) -> None:
-    def asked(unanimous_at: int | None) -> Counted:
+    def judge_used(unanimous_at: int | None) -> Counted:
         judge = Counted()
         names = ("num_sets", "discrete_semantic_entropy", "self_consistency")
         score_records(adaptive(file, unanimous_at), [make(name, judge=judge) for name in names])
         return judge
 
     file = RecordFile(tmp_path / "records.jsonl", header_of(100, 10), tuple(made_records(100, 10)))
-    without, ruled = asked(None), asked(3)
+    without, ruled = judge_used(None), judge_used(3)
     assert len(without.batches) == 2  # 64 questions, then 36
     assert len(ruled.batches) == 4  # the first three samples of each, then the rest
     assert 0 < ruled.asked < without.asked

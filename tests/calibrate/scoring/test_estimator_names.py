@@ -206,7 +206,7 @@ class Model(ExactJudge):
         return [float(a == b) for a, b in pairs]
 
 
-def known(*estimators: Estimator) -> dict[str, object]:
+def specs_by_key(*estimators: Estimator) -> dict[str, object]:
     return {estimator_key(estimator): estimator.spec for estimator in estimators}
 
 
@@ -226,7 +226,7 @@ COMMIT = "0123456789" * 4
     ],
 )
 def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
-    specs = {key: spec for key, spec in known(make("num_sets", judge=Model(**PINNED)), make("degree")).items()}
+    specs = {key: spec for key, spec in specs_by_key(make("num_sets", judge=Model(**PINNED)), make("degree")).items()}
     assert stored_key(specs, text) == estimator_key(make("num_sets", judge=Model(**PINNED)))  # type: ignore[arg-type]
 
 
@@ -246,19 +246,19 @@ def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
     ],
 )
 def test_nothing_else_is_taken_for_it(text: str) -> None:
-    specs = known(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TokenF1Judge(threshold=0.7)))
+    specs = specs_by_key(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TokenF1Judge(threshold=0.7)))
     assert stored_key(specs, text) == text  # type: ignore[arg-type]
 
 
 def test_of_several_the_plain_one_else_all_are_named() -> None:
     first, two = make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=Model(**{**PINNED, "model": "./v"}))
     greedy = make("num_sets", judge=Model(**PINNED), clustering="greedy")
-    specs = known(first, greedy)
+    specs = specs_by_key(first, greedy)
     assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)  # type: ignore[arg-type]
     assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)  # type: ignore[arg-type]
     assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:token_f1") == "num_sets"  # type: ignore[dict-item]
     with pytest.raises(UsageError) as caught:
-        stored_key(known(first, two), "num_sets:nli")  # type: ignore[arg-type]
+        stored_key(specs_by_key(first, two), "num_sets:nli")  # type: ignore[arg-type]
     assert all(estimator_key(each) in str(caught.value) for each in (first, two))
 
 
@@ -275,7 +275,7 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
             return JudgeSpec(name="chat", version=1, params={"provider": "openai", "model": "gpt-4o", "reply": "text"})
 
     key = "semantic_entropy:chat(model=gpt-4o, provider=openai, reply=text)"
-    specs = known(make("semantic_entropy", judge=Chat()))
+    specs = specs_by_key(make("semantic_entropy", judge=Chat()))
     assert set(specs) == {key}
     for text in ("semantic_entropy", "semantic_entropy:chat", "semantic_entropy:chat(model=openai:gpt-4o)"):
         assert stored_key(specs, text) == key  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_scores_are_kept_and_added(labelled: RecordFile) -> None:
         score_records(labelled, [])
 
 
-def made(i: int, value: float | None, correct: bool | None, group: str | None = "g") -> Record:
+def scored_record(i: int, value: float | None, correct: bool | None, group: str | None = "g") -> Record:
     reason = Unmeasured.MODEL_FAILED if value is None else None
     score = Uncertainty(value=value, unit="nats", estimator="e", reason=reason)
     drawn = SampleSet(question="?", primary=Sample(text="x"))
@@ -80,22 +80,28 @@ def made(i: int, value: float | None, correct: bool | None, group: str | None = 
 
 
 def test_arrays_leave_out_what_has_no_score_or_label() -> None:
-    records = [made(0, 0.5, True), made(1, None, True), made(2, 0.1, None), made(3, 0.7, False), made(4, None, None)]
+    records = [
+        scored_record(0, 0.5, True),
+        scored_record(1, None, True),
+        scored_record(2, 0.1, None),
+        scored_record(3, 0.7, False),
+        scored_record(4, None, None),
+    ]
     usable = arrays(records, "e")
     assert usable.ids == ("0", "3")
     np.testing.assert_array_equal(usable.uncertainty, [0.5, 0.7])
     np.testing.assert_array_equal(usable.error, [0, 1])
     assert (usable.n_records, usable.n_unmeasured, usable.n_unlabelled) == (5, 2, 1)
     assert usable.group == ("g", "g")
-    assert arrays([*records, made(5, 1.0, True, group=None)], "e").group is None
+    assert arrays([*records, scored_record(5, 1.0, True, group=None)], "e").group is None
 
 
 @pytest.mark.parametrize(
     ("records", "key", "fragment"),
     [
-        ([made(0, 0.5, True)], "other", "calibrate score RECORDS --estimator other"),
-        ([made(0, 0.5, None)], "e", "calibrate label RECORDS"),
-        ([made(0, None, True)], "e", "model_failed"),
+        ([scored_record(0, 0.5, True)], "other", "calibrate score RECORDS --estimator other"),
+        ([scored_record(0, 0.5, None)], "e", "calibrate label RECORDS"),
+        ([scored_record(0, None, True)], "e", "model_failed"),
         ([], "e", "no record"),
     ],
 )

@@ -155,11 +155,11 @@ def test_certified_extends_from_its_anchor(rule: str) -> None:
 
 def test_one_block_end_is_one_binomial_test() -> None:
     # P(Bin(30, .2) <= 2) = .0442, P(Bin(30, .2) <= 3) = .1227.
-    def found(errors: int) -> Feasible | Infeasible:
+    def outcome(errors: int) -> Feasible | Infeasible:
         return fit([0.0] * 30, [1] * errors + [0] * (30 - errors), alpha=0.2, rule="certified", delta=0.1)
 
-    assert isinstance(found(2), Feasible)
-    assert isinstance(found(3), Infeasible)
+    assert isinstance(outcome(2), Feasible)
+    assert isinstance(outcome(3), Infeasible)
 
 
 def test_a_feasible_outcome_describes_its_threshold() -> None:

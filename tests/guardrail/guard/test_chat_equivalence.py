@@ -121,8 +121,8 @@ def test_a_call_that_fails_leaves_its_pair_unmeasured(kind: type[Recording], cap
         return "no" if kind is Recording else '{"same": false}'
 
     with caplog.at_level(logging.WARNING):
-        found = ChatJudge(kind(answer=answer, calls=[])).equivalent("q", [("a", "b"), ("a", "c")])
-    assert found == [False, None]
+        verdicts = ChatJudge(kind(answer=answer, calls=[])).equivalent("q", [("a", "b"), ("a", "c")])
+    assert verdicts == [False, None]
     assert "1 of 2 judgements failed" in caplog.text
 
 

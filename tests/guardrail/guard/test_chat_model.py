@@ -137,8 +137,8 @@ def test_a_wrong_configuration_is_an_error_in_the_log_and_in_the_verdict(
         message.text == "Not sure. Correct the endpoint's key, model name or address; until then every question is "
         "held back."
     )
-    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert str(REFUSED[name]) in told.getMessage()
+    (logged,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert str(REFUSED[name]) in logged.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_usage_may_say_something_else_than_tokens() -> None:
     model, other = ScriptedChat(default=[answer]), ScriptedChat(name_of_model="other", default=[answer])
     nothing = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     assert Guardrail(model=model, artifact=make_artifact(model)).invoke("?").usage_metadata == nothing
-    held = Guardrail(model=model, artifact=make_artifact(model, threshold=None), on_abstain=other)
-    assert held.invoke("?").usage_metadata == nothing
+    abstaining = Guardrail(model=model, artifact=make_artifact(model, threshold=None), on_abstain=other)
+    assert abstaining.invoke("?").usage_metadata == nothing
 
 
 def test_another_model_takes_over_and_its_usage_is_added() -> None:
@@ -213,16 +213,16 @@ def test_another_model_takes_over_and_its_usage_is_added() -> None:
 
 
 def test_a_person_receives_the_verdict_with_the_frozen_candidate() -> None:
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     def person(verdict: Verdict) -> str:
-        seen.append(verdict)
+        verdicts.append(verdict)
         return f"approved: {verdict.candidate.text if verdict.candidate else ''}"
 
     assert guarded(on_abstain=person).invoke(UNSURE).content == "approved: Secretville"
-    assert seen[0].detail.startswith("Held back")
+    assert verdicts[0].detail.startswith("Held back")
     assert guarded(on_abstain=person).invoke(SURE).content == "Paris"
-    assert len(seen) == 1
+    assert len(verdicts) == 1
 
 
 def test_async_person_and_none_for_the_message() -> None:
@@ -242,10 +242,10 @@ def test_a_handler_with_two_required_parameters_receives_the_messages_too() -> N
     async def awaited(verdict: Verdict, messages: Sequence[BaseMessage], *, mark: str = "!") -> str:
         return two(verdict, messages) + mark
 
-    said = f"above_threshold: {UNSURE}"
-    assert guarded(on_abstain=two).invoke(UNSURE).content == said
-    assert asyncio.run(guarded(on_abstain=two).ainvoke(UNSURE)).content == said
-    assert asyncio.run(guarded(on_abstain=awaited).ainvoke(UNSURE)).content == f"{said}!"
+    expected = f"above_threshold: {UNSURE}"
+    assert guarded(on_abstain=two).invoke(UNSURE).content == expected
+    assert asyncio.run(guarded(on_abstain=two).ainvoke(UNSURE)).content == expected
+    assert asyncio.run(guarded(on_abstain=awaited).ainvoke(UNSURE)).content == f"{expected}!"
     assert guarded(on_abstain=lambda verdict, store="mine": store).invoke(UNSURE).content == "mine"
     assert guarded(on_abstain=lambda *given: str(len(given))).invoke(UNSURE).content == "1"
 
@@ -336,9 +336,9 @@ def test_a_global_cache_neither_fools_nor_freezes_the_guard() -> None:
 def test_many_threads_share_one_guard() -> None:
     chain = GUARD | StrOutputParser()
     inputs: list[Any] = [SURE, UNSURE] * 32
-    found = chain.batch(inputs, {"max_concurrency": 16})
-    assert found[::2] == ["Paris"] * 32
-    assert "Paris" not in found[1::2]
+    messages = chain.batch(inputs, {"max_concurrency": 16})
+    assert messages[::2] == ["Paris"] * 32
+    assert "Paris" not in messages[1::2]
 
 
 def test_the_calls_that_were_judged_are_the_calls_that_are_returned() -> None:
@@ -349,8 +349,8 @@ def test_the_calls_that_were_judged_are_the_calls_that_are_returned() -> None:
 
     model = Caller(script={"same": ["Rome"], "other": ["Rome", "Oslo", "Bern", "Riga"]})
     guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5))
-    made = guard.invoke("same")
-    assert [(call["name"], call["args"]) for call in made.tool_calls] == [("look_up", {"city": "Rome"})]
+    message = guard.invoke("same")
+    assert [(call["name"], call["args"]) for call in message.tool_calls] == [("look_up", {"city": "Rome"})]
     held_back = guard.invoke("other")
     assert held_back.tool_calls == []
     assert held_back.response_metadata["guardrail"]["reason"] == "above_threshold"

@@ -140,11 +140,11 @@ def test_a_fallback_to_a_guard_that_would_draw_again_is_refused() -> None:
         with pytest.raises(UsageError, match="with_fallbacks leads to a guard of the same model"):
             guard.with_fallbacks([again])
     forgetful = guarded(on_abstain="raise", remember=0)
-    for one in (guard, guard.model_copy(update={"on_abstain": "message"})):  # they remember the abstention
-        verdict = guard.with_fallbacks([one], exceptions_to_handle=(AbstainedError,))
-        assert verdict.fallbacks == [one]
+    for stand_in in (guard, guard.model_copy(update={"on_abstain": "message"})):  # they remember the abstention
+        verdict = guard.with_fallbacks([stand_in], exceptions_to_handle=(AbstainedError,))
+        assert verdict.fallbacks == [stand_in]
         with pytest.raises(UsageError, match="same model"):
-            forgetful.with_fallbacks([one])
+            forgetful.with_fallbacks([stand_in])
     other = ScriptedChat(name_of_model="other", default=["other"])
     fallback = Guardrail(model=other, artifact=make_artifact(other))
     assert guard.with_fallbacks([fallback]).invoke("unsure?").content == "other"
@@ -219,12 +219,12 @@ def test_turns_that_were_not_calibrated_are_refused_or_marked(messages: list[Bas
         guard.invoke(messages)
     with pytest.raises(ArtifactMismatchError, match="turns="):
         asyncio.run(guard.aassess(messages))
-    seen: list[Verdict] = []
-    marking = guarded(turns="mark", on_verdict=lambda verdict, _: seen.append(verdict))
+    verdicts: list[Verdict] = []
+    marking = guarded(turns="mark", on_verdict=lambda verdict, _: verdicts.append(verdict))
     verdict = marking.assess(messages)
     assert verdict.turns is not None
     assert "promise does not cover it" in verdict.detail
-    assert seen == [verdict]
+    assert verdicts == [verdict]
     assert marking.invoke(messages).response_metadata["guardrail"]["turns"] == verdict.turns
     assert "turns" not in guard.invoke("sure?").response_metadata["guardrail"]
 
@@ -389,15 +389,15 @@ HIDDEN: list[dict[str, Any]] = [
 def test_a_block_that_is_not_text_is_not_the_calibrated_prompt(block: dict[str, Any]) -> None:
     guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, prompt=BRIEF))
     mark = {"cachePoint": {"type": "default"}}
-    system, question = ({"type": "text", "text": str(one.content)} for one in (SYSTEM, QUESTION))
+    system, question = ({"type": "text", "text": str(message.content)} for message in (SYSTEM, QUESTION))
     assert guard.invoke([SystemMessage([system, mark]), HumanMessage([question, mark])]).content == "Paris"
     with pytest.raises(ArtifactMismatchError, match="system message differs"):
         guard.invoke([SystemMessage([system, block]), QUESTION])
-    asked = [SYSTEM, HumanMessage([question, block])]
+    messages = [SYSTEM, HumanMessage([question, block])]
     with pytest.raises(ArtifactMismatchError, match=r"received 'human\+"):
-        guard.invoke(asked)
-    calibrated = make_artifact(MODEL, prompt=BRIEF, turns=[turns_of(asked)])
-    assert Guardrail(model=MODEL, artifact=calibrated).invoke(asked).content == "Paris"
+        guard.invoke(messages)
+    calibrated = make_artifact(MODEL, prompt=BRIEF, turns=[turns_of(messages)])
+    assert Guardrail(model=MODEL, artifact=calibrated).invoke(messages).content == "Paris"
 
 
 # -- answers that show nothing, and answers that are not whole

@@ -54,8 +54,8 @@ def leaks(found: object) -> bool:
 
 
 def test_batch_as_completed_and_max_concurrency() -> None:
-    found = dict(CHAIN.batch_as_completed([{"question": SURE}, {"question": UNSURE}], {"max_concurrency": 1}))
-    assert found == {0: "Paris", 1: TEXT}
+    results = dict(CHAIN.batch_as_completed([{"question": SURE}, {"question": UNSURE}], {"max_concurrency": 1}))
+    assert results == {0: "Paris", 1: TEXT}
 
 
 def test_batch_may_return_exceptions() -> None:
@@ -81,11 +81,11 @@ def test_with_config_reaches_the_samples() -> None:
 def test_with_fallbacks_streams_and_batches() -> None:
     other: RunnableLambda[Any, AIMessage] = RunnableLambda(lambda _: AIMessage("bigger"))
     chain = guarded(on_abstain="raise").with_fallbacks([other], exceptions_to_handle=(AbstainedError,))
-    assert [one.content for one in chain.batch([SURE, UNSURE])] == ["Paris", "bigger"]
-    assert [one.content for one in chain.stream(UNSURE)] == ["bigger"]
+    assert [message.content for message in chain.batch([SURE, UNSURE])] == ["Paris", "bigger"]
+    assert [message.content for message in chain.stream(UNSURE)] == ["bigger"]
 
     async def run() -> list[Any]:
-        return [one.content for one in await chain.abatch([SURE, UNSURE])]
+        return [message.content for message in await chain.abatch([SURE, UNSURE])]
 
     assert asyncio.run(run()) == ["Paris", "bigger"]
 
@@ -150,10 +150,10 @@ def test_events_v2_and_v3_show_no_sample() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # v3 is a beta
-        found = asyncio.run(v3(UNSURE))
+        streamed = asyncio.run(v3(UNSURE))
         accepted = asyncio.run(v3(SURE))
-    assert found
-    assert not leaks(found)
+    assert streamed
+    assert not leaks(streamed)
     assert "Paris" in str(accepted)
 
 
@@ -176,30 +176,30 @@ def test_a_graphs_message_stream_shows_the_guards_message_once() -> None:
 @pytest.mark.parametrize("passed", [False, True])
 def test_assessing_in_a_graph_shows_no_sample(asynchronous: bool, passed: bool) -> None:
     graph = pytest.importorskip("langgraph.graph")
-    told = AIMessage("held back")
+    reply = AIMessage("held back")
 
     # The config is passed on, or found in the run around the node.
     def ask(state: Any, config: RunnableConfig) -> Any:
         GUARD.assess(state["messages"], config if passed else None)
-        return {"messages": [told]}
+        return {"messages": [reply]}
 
     async def aask(state: Any, config: RunnableConfig) -> Any:
         await GUARD.aassess(state["messages"], config if passed else None)
-        return {"messages": [told]}
+        return {"messages": [reply]}
 
     node = aask if asynchronous else ask
     built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
-    given = {"messages": [("human", UNSURE)]}
+    state_in = {"messages": [("human", UNSURE)]}
 
     async def shown() -> list[Any]:
-        return [chunk.content async for chunk, _ in built.astream(given, stream_mode="messages")]
+        return [chunk.content async for chunk, _ in built.astream(state_in, stream_mode="messages")]
 
     async def everything() -> list[Any]:
-        return [chunk async for chunk in built.astream(given, stream_mode=["values", "updates", "tasks", "debug"])]
+        return [chunk async for chunk in built.astream(state_in, stream_mode=["values", "updates", "tasks", "debug"])]
 
     assert asyncio.run(shown()) == ["held back"]
     assert not leaks(asyncio.run(everything()))
-    assert not leaks(asyncio.run(events_of(built, given, "v2")))
+    assert not leaks(asyncio.run(events_of(built, state_in, "v2")))
 
 
 def test_the_graph_does_show_what_is_not_guarded() -> None:
@@ -210,9 +210,9 @@ def test_the_graph_does_show_what_is_not_guarded() -> None:
         return {"messages": []}
 
     built = graph.StateGraph(graph.MessagesState).add_node("ask", ask).add_edge(graph.START, "ask").compile()
-    given = {"messages": [("human", UNSURE)]}
-    assert leaks([chunk for chunk, _ in built.stream(given, stream_mode="messages")])
-    assert leaks(asyncio.run(events_of(built, given, "v2")))
+    state_in = {"messages": [("human", UNSURE)]}
+    assert leaks([chunk for chunk, _ in built.stream(state_in, stream_mode="messages")])
+    assert leaks(asyncio.run(events_of(built, state_in, "v2")))
 
 
 async def events_of(runnable: Any, given: Any, version: str) -> list[Any]:
@@ -230,9 +230,9 @@ def test_assessing_in_a_lambda_shows_no_sample_in_events(version: str, passed: b
     async def aask(question: str, config: RunnableConfig) -> bool:
         return (await GUARD.aassess(question, config if passed else None)).accepted
 
-    found = asyncio.run(events_of(RunnableLambda(ask, aask), UNSURE, version))
-    assert found[-1]["data"]["output"] is False
-    assert not leaks(found)
+    events = asyncio.run(events_of(RunnableLambda(ask, aask), UNSURE, version))
+    assert events[-1]["data"]["output"] is False
+    assert not leaks(events)
     assert not leaks(asyncio.run(events_of(GUARD, UNSURE, version)))
 
 
@@ -240,13 +240,13 @@ def test_drawing_without_a_guard_shows_no_sample_either() -> None:
     def collect(question: str) -> int:
         return len(draw(MODEL, [[HumanMessage(question)]], ARTIFACT.plan)[0].samples)
 
-    found = asyncio.run(events_of(RunnableLambda(collect), UNSURE, "v2"))
-    assert found[-1]["data"]["output"] == 10
-    assert not leaks(found)
+    events = asyncio.run(events_of(RunnableLambda(collect), UNSURE, "v2"))
+    assert events[-1]["data"]["output"] == 10
+    assert not leaks(events)
 
 
 class Whispering:
-    """A judge that asks a chat model of its own, and quotes what it is given."""
+    """A judge that asks its own chat model and quotes the texts it compares."""
 
     spec = JudgeSpec(name="whispering", version=1, params={})
 
@@ -266,11 +266,11 @@ def test_a_judge_that_asks_a_model_is_in_no_stream(asynchronous: bool) -> None:
 
     ask = RunnableLambda(aask if asynchronous else lambda question: guard.invoke(question).content)
     tracer = Recorder()
-    found = asyncio.run(events_of(ask.with_config(callbacks=[tracer]), UNSURE, "v2"))
-    assert found[-1]["data"]["output"] == TEXT
-    assert not leaks(found)
-    asked = [run for run in tracer.everything() if run.inputs == {"prompts": ["Human: ?"]}]
-    assert leaks([run.outputs for run in asked])  # traces do show it
+    events = asyncio.run(events_of(ask.with_config(callbacks=[tracer]), UNSURE, "v2"))
+    assert events[-1]["data"]["output"] == TEXT
+    assert not leaks(events)
+    judge_runs = [run for run in tracer.everything() if run.inputs == {"prompts": ["Human: ?"]}]
+    assert leaks([run.outputs for run in judge_runs])  # traces do show it
 
 
 def test_an_observer_that_asks_a_model_is_in_no_stream() -> None:
@@ -279,9 +279,9 @@ def test_an_observer_that_asks_a_model_is_in_no_stream() -> None:
 
     guard = guarded(on_verdict=second_look)
     ask: RunnableLambda[str, Any] = RunnableLambda(lambda question: guard.invoke(question).content)
-    found = asyncio.run(events_of(ask, UNSURE, "v2"))
-    assert found[-1]["data"]["output"] == TEXT
-    assert not leaks(found)
+    events = asyncio.run(events_of(ask, UNSURE, "v2"))
+    assert events[-1]["data"]["output"] == TEXT
+    assert not leaks(events)
 
 
 def test_samples_of_an_assessment_in_a_run_are_still_traced() -> None:
@@ -320,16 +320,16 @@ def test_the_verdict_is_run_metadata_and_samples_are_child_runs(asynchronous: bo
             asyncio.run(GUARD.ainvoke(question, {"callbacks": [tracer]}))
         else:
             GUARD.invoke(question, {"callbacks": [tracer]})
-    accepted, held = tracer.roots
-    for run, reason in ((accepted, "within_threshold"), (held, "above_threshold")):
+    accepted, abstained = tracer.roots
+    for run, reason in ((accepted, "within_threshold"), (abstained, "above_threshold")):
         metadata = (run.extra or {})["metadata"]
         assert metadata["guardrail_reason"] == reason
         assert metadata["guardrail_artifact"] == ARTIFACT.digest
         assert all(isinstance(value, str | int | float | bool) for k, value in metadata.items() if "guardrail_" in k)
         assert {child.name for child in run.child_runs} >= {"guardrail_primary", "guardrail_sample_0"}
         assert len(run.child_runs) == metadata["guardrail_calls"]
-    assert not leaks(held.extra)
-    assert not leaks(held.outputs)
+    assert not leaks(abstained.extra)
+    assert not leaks(abstained.outputs)
 
 
 def test_the_verdict_is_traced_when_the_abstention_raises() -> None:
@@ -352,7 +352,7 @@ def look_up(city: str) -> str:
 
 
 def agent_parts(answers: list[str]) -> tuple[ScriptedChat, Any]:
-    def asked(city: str) -> AIMessage:
+    def tool_call(city: str) -> AIMessage:
         call: Any = {"name": "look_up", "args": {"city": city}, "id": "x", "type": "tool_call"}
         return AIMessage(content="", tool_calls=[call])
 
@@ -362,7 +362,7 @@ def agent_parts(answers: list[str]) -> tuple[ScriptedChat, Any]:
                 return ScriptedChat(default=["Done"])._generate(messages)
             return super()._generate(messages, stop, run_manager, **kwargs)
 
-    model = TwoTurns(default=[asked(answer) for answer in answers])
+    model = TwoTurns(default=[tool_call(answer) for answer in answers])
     return model, make_artifact(model, threshold=0.5, bindings=bindings_for([look_up]))
 
 
@@ -453,8 +453,8 @@ def test_configuration_holds_no_secret_and_asks_for_objects_again() -> None:
     assert config["needs"] == ["abstain_message", "judge", "on_abstain"]
     with pytest.raises(UsageError, match="give abstain_message, judge, on_abstain again"):
         Guardrail.from_config(config, model=model)
-    given: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "judge": TokenF1Judge()}
-    assert Guardrail.from_config(config, model=model, **given).on_abstain == "raise"
+    settings: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "judge": TokenF1Judge()}
+    assert Guardrail.from_config(config, model=model, **settings).on_abstain == "raise"
 
 
 def broken_configs() -> Iterator[tuple[dict[str, Any], str]]:
@@ -529,7 +529,7 @@ class CountingJudge:
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         self.pairs += len(pairs)
-        return [one == other for one, other in pairs]
+        return [first == second for first, second in pairs]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda guard: guard.model_copy(deep=True)])
@@ -537,6 +537,6 @@ def test_a_deep_copy_asks_its_own_judge(copied: Callable[[Guardrail], Guardrail]
     judge, model = CountingJudge(), ScriptedChat(default=["a", "b", "c"])
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    made = copied(Guardrail(model=model, artifact=artifact, judge=judge))
-    made.assess("q")
-    assert (judge.pairs, made.judge.pairs > 0) == (0, True)
+    duplicate = copied(Guardrail(model=model, artifact=artifact, judge=judge))
+    duplicate.assess("q")
+    assert (judge.pairs, duplicate.judge.pairs > 0) == (0, True)

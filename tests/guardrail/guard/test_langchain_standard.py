@@ -22,7 +22,7 @@ SCRIPTED = ScriptedChat(default=["Hello there"])
 
 
 class Claims:
-    """What is claimed: text in, text out, with the tokens that were used. Nothing needs the network."""
+    """The claims: text in, text out, with the tokens that were used. Nothing needs the network."""
 
     has_tool_calling = False
     has_tool_choice = False
@@ -62,7 +62,7 @@ class TestGuardrailUnit(_Guard, ChatModelUnitTests):
 
 
 class _Refusals(ChatModelIntegrationTests):
-    """What a guard refuses because it was not calibrated with it."""
+    """The requests that a guard refuses because it was not calibrated with them."""
 
     @pytest.mark.xfail(
         raises=ArtifactMismatchError,
@@ -106,7 +106,7 @@ class TestTransformersChatUnit(_Local, ChatModelUnitTests):
         super().test_standard_params_model_override(model)
 
     def test_a_call_cannot_change_the_model(self, model: BaseChatModel) -> None:
-        """What the expected failure above rests on."""
+        """The expected failure above rests on this refusal."""
         with pytest.raises(UsageError, match="model: Extra inputs"):
             model.invoke("?", model="another")
 

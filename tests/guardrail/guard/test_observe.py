@@ -35,13 +35,13 @@ class Streaming(ScriptedChat):
 
 
 def guard(script: Mapping[str, Sequence[Any]] = SCRIPT, **settings: Any) -> tuple[Guardrail, list[Verdict]]:
-    model, seen = settings.pop("model", None) or ScriptedChat(script=script), list[Verdict]()
+    model, verdicts = settings.pop("model", None) or ScriptedChat(script=script), list[Verdict]()
 
     def watch(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        seen.append(verdict)
+        verdicts.append(verdict)
 
     artifact = settings.pop("artifact", None) or make_artifact(model, threshold=0.1, n=4)
-    return Guardrail(model=model, artifact=artifact, mode="observe", on_verdict=watch, **settings), seen
+    return Guardrail(model=model, artifact=artifact, mode="observe", on_verdict=watch, **settings), verdicts
 
 
 def without_id(message: BaseMessage) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def without_id(message: BaseMessage) -> dict[str, Any]:
 
 
 def test_the_models_own_answer_passes_and_the_verdict_is_on_it() -> None:
-    observing, seen = guard()
+    observing, verdicts = guard()
     for question in SCRIPT:
         answer = observing.invoke(question, **GREEDY)
         assert without_id(answer) == without_id(observing.model.invoke(question, **GREEDY))
@@ -57,32 +57,32 @@ def test_the_models_own_answer_passes_and_the_verdict_is_on_it() -> None:
     assert observing.drain(20)
     assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
     assert observing.observed.acceptance == 0.5
-    by_answer = {one.candidate.text: one for one in seen if one.candidate is not None}
+    by_answer = {verdict.candidate.text: verdict for verdict in verdicts if verdict.candidate is not None}
     assert (by_answer["Paris"].accepted, by_answer["Rome"].accepted) == (True, False)
     assert len(by_answer["Rome"].samples) == 4
     assert by_answer["Rome"].cost.calls == 4  # the answer itself was not drawn again
 
 
 async def test_async_calls_and_streams_pass_too() -> None:
-    observing, seen = guard()
+    observing, verdicts = guard()
     assert (await observing.ainvoke(SURE, **GREEDY)).content == "Paris"
     left: Any = observing.stream(UNSURE, **GREEDY)
     assert next(left).content == "Rome"
     left.close()
     assert observing.drain(20)
     assert observing.observed == Observed(served=2, chosen=2, accepted=1, dropped={"incomplete": 1})
-    streaming, seen = guard(model=Streaming(script={SURE: ["Paris it is"]}))
-    own = [one.content for one in streaming.model.stream(SURE, **GREEDY)]
+    streaming, verdicts = guard(model=Streaming(script={SURE: ["Paris it is"]}))
+    own = [chunk.content for chunk in streaming.model.stream(SURE, **GREEDY)]
     assert len(own) > 3
-    assert [one.content for one in streaming.stream(SURE, **GREEDY)] == own
-    assert [one.content async for one in streaming.astream(SURE, **GREEDY)] == own
+    assert [chunk.content for chunk in streaming.stream(SURE, **GREEDY)] == own
+    assert [chunk.content async for chunk in streaming.astream(SURE, **GREEDY)] == own
     assert streaming.drain(20)
     assert streaming.observed == Observed(served=2, chosen=2, accepted=2)
-    assert {one.candidate.text for one in seen if one.candidate is not None} == {"Paris it is"}
+    assert {verdict.candidate.text for verdict in verdicts if verdict.candidate is not None} == {"Paris it is"}
 
 
 def test_an_answer_that_was_drawn_otherwise_gets_no_verdict() -> None:
-    observing, seen = guard()
+    observing, verdicts = guard()
     observing.invoke(SURE)  # the model's own temperature, not the plan's 0
     observing.invoke(SURE, **GREEDY, stop=["x"])
     observing.invoke([HumanMessage(UNSURE), AIMessage("Rome"), HumanMessage(SURE)], **GREEDY)
@@ -90,21 +90,21 @@ def test_an_answer_that_was_drawn_otherwise_gets_no_verdict() -> None:
     assert observing.drain(20)
     assert observing.observed == Observed(served=4, chosen=4, not_comparable=4)
     assert observing.observed.acceptance is None
-    assert not seen
+    assert not verdicts
 
 
 def test_what_is_measured_is_chosen_beforehand_by_hash() -> None:
     keys = [f"{number}" for number in range(4000)]
-    taken = [key for key in keys if chosen(key, 0.25, salt="observe")]
-    assert abs(len(taken) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
-    assert set(taken) <= {key for key in keys if chosen(key, 0.5, salt="observe")}
+    sampled = [key for key in keys if chosen(key, 0.25, salt="observe")]
+    assert abs(len(sampled) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
+    assert set(sampled) <= {key for key in keys if chosen(key, 0.5, salt="observe")}
     assert [chosen(key, 0.25, salt="audit") for key in keys] == [audits.chosen(key, 0.25) for key in keys]
-    observing, seen = guard(observe_rate=0.5)
+    observing, verdicts = guard(observe_rate=0.5)
     for _ in range(40):
         observing.invoke(SURE, **GREEDY)
     assert observing.drain(20)
     counts = observing.observed
-    assert (counts.served, counts.accepted, len(seen)) == (40, counts.chosen, counts.chosen)
+    assert (counts.served, counts.accepted, len(verdicts)) == (40, counts.chosen, counts.chosen)
     assert 0 < counts.chosen < 40
 
 

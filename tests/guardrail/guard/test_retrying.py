@@ -53,14 +53,14 @@ class Turning(ScriptedChat):
         question = question_text(messages)
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
         with self.lock:
-            asked = self.calls[question, index]
+            earlier = self.calls[question, index]
             self.calls[question, index] += 1
         rounds = self.turns[question]
-        script = {question: rounds[min(asked, len(rounds) - 1)]}
+        script = {question: rounds[min(earlier, len(rounds) - 1)]}
         return ScriptedChat(script=script)._generate(messages, stop, run_manager, **kwargs)
 
     def rounds(self, question: str) -> int:
-        """How often a question was drawn."""
+        """The number of times a question was drawn."""
         return int(self.calls[question, -1])
 
 
@@ -132,14 +132,14 @@ def test_the_retry_still_names_what_it_retries_and_how_often() -> None:
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_each_question_of_a_batch_is_retried_by_itself(order: tuple[str, ...], asynchronous: bool) -> None:
     model, guard = turning()
-    asked = tried(guard)
-    given = list(order)
-    found = (
-        asyncio.run(asked.abatch(given, return_exceptions=True))
+    retrying = tried(guard)
+    questions = list(order)
+    replies = (
+        asyncio.run(retrying.abatch(questions, return_exceptions=True))
         if asynchronous
-        else asked.batch(given, return_exceptions=True)
+        else retrying.batch(questions, return_exceptions=True)
     )
-    by_question = dict(zip(order, found, strict=True))
+    by_question = dict(zip(order, replies, strict=True))
     assert by_question[LOST].content == "found"
     assert by_question[SURE].content == "sure"
     assert isinstance(by_question[LATE], AbstainedError)
@@ -155,20 +155,20 @@ def test_no_question_of_a_batch_gets_the_answer_to_another() -> None:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_retried_batch_has_one_limit(asynchronous: bool) -> None:
-    seen = Seen()
-    model = Busy(default=["a", "b", "c"], seen=seen, crowd=3)
-    asked = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0))
+    traffic = Seen()
+    model = Busy(default=["a", "b", "c"], seen=traffic, crowd=3)
+    retrying = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0))
     config: Any = {"max_concurrency": 2}
     if asynchronous:
-        asyncio.run(asked.abatch(["q"] * 3, config))
+        asyncio.run(retrying.abatch(["q"] * 3, config))
     else:
-        asked.batch(["q"] * 3, config)
-    assert (seen.calls, seen.peak) == (33, 2)
+        retrying.batch(["q"] * 3, config)
+    assert (traffic.calls, traffic.peak) == (33, 2)
 
 
 def test_a_bound_guard_and_a_retry_of_a_retry_are_the_guards_own() -> None:
     model, guard = turning()
-    for asked in (
+    for retrying in (
         tried(guard.with_config(tags=["x"])),
         tried(guard.bind()),
         tried(tried(guard), stop_after_attempt=9),
@@ -176,7 +176,7 @@ def test_a_bound_guard_and_a_retry_of_a_retry_are_the_guards_own() -> None:
     ):
         model.calls.clear()
         with pytest.raises(AbstainedError):
-            asked.invoke(LATE)
+            retrying.invoke(LATE)
         assert model.rounds(LATE) == 1
 
 
@@ -199,18 +199,18 @@ def cascade(small: list[list[Any]], large: list[list[Any]]) -> tuple[Turning, Ca
 
 
 def test_a_stage_of_a_cascade_that_abstained_is_not_drawn_again_after_an_outage_of_the_next() -> None:
-    small, asked = cascade([APART, ["wrong"]], [[DOWN_FOR_NOW]])
+    small, both_stages = cascade([APART, ["wrong"]], [[DOWN_FOR_NOW]])
     with pytest.raises(AbstainedError) as caught:
-        tried(asked).invoke(LOST)
+        tried(both_stages).invoke(LOST)
     assert not isinstance(caught.value, UnmeasuredError)  # or a retry around a chain would draw the first stage again
-    stages = [one.reason for one in caught.value.verdict.stages]  # type: ignore[attr-defined]
+    stages = [stage.reason for stage in caught.value.verdict.stages]  # type: ignore[attr-defined]
     assert stages == [Reason.ABOVE_THRESHOLD, Reason.UNMEASURED]
     assert small.rounds(LOST) == 1
 
 
 def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
-    small, asked = cascade([[DOWN_FOR_NOW], ["up"]], [["unasked"]])
-    assert tried(asked).invoke(LOST).content == "up"
+    small, both_stages = cascade([[DOWN_FOR_NOW], ["up"]], [["unasked"]])
+    assert tried(both_stages).invoke(LOST).content == "up"
     assert small.rounds(LOST) == 2
 
 
@@ -228,9 +228,9 @@ def test_a_guard_that_took_over_and_failed_makes_no_abstention_unmeasured(retrie
     large = ScriptedChat(name_of_model="large", default=[ConnectionError("down")])
     strong = Guardrail(model=large, artifact=make_artifact(large, n=4), on_abstain="raise")
     model, guard = turning(on_abstain=strong)
-    asked: Any = tried(guard) if retried else guard
+    runnable: Any = tried(guard) if retried else guard
     with pytest.raises(AbstainedError) as caught:
-        ways(asked, LATE)[way]()
+        ways(runnable, LATE)[way]()
     assert not isinstance(caught.value, UnmeasuredError)
     assert caught.value.verdict.reason is Reason.ABOVE_THRESHOLD
     assert isinstance(caught.value.__cause__, UnmeasuredError)
@@ -335,18 +335,18 @@ def chains(guard: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("first", [APART, EMPTY, RESULTS["refusal"][0]], ids=["apart", "empty", "refused"])
 def test_a_retry_around_the_guard_gets_the_same_verdict(first: list[Any], kind: int) -> None:
-    def asked(remember: float) -> tuple[Turning, Any]:
+    def chain_and_input(remember: float) -> tuple[Turning, Any]:
         model, guard = rounds_of(first, CERTAIN, remember=remember)
         chain = chains(guard)[kind]
         return model, (chain, {"question": LATE} if kind == 0 else LATE)
 
-    model, (chain, question) = asked(300)
+    model, (chain, question) = chain_and_input(300)
     with pytest.raises(AbstainedError) as caught:
         chain.invoke(question)
     assert model.rounds(LATE) == 1
     assert "nothing was drawn again" in caught.value.verdict.detail
     assert caught.value.verdict.cost.calls == 0  # nothing was spent on it now
-    model, (chain, question) = asked(0)  # so the test could fail
+    model, (chain, question) = chain_and_input(0)  # so the test could fail
     assert chain.invoke(question).content == "wrong"
     assert model.rounds(LATE) == 2
 
@@ -414,8 +414,8 @@ def test_cascades_made_of_a_cascade_share_its_memory() -> None:
 def test_new_ids_of_content_blocks_make_no_other_question() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
-    asked = [guard.assess([HumanMessage(content_blocks=[create_text_block("q")])]).cost.calls for _ in range(2)]
-    assert asked == [11, 0]
+    n_calls = [guard.assess([HumanMessage(content_blocks=[create_text_block("q")])]).cost.calls for _ in range(2)]
+    assert n_calls == [11, 0]
     classes = [HumanMessage("r"), HumanMessageChunk(content="r"), ChatMessage(role="user", content="r")]
     assert [guard.assess([message]).cost.calls for message in classes] == [11, 0, 0]
 
@@ -464,11 +464,11 @@ def test_an_acceptance_an_outage_and_an_alarm_are_not_remembered() -> None:
 
 
 def test_observers_see_an_abstention_once() -> None:
-    seen: list[Reason] = []
-    _, guard = turning(remember=300, on_verdict=lambda verdict, messages: seen.append(verdict.reason))
+    reasons: list[Reason] = []
+    _, guard = turning(remember=300, on_verdict=lambda verdict, messages: reasons.append(verdict.reason))
     for _ in range(3):
         guard.assess(LATE)
-    assert seen == [Reason.ABOVE_THRESHOLD]
+    assert reasons == [Reason.ABOVE_THRESHOLD]
 
 
 def test_a_guard_that_another_guard_draws_from_answers_every_call_for_itself() -> None:

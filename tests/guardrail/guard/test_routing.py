@@ -85,10 +85,10 @@ def both_ways(asked: Cascade, question: str) -> list[CascadeVerdict]:
 def test_the_first_stage_that_is_certain_answers(question: str, answer: str, stage: int, asked: int) -> None:
     message = system().invoke(question)
     assert message.content == answer
-    found = message.response_metadata["guardrail"]
-    assert (found["accepted"], found["stage"], len(found["stages"])) == (True, stage, asked)
-    assert found["guarantee"] == "None of the system."
-    assert found["cost"]["calls"] == sum(one["cost"]["calls"] for one in found["stages"])
+    metadata = message.response_metadata["guardrail"]
+    assert (metadata["accepted"], metadata["stage"], len(metadata["stages"])) == (True, stage, asked)
+    assert metadata["guarantee"] == "None of the system."
+    assert metadata["cost"]["calls"] == sum(stage["cost"]["calls"] for stage in metadata["stages"])
 
 
 class Unmeasurable(ScriptedChat):
@@ -132,11 +132,11 @@ def test_a_stage_that_is_held_back_is_not_passed_over() -> None:
     switch = SafetySwitch()
     switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
     for own in ({"switch": switch}, {"on_verdict": unable}):
-        asked = system(stage_settings=[own, {}])
-        for verdict in both_ways(asked, EASY):
+        cascade = system(stage_settings=[own, {}])
+        for verdict in both_ways(cascade, EASY):
             assert (verdict.reason, verdict.stage, len(verdict.stages)) == (Reason.SUSPENDED, 1, 1)
             assert "Stage 2 was not asked instead" in verdict.detail
-        assert asked.assess(HARD).stage == 2  # uncertain as ever: nothing was held back
+        assert cascade.assess(HARD).stage == 2  # uncertain as ever: nothing was held back
 
 
 def test_after_the_last_stage_there_is_nothing_to_explain() -> None:
@@ -184,15 +184,15 @@ def test_async_chains_and_streams_agree() -> None:
 
 
 def test_an_abstention_may_be_worded_by_a_function() -> None:
-    said = system(abstain_message=lambda verdict: f"stage {verdict.stage} was not sure").invoke(LOST)
-    assert said.content == "stage 2 was not sure"
+    message = system(abstain_message=lambda verdict: f"stage {verdict.stage} was not sure").invoke(LOST)
+    assert message.content == "stage 2 was not sure"
 
 
 def test_models_and_the_fallback_may_be_named() -> None:
     named = f"python:{__name__}:"
-    found = Cascade([f"{named}SMALL", LARGE], artifact=artifact(0.5, 0.5), fallback=f"{named}LARGE")
-    assert found.invoke(EASY).content == "easy"
-    assert found.invoke(LOST).content == "veiled"
+    cascade = Cascade([f"{named}SMALL", LARGE], artifact=artifact(0.5, 0.5), fallback=f"{named}LARGE")
+    assert cascade.invoke(EASY).content == "easy"
+    assert cascade.invoke(LOST).content == "veiled"
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -203,18 +203,18 @@ def test_the_verdict_is_metadata_of_the_run(asynchronous: bool, raises: bool) ->
             roots.append(run)
 
     roots: list[Run] = []
-    asked = system(on_abstain="raise" if raises else "message")
+    cascade = system(on_abstain="raise" if raises else "message")
     with pytest.raises(AbstainedError) if raises else nullcontext():
         if asynchronous:
-            asyncio.run(asked.ainvoke(LOST, {"callbacks": [Roots()]}))
+            asyncio.run(cascade.ainvoke(LOST, {"callbacks": [Roots()]}))
         else:
-            asked.invoke(LOST, {"callbacks": [Roots()]})
+            cascade.invoke(LOST, {"callbacks": [Roots()]})
     (root,) = roots
     metadata = (root.extra or {})["metadata"]
     assert (metadata["guardrail_accepted"], metadata["guardrail_reason"]) == (False, "above_threshold")
     assert metadata["guardrail_stage"] == 2
     assert metadata["guardrail_calls"] == len(root.child_runs)
-    assert metadata["guardrail_artifact"] == asked.artifact.digest
+    assert metadata["guardrail_artifact"] == cascade.artifact.digest
 
 
 def test_assessing_in_a_run_shows_no_sample() -> None:
@@ -224,10 +224,10 @@ def test_assessing_in_a_run_shows_no_sample() -> None:
     async def ask(question: str) -> bool:
         return (await system().aassess(question)).accepted
 
-    for asked in (ask, lambda question: system().assess(question).accepted):
-        found = asyncio.run(events(asked))
-        assert found[-1]["data"]["output"] is False
-        assert not any(text in str(found) for text in ("secret", "veiled", "three"))
+    for function in (ask, lambda question: system().assess(question).accepted):
+        streamed = asyncio.run(events(function))
+        assert streamed[-1]["data"]["output"] is False
+        assert not any(text in str(streamed) for text in ("secret", "veiled", "three"))
 
 
 def test_settings_are_checked() -> None:
@@ -261,6 +261,6 @@ def test_another_model_or_another_number_of_models_is_refused() -> None:
 
 
 def test_thresholds_of_stages_and_outcome_must_agree() -> None:
-    one, other = artifact(0.5, 0.5), artifact(0.5, 0.7)
+    first, second = artifact(0.5, 0.5), artifact(0.5, 0.7)
     with pytest.raises(ValidationError, match=r"stage 2 has threshold 0\.5, the outcome says 0\.7"):
-        CascadeArtifact.model_validate({**one.model_dump(), "outcome": other.outcome.model_dump()})
+        CascadeArtifact.model_validate({**first.model_dump(), "outcome": second.outcome.model_dump()})

@@ -104,8 +104,8 @@ def test_a_function_of_the_messages_names_it_and_the_call_comes_first(way: str) 
 def test_each_call_of_a_batch_has_its_own_segment() -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT)
     configs = [named("easy"), named("hard"), named("closed")]
-    assert [decided(one) for one in guard.batch([HALF] * 3, configs)] == [EASY, HARD, CLOSED]
-    assert [decided(one) for one in asyncio.run(guard.abatch([HALF] * 3, configs))] == [EASY, HARD, CLOSED]
+    assert [decided(message) for message in guard.batch([HALF] * 3, configs)] == [EASY, HARD, CLOSED]
+    assert [decided(message) for message in asyncio.run(guard.abatch([HALF] * 3, configs))] == [EASY, HARD, CLOSED]
 
 
 def test_unknown_segments_abstain_where_the_artifact_says_so() -> None:
@@ -120,8 +120,8 @@ def test_unknown_segments_abstain_where_the_artifact_says_so() -> None:
 def test_verdicts_are_of_the_whole_artifact_and_the_same_with_early_stopping(early_stopping: Any) -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping=early_stopping)
     verdicts = [guard.assess(HALF, named(name)) for name in ("easy", "hard")]
-    assert [one.accepted for one in verdicts] == [True, False]
-    assert {one.artifact for one in verdicts} == {ARTIFACT.digest}
+    assert [verdict.accepted for verdict in verdicts] == [True, False]
+    assert {verdict.artifact for verdict in verdicts} == {ARTIFACT.digest}
     assert asyncio.run(guard.aassess(HALF, named("easy"))).segment == "easy"
 
 
@@ -221,7 +221,11 @@ def test_artifacts_with_one_threshold_are_stored_as_before() -> None:
 
 def test_the_example_of_the_page_runs() -> None:
     page = (Path(__file__).parents[3] / "docs" / "langchain.md").read_text(encoding="utf-8")
-    block = next(one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "guardrail_segment" in one)
+    block = next(
+        example
+        for example in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+        if "guardrail_segment" in example
+    )
     chat = ScriptedChat(script={"When is invoice 7 due?": ["yes"] + ["yes", "no"] * 5})
     own = artifact(model=chat)
     assert own.segments is not None
@@ -238,9 +242,13 @@ def test_the_example_of_the_page_runs() -> None:
 
 
 def test_the_doctor_names_the_segments_without_a_threshold(tmp_path: Path) -> None:
-    found = next(one for one in examine(str(ARTIFACT.save(tmp_path / "artifact.json"))) if one.check == "threshold")
-    assert found.status == "warn"
-    assert found.detail == "3 of 4 segments have one; everything is held back in: closed"
+    finding = next(
+        candidate
+        for candidate in examine(str(ARTIFACT.save(tmp_path / "artifact.json")))
+        if candidate.check == "threshold"
+    )
+    assert finding.status == "warn"
+    assert finding.detail == "3 of 4 segments have one; everything is held back in: closed"
 
 
 def test_a_guards_configuration_asks_for_the_function_again() -> None:

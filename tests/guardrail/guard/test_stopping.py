@@ -46,8 +46,8 @@ def drawing(
 
 
 def ask(question: str, threshold: float, model: Any = MODEL, plan: SamplingPlan = PLAN) -> tuple[SampleSet, Any]:
-    found = run(drawing(model, question, plan, threshold))
-    return found.drawn, next(iter(found.settled.values()), None)
+    outcome = run(drawing(model, question, plan, threshold))
+    return outcome.drawn, next(iter(outcome.settled.values()), None)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_a_failure_in_the_first_wave_ends_the_drawing() -> None:
 
 
 def test_async_is_the_same() -> None:
-    found = asyncio.run(arun(drawing(MODEL, SPREAD, PLAN, 0.7)))
-    assert found.drawn.samples == ask(SPREAD, 0.7)[0].samples
-    assert [*found.settled.values()] == [ask(SPREAD, 0.7)[1]]
+    outcome = asyncio.run(arun(drawing(MODEL, SPREAD, PLAN, 0.7)))
+    assert outcome.drawn.samples == ask(SPREAD, 0.7)[0].samples
+    assert [*outcome.settled.values()] == [ask(SPREAD, 0.7)[1]]
 
 
 # -- in the guard ------------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_an_adaptive_plan_stops_when_its_first_samples_agree_and_not_otherwise()
 @pytest.mark.parametrize("early_stopping", ["auto", "off"])
 @pytest.mark.parametrize("question", [SPREAD, EQUAL, LATE])
 def test_an_adaptive_guard_measures_what_calibration_measured(question: str, early_stopping: Any) -> None:
-    made = make_artifact(MODEL, threshold=1.3)
-    artifact = made.model_copy(update={"estimator": EXACT.spec, "plan": ADAPTIVE})
+    base = make_artifact(MODEL, threshold=1.3)
+    artifact = base.model_copy(update={"estimator": EXACT.spec, "plan": ADAPTIVE})
     verdict = Guardrail(model=MODEL, artifact=artifact, early_stopping=early_stopping).assess(question)
     recorded = run(drawing(MODEL, question, PLAN, None)).drawn  # all ten
     part, plan = adaptive_subset(recorded, EXACT, ADAPTIVE)
@@ -268,10 +268,10 @@ def test_auto_stops_early_only_where_calibration_could_measure_nearly_all(n_unme
 
 @pytest.mark.parametrize("n_unmeasured", [0, 6])
 def test_stages_of_a_cascade_do_the_same(n_unmeasured: int) -> None:
-    found = cascade_artifact(2.0, 2.0)
+    base = cascade_artifact(2.0, 2.0)
     stages = [
-        one.model_copy(update={"data": left_out(n_unmeasured).data, "estimator": EXACT.spec}) for one in found.stages
+        stage.model_copy(update={"data": left_out(n_unmeasured).data, "estimator": EXACT.spec}) for stage in base.stages
     ]
     models = [FAILS_LATE.model_copy(update={"name_of_model": name}) for name in ("small", "large")]
-    verdict = Cascade(models, artifact=found.model_copy(update={"stages": tuple(stages)})).assess("q")
+    verdict = Cascade(models, artifact=base.model_copy(update={"stages": tuple(stages)})).assess("q")
     assert verdict.accepted == (n_unmeasured == 0)

@@ -1,4 +1,4 @@
-"""Models that stream tokens within ``_generate``, whatever they are asked for: no handler is given one of a sample."""
+"""Models that always stream tokens within ``_generate``: no handler receives a token of a sample."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class Streaming(ScriptedChat):
 
 
 class Delegating(ScriptedChat):
-    """Leaves the answer to a model of its own, which finds the callbacks of the run around it."""
+    """Leaves the answer to an inner model, which finds the callbacks of the run around it."""
 
     inner: Any = Field(default=None, exclude=True)
     passes: bool = False
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         config = {"callbacks": run_manager.handlers, "metadata": run_manager.metadata} if self.passes else None
-        said = self.inner.invoke(messages, config)
+        reply = self.inner.invoke(messages, config)
         result = super()._generate(messages, stop, run_manager, **kwargs)
-        result.generations[0].message.content = said.content
+        result.generations[0].message.content = reply.content
         return result
 
 
@@ -109,7 +109,7 @@ def of_the_process() -> Iterator[Listening]:
 
 
 async def _listed(stream: Any) -> list[Any]:
-    return [one async for one in stream]
+    return [chunk async for chunk in stream]
 
 
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
@@ -125,14 +125,16 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_handler_is_given_a_token(way: str, of_the_process: Listening) -> None:
-    own, given, awaited = Listening(), Listening(), ListeningAsync()
-    handlers: list[Any] = [given] if way in ("invoke", "stream", "batch", "in a chain") else [given, awaited]
+    own, of_the_call, awaited = Listening(), Listening(), ListeningAsync()
+    handlers: list[Any] = (
+        [of_the_call] if way in ("invoke", "stream", "batch", "in a chain") else [of_the_call, awaited]
+    )
     model = Streaming(script=SCRIPT, callbacks=[own])
     guard = Guardrail(model=model, artifact=make_artifact(model))
     WAYS[way](guard, {"callbacks": handlers})
-    assert [one.tokens for one in (own, given, awaited, of_the_process)] == [[], [], [], []]
+    assert [handler.tokens for handler in (own, of_the_call, awaited, of_the_process)] == [[], [], [], []]
     WAYS[way](model, {"callbacks": handlers})  # the same handlers do get those of the model alone
-    assert all(one.tokens for one in (own, of_the_process, *handlers))
+    assert all(handler.tokens for handler in (own, of_the_process, *handlers))
 
 
 class Telling(ScriptedChat):
@@ -165,28 +167,28 @@ class Hearing(BaseCallbackHandler):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_handler_is_told_a_sample_in_another_event(way: str) -> None:
-    own, given = Hearing(), Hearing()
+    own, of_the_call = Hearing(), Hearing()
     model = Telling(script=SCRIPT, callbacks=[own])
     guard = Guardrail(model=model, artifact=make_artifact(model))
     chain = RunnableLambda(lambda x: x) | guard
-    WAYS[way](chain, {"callbacks": [given]})
-    assert (own.heard, given.heard) == ([], [])
-    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [given]})
-    assert {name for name, _ in given.heard} == {"text", "stream", "progress"}
+    WAYS[way](chain, {"callbacks": [of_the_call]})
+    assert (own.heard, of_the_call.heard) == ([], [])
+    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [of_the_call]})
+    assert {name for name, _ in of_the_call.heard} == {"text", "stream", "progress"}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_assessing_shows_no_token_either(asynchronous: bool, of_the_process: Listening) -> None:
-    own, given = Listening(), Listening()
+    own, of_the_call = Listening(), Listening()
     model = Streaming(script=SCRIPT, callbacks=CallbackManager([own]))
     guard = Guardrail(model=model, artifact=make_artifact(model))
     verdict = (
-        asyncio.run(guard.aassess(UNSURE, {"callbacks": [given]}))
+        asyncio.run(guard.aassess(UNSURE, {"callbacks": [of_the_call]}))
         if asynchronous
-        else guard.assess(UNSURE, {"callbacks": [given]})
+        else guard.assess(UNSURE, {"callbacks": [of_the_call]})
     )
     assert len(verdict.samples) >= 3
-    assert (own.tokens, given.tokens, of_the_process.tokens) == ([], [], [])
+    assert (own.tokens, of_the_call.tokens, of_the_process.tokens) == ([], [], [])
 
 
 def test_nothing_is_printed_by_handlers_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,14 +201,14 @@ def test_nothing_is_printed_by_handlers_of_the_model(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("passes", [False, True])
 def test_a_model_within_the_model_finds_no_handler_that_takes_tokens(passes: bool) -> None:
-    given, tracer = Listening(), Keeping()
+    of_the_call, tracer = Listening(), Keeping()
     inner = Streaming(script=SCRIPT)
     model = Delegating(script=SCRIPT, inner=inner, passes=passes)
     guard = Guardrail(model=model, artifact=make_artifact(model))
-    (RunnableLambda(lambda x: x) | guard).invoke(UNSURE, {"callbacks": [given, tracer]})
-    assert given.tokens == []
-    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [given]})
-    assert SECRET in given.tokens
+    (RunnableLambda(lambda x: x) | guard).invoke(UNSURE, {"callbacks": [of_the_call, tracer]})
+    assert of_the_call.tokens == []
+    (RunnableLambda(lambda x: x) | model).invoke(UNSURE, {"callbacks": [of_the_call]})
+    assert SECRET in of_the_call.tokens
 
 
 def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process: Listening) -> None:
@@ -269,11 +271,11 @@ def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> Non
 
         node = aask if asynchronous else ask
         built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
-        given = {"messages": [("human", UNSURE)]}
+        inputs = {"messages": [("human", UNSURE)]}
         modes = ["custom", "messages"]
         if asynchronous:
-            return asyncio.run(_listed(built.astream(given, stream_mode=modes)))
-        return list(built.stream(given, stream_mode=modes))
+            return asyncio.run(_listed(built.astream(inputs, stream_mode=modes)))
+        return list(built.stream(inputs, stream_mode=modes))
 
     assert SECRET not in str(shown(guard))
     assert ("custom", SECRET) in shown(model)
@@ -283,27 +285,27 @@ def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> Non
 def test_an_agent_shows_no_token(asynchronous: bool) -> None:
     agents = pytest.importorskip("langchain.agents")
     middleware = pytest.importorskip("integrations.langchain_agents")
-    own, given = Listening(), Listening()
+    own, of_the_call = Listening(), Listening()
     model = Streaming(script=SCRIPT, callbacks=[own])
     guard = middleware.GuardrailMiddleware(artifact=make_artifact(model), on_abstain="message")
-    config: Any = {"callbacks": [given]}
-    asked = {"messages": [("human", UNSURE)]}
+    config: Any = {"callbacks": [of_the_call]}
+    inputs = {"messages": [("human", UNSURE)]}
 
     async def events(agent: Any) -> list[Any]:
-        await agent.ainvoke(asked, config)
-        return [one async for one in agent.astream(asked, config, stream_mode=["messages", "custom"])]
+        await agent.ainvoke(inputs, config)
+        return [chunk async for chunk in agent.astream(inputs, config, stream_mode=["messages", "custom"])]
 
     def shown(agent: Any) -> str:
         if asynchronous:
             return str(asyncio.run(events(agent)))
-        agent.invoke(asked, config)
-        return str(list(agent.stream(asked, config, stream_mode=["messages", "custom"])))
+        agent.invoke(inputs, config)
+        return str(list(agent.stream(inputs, config, stream_mode=["messages", "custom"])))
 
     assert SECRET not in shown(agents.create_agent(model, tools=[], middleware=[guard]))
-    assert (own.tokens, given.tokens) == ([], [])
+    assert (own.tokens, of_the_call.tokens) == ([], [])
     assert SECRET in shown(agents.create_agent(model, tools=[]))
     assert SECRET in own.tokens
-    assert SECRET in given.tokens
+    assert SECRET in of_the_call.tokens
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])

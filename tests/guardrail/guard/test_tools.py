@@ -89,19 +89,19 @@ def measuring_parts(guard: Guardrail) -> Guardrail:
 
 
 def test_every_call_carries_the_calibrated_tools_bound_or_not() -> None:
-    seen: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     class Recorder(ScriptedChat):
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-            seen.append(kwargs)
+            calls.append(kwargs)
             return super()._generate(messages, stop, run_manager, **kwargs)
 
     guard = guarded(Recorder(script=CALLER.script), TOOLS)
-    made = guard.bind_tools([weather, look_up]).invoke(SURE)  # the order does not matter
-    assert [(one["name"], one["args"]) for one in made.tool_calls] == [("look_up", {"city": "Rome"})]
+    message = guard.bind_tools([weather, look_up]).invoke(SURE)  # the order does not matter
+    assert [(tool["name"], tool["args"]) for tool in message.tool_calls] == [("look_up", {"city": "Rome"})]
     guard.assess(SURE)
-    assert len(seen) == 2 * 11 - made.response_metadata["guardrail"]["cost"]["saved"] * 2
-    assert all([one["function"]["name"] for one in kwargs["tools"]] == ["look_up", "weather"] for kwargs in seen)
+    assert len(calls) == 2 * 11 - message.response_metadata["guardrail"]["cost"]["saved"] * 2
+    assert all([tool["function"]["name"] for tool in kwargs["tools"]] == ["look_up", "weather"] for kwargs in calls)
 
 
 def test_a_guard_calibrated_without_tools_refuses_them_with_the_way_out() -> None:
@@ -179,8 +179,8 @@ def test_structured_output(model: BaseChatModel, bindings: Bindings, method: Any
 
 @pytest.mark.parametrize(("model", "bindings", "method"), CASES)
 def test_structured_output_with_a_plain_schema(model: BaseChatModel, bindings: Bindings, method: Any) -> None:
-    wanted = bindings.response_format
-    schema = dict(bindings.tools[0]) if wanted is None else wanted["json_schema"]["schema"]
+    response_format = bindings.response_format
+    schema = dict(bindings.tools[0]) if response_format is None else response_format["json_schema"]["schema"]
     chain = guarded(model, bindings).with_structured_output(schema, method=method)
     assert chain.invoke(SURE) == {"name": "Goethe", "born": 1749}
 
@@ -188,14 +188,14 @@ def test_structured_output_with_a_plain_schema(model: BaseChatModel, bindings: B
 @pytest.mark.parametrize(("model", "bindings", "method"), MORE_CASES)
 def test_structured_output_with_raw(model: BaseChatModel, bindings: Bindings, method: Any) -> None:
     chain = guarded(model, bindings).with_structured_output(Person, method=method, include_raw=True)
-    for found in (chain.invoke(SURE), asyncio.run(chain.ainvoke(SURE))):
-        assert (found["parsed"], found["parsing_error"]) == (Person(name="Goethe", born=1749), None)
-        assert found["raw"].response_metadata["guardrail"]["accepted"] is True
-    for held in (chain.invoke(UNSURE), asyncio.run(chain.ainvoke(UNSURE))):
-        assert held["parsed"] is None
-        assert isinstance(held["parsing_error"], AbstainedError)
-        assert held["raw"].response_metadata["guardrail"]["accepted"] is False
-        assert not any(secret in str(held["raw"]) for secret in ("Kleist", "Heine", "Goethe", "born"))
+    for answered in (chain.invoke(SURE), asyncio.run(chain.ainvoke(SURE))):
+        assert (answered["parsed"], answered["parsing_error"]) == (Person(name="Goethe", born=1749), None)
+        assert answered["raw"].response_metadata["guardrail"]["accepted"] is True
+    for abstained in (chain.invoke(UNSURE), asyncio.run(chain.ainvoke(UNSURE))):
+        assert abstained["parsed"] is None
+        assert isinstance(abstained["parsing_error"], AbstainedError)
+        assert abstained["raw"].response_metadata["guardrail"]["accepted"] is False
+        assert not any(secret in str(abstained["raw"]) for secret in ("Kleist", "Heine", "Goethe", "born"))
 
 
 def test_an_accepted_answer_that_is_no_json_is_a_parsing_error_not_an_abstention() -> None:
@@ -296,11 +296,11 @@ TABLE = {"type": "object", "additionalProperties": {"type": "integer"}}
     ],
 )
 def test_no_schema_passes_for_another(calibrated: dict[str, Any], asked: dict[str, Any]) -> None:
-    for one, other in ((calibrated, asked), (asked, calibrated)):
-        guard = guarded(WRITER, bindings_for(response_format=one))
-        guard.with_structured_output(one)
+    for bound, requested in ((calibrated, asked), (asked, calibrated)):
+        guard = guarded(WRITER, bindings_for(response_format=bound))
+        guard.with_structured_output(bound)
         with pytest.raises(ArtifactMismatchError, match="same name, another schema"):
-            guard.with_structured_output(other)
+            guard.with_structured_output(requested)
 
 
 def test_what_servers_add_to_a_schema_is_no_difference() -> None:
@@ -312,9 +312,9 @@ def test_what_servers_add_to_a_schema_is_no_difference() -> None:
     )
     added |= {"additionalProperties": False, "strict": True}
     sent = {"type": "json_schema", "json_schema": {"name": "Person", "strict": True, "schema": added}}
-    for calibrated, asked in ((sent, plain), (plain, added)):
-        made = guarded(WRITER, bindings_for(response_format=calibrated)).with_structured_output(asked)
-        assert isinstance(made, Runnable)
+    for calibrated, requested in ((sent, plain), (plain, added)):
+        chain = guarded(WRITER, bindings_for(response_format=calibrated)).with_structured_output(requested)
+        assert isinstance(chain, Runnable)
 
 
 def test_another_model_or_a_person_may_give_a_valid_answer() -> None:
@@ -334,27 +334,27 @@ def test_another_model_or_a_person_may_give_a_valid_answer() -> None:
 
 
 def test_a_model_that_takes_over_gets_the_tools() -> None:
-    seen: list[Any] = []
+    tool_names: list[Any] = []
 
     class Bigger(ScriptedChat):
         def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-            seen.append([one["function"]["name"] for one in kwargs["tools"]])
+            tool_names.append([tool["function"]["name"] for tool in kwargs["tools"]])
             return super()._generate(messages, stop, run_manager, **kwargs)
 
     guarded(CALLER, TOOLS, on_abstain=Bigger()).bind_tools([look_up, weather]).invoke(UNSURE)
-    assert seen == [["look_up", "weather"]]
+    assert tool_names == [["look_up", "weather"]]
 
 
 def test_structured_output_with_fallbacks() -> None:
     other: RunnableLambda[Any, Person] = RunnableLambda(lambda _: Person(name="nobody", born=0))
     chain = guarded(WRITER, JSON).with_structured_output(Person).with_fallbacks([other])
-    assert [one.name for one in chain.batch([SURE, UNSURE])] == ["Goethe", "nobody"]
+    assert [person.name for person in chain.batch([SURE, UNSURE])] == ["Goethe", "nobody"]
 
 
 def test_later_turns_of_a_tool_conversation() -> None:
     model = ScriptedChat(script={"Rome?": ["A city"]})
-    asked = call("look_up", city="Rome")
-    turns = [HumanMessage("Rome?"), asked, ToolMessage("Rome is a city", tool_call_id="x")]
+    tool_call = call("look_up", city="Rome")
+    turns = [HumanMessage("Rome?"), tool_call, ToolMessage("Rome is a city", tool_call_id="x")]
     assert guarded(model, TOOLS).bind_tools([look_up, weather]).invoke(turns).content == "A city"
 
 
@@ -370,7 +370,7 @@ def test_digest_does_not_depend_on_order_but_on_everything_else() -> None:
         bindings_for([look_up, weather], strict=True),
         bindings_for([look_up, weather], response_format=Person),
     ]
-    assert len({TOOLS.digest, *(one.digest for one in others)}) == 5
+    assert len({TOOLS.digest, *(bindings.digest for bindings in others)}) == 5
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,14 @@ def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
 
 
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
-    switch, seen = SafetySwitch(), Seen()
+    switch, observer = SafetySwitch(), Seen()
     switch.alarm(ALARM)
-    guard = guarded(switch=switch, on_verdict=seen)
+    guard = guarded(switch=switch, on_verdict=observer)
     guard.invoke(SURE)
     asyncio.run(guard.ainvoke(UNSURE))
     guard.invoke(BROKEN)
-    assert seen.questions == [SURE, UNSURE, BROKEN]
-    assert [verdict.reason for verdict in seen.verdicts] == [
+    assert observer.questions == [SURE, UNSURE, BROKEN]
+    assert [verdict.reason for verdict in observer.verdicts] == [
         Reason.SUSPENDED,
         Reason.ABOVE_THRESHOLD,
         Reason.UNMEASURED,
@@ -104,11 +104,11 @@ def test_an_answer_that_cannot_be_recorded_is_not_given() -> None:
     def broken(_verdict: Verdict, _messages: object) -> None:
         raise OSError(errno.ENOSPC, "disk full")
 
-    seen = Seen()
-    for verdict in both_ways(guarded(on_verdict=[broken, seen]), SURE):
+    observer = Seen()
+    for verdict in both_ways(guarded(on_verdict=[broken, observer]), SURE):
         assert verdict.reason is Reason.SUSPENDED
         assert "OSError: No space left on device" in verdict.detail
-    assert [verdict.accepted for verdict in seen.verdicts] == [False, False]
+    assert [verdict.accepted for verdict in observer.verdicts] == [False, False]
     assert guarded(on_verdict=broken).assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
 
 
@@ -118,28 +118,28 @@ def test_the_last_verdict_that_an_observer_sees_is_the_caller_s() -> None:
     def broken(_verdict: Verdict, _messages: object) -> None:
         raise OSError(errno.ENOSPC, "disk full")
 
-    seen, monitor = Seen(), DriftMonitor(ARTIFACT)
-    guard = guarded(on_verdict=[seen, monitor.watch, broken], early_stopping="off")
+    observer, monitor = Seen(), DriftMonitor(ARTIFACT)
+    guard = guarded(on_verdict=[observer, monitor.watch, broken], early_stopping="off")
     sync, awaited = both_ways(guard, SURE)
-    assert [one.accepted for one in seen.verdicts] == [True, False] * 2
-    assert (seen.verdicts[1], seen.verdicts[3]) == (sync, awaited)
+    assert [verdict.accepted for verdict in observer.verdicts] == [True, False] * 2
+    assert (observer.verdicts[1], observer.verdicts[3]) == (sync, awaited)
     assert monitor.state.n == 2  # a score counts once
-    seen.verdicts.clear()
-    guarded(on_verdict=[seen, lambda *_: None]).assess(SURE)
-    guarded(on_verdict=[seen, broken]).assess(UNSURE)  # held back anyway
-    assert [one.accepted for one in seen.verdicts] == [True, False]
+    observer.verdicts.clear()
+    guarded(on_verdict=[observer, lambda *_: None]).assess(SURE)
+    guarded(on_verdict=[observer, broken]).assess(UNSURE)  # held back anyway
+    assert [verdict.accepted for verdict in observer.verdicts] == [True, False]
 
 
 def test_async_observers_are_awaited_and_refused_in_sync_calls() -> None:
-    seen = Seen()
+    recorded = Seen()
 
     async def observer(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
         await asyncio.sleep(0)
-        seen(verdict, messages)
+        recorded(verdict, messages)
 
     guard = guarded(on_verdict=observer)
     assert asyncio.run(guard.aassess(SURE)).accepted
-    assert len(seen.verdicts) == 1
+    assert len(recorded.verdicts) == 1
     with pytest.raises(UsageError, match="ainvoke"):
         guard.assess(SURE)
 

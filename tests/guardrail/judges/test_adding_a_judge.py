@@ -160,9 +160,9 @@ def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judg
     assert estimator.is_slow
     assert not has_useful_bounds(estimator)
     assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0, 2.302585093))  # valid, and useless
-    found = cluster("q", ["A b", "A  b", "c"], judge)
-    assert found is not None
-    assert (found.sizes, found.judged_pairs) == ((2, 1), 1)  # strings that differ in white space are one
+    clusters = cluster("q", ["A b", "A  b", "c"], judge)
+    assert clusters is not None
+    assert (clusters.sizes, clusters.judged_pairs) == ((2, 1), 1)  # strings that differ in white space are one
     assert judge.equivalent("q", [("a", "a"), ("a", "b")]) == [True, False]
     assert judge_batch(judge, [("q", "a", "a"), ("r", "a", "b")]) == [True, False]
     artifact = make_artifact(MODEL, threshold=0.5).model_copy(update={"estimator": estimator.spec})
@@ -174,9 +174,9 @@ def test_the_optional_members_work_without_the_base_class() -> None:
     estimator = make_estimator(NAME, judge=judge)
     assert has_useful_bounds(estimator)
     calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
-    found = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
-    assert found is not None
-    assert (len(found.sizes), found.judged_pairs) == (4, 6)
+    clusters = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
+    assert clusters is not None
+    assert (len(clusters.sizes), clusters.judged_pairs) == (4, 6)
     measure(drawn("a", "b"), estimator, SamplingPlan(n=2))
     assert judge.batches == 1
 
@@ -184,9 +184,9 @@ def test_the_optional_members_work_without_the_base_class() -> None:
 def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
     cache = PairCache(tmp_path / "pairs.sqlite")
     for judge in (FirstLetterJudge(), Members(), Plain()):
-        kept = cached(judge, cache)
-        assert is_slow(kept) == is_slow(judge)
-        assert merging_of(kept) == merging_of(judge)
+        wrapped = cached(judge, cache)
+        assert is_slow(wrapped) == is_slow(judge)
+        assert merging_of(wrapped) == merging_of(judge)
 
 
 def test_a_subclass_states_speed_and_merging_anew() -> None:

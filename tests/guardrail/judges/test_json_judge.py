@@ -100,8 +100,8 @@ def test_opposite_decisions_in_one_format_are_uncertain_at_run_time(estimator: s
 
 def test_an_artifact_with_another_judge_keeps_it() -> None:
     model = ScriptedChat(script={"q": ['{"decision": "approve"}', '{"decision": "reject"}']}, probability=0.9)
-    made = make_artifact(model, bindings=FORMAT)
-    older = made.model_copy(update={"estimator": make_estimator("discrete_semantic_entropy").spec})
+    artifact = make_artifact(model, bindings=FORMAT)
+    older = artifact.model_copy(update={"estimator": make_estimator("discrete_semantic_entropy").spec})
     assert Guardrail(model=model, artifact=older).assess("q").uncertainty.value == 0.0
 
 
@@ -110,9 +110,9 @@ def test_what_differs_stays_different_so_that_drawing_stops_early() -> None:
     texts = [f'{{"capital": "{city}"}}' for city in ("Rome", "Lyon", "Oslo", "Bern")]
     drawn = SampleSet(question="q", primary=Sample(text=texts[0]), samples=tuple(Sample(text=t) for t in texts))
     assert has_useful_bounds(estimator)
-    found = decide_early(drawn, estimator, 6, 0.1)
-    assert found is not None
-    assert (found.value or 0.0) > 0.1
+    score = decide_early(drawn, estimator, 6, 0.1)
+    assert score is not None
+    assert (score.value or 0.0) > 0.1
 
 
 @pytest.mark.parametrize("name", ["discrete_semantic_entropy", "num_sets", "primary_disagreement"])

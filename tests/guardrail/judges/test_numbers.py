@@ -43,9 +43,9 @@ negative 5 | five million | one hundred and five | the square of 5 | the minimum
 
 @pytest.mark.parametrize(("text", "value"), table(READ))
 def test_what_is_read(text: str, value: str) -> None:
-    found = parse_number(text)
-    assert found is not None
-    assert found.value == Fraction(value)
+    number = parse_number(text)
+    assert number is not None
+    assert number.value == Fraction(value)
 
 
 @pytest.mark.parametrize("text", ["", "9" * 500, *TEXTS_THAT_ARE_NO_NUMBERS.replace("\n", " | ").split(" | ")])
@@ -108,10 +108,10 @@ SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}",
 def test_what_was_written_is_read_back(whole: int, part: int, sign: str, minus: str, unit: str, sentence: str) -> None:
     digits = f"{abs(whole):,}".replace(",", sign) + (f".{part:03d}" if part else "")
     exact = (-1 if whole < 0 else 1) * (abs(whole) + Fraction(part, 1000))
-    found = parse_number(sentence.format((minus if whole < 0 else "") + digits + unit))
-    assert found is not None
-    assert found.value == (exact / 100 if unit == "%" else exact)
-    assert bool(found.label) is bool(unit)
+    number = parse_number(sentence.format((minus if whole < 0 else "") + digits + unit))
+    assert number is not None
+    assert number.value == (exact / 100 if unit == "%" else exact)
+    assert bool(number.label) is bool(unit)
 
 
 PIECES = st.sampled_from(

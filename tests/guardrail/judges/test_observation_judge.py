@@ -50,8 +50,8 @@ def test_two_ways_to_ask_are_the_same() -> None:
 
 
 def test_rows_in_any_order_where_that_is_declared() -> None:
-    asked = judge(Database(), canonical=sorted).equivalent("q", [(text("SELECT a"), text("SELECT c"))])
-    assert asked == [True]
+    verdicts = judge(Database(), canonical=sorted).equivalent("q", [(text("SELECT a"), text("SELECT c"))])
+    assert verdicts == [True]
 
 
 def test_a_call_that_is_not_declared_safe_is_never_run() -> None:
@@ -129,19 +129,19 @@ def test_inside_a_clustering_only_this_judge_is_asked_about_calls() -> None:
 
 def test_equal_calls_are_one_without_being_run() -> None:
     database = Database()
-    found = cluster("q", [text("SELECT a", tool="delete")] * 3, judge(database))
-    assert found is not None
-    assert (found.sizes, database.ran) == ((3,), [])
+    clusters = cluster("q", [text("SELECT a", tool="delete")] * 3, judge(database))
+    assert clusters is not None
+    assert (clusters.sizes, database.ran) == ((3,), [])
 
 
 def test_a_cache_knows_calls_too(tmp_path: Any) -> None:
     database = Database()
     cache = PairCache(tmp_path / "pairs.sqlite")
     for _ in range(2):
-        kept = cached(judge(database), cache)
-        found = cluster("q", [text("SELECT a"), text("SELECT b")], kept)
-        assert found is not None
-        assert found.sizes == (2,)
+        wrapped = cached(judge(database), cache)
+        clusters = cluster("q", [text("SELECT a"), text("SELECT b")], wrapped)
+        assert clusters is not None
+        assert clusters.sizes == (2,)
     assert len(database.ran) == 2
 
 
@@ -183,15 +183,15 @@ def test_observations_are_compared_as_words() -> None:
     ],
 )
 def test_values_of_any_shape_are_words(one: object, other: object, expected: float) -> None:
-    given = {text("1"): one, text("2"): other}
-    rated = ObservationSimilarity(ObservationJudge(observations=given, version="1"))
+    observations = {text("1"): one, text("2"): other}
+    rated = ObservationSimilarity(ObservationJudge(observations=observations, version="1"))
     assert rated.similarity("q", [(text("1"), text("2"))]) == [pytest.approx(expected)]
 
 
 def test_votes_by_observation_are_refined_by_observation() -> None:
     """Two of three runs return other rows than the proposal: one has a row in common, and so counts less."""
-    seen = {text("p"): ["x", "y"], text("q"): ["y", "x"], text("r"): ["z"], text("s"): ["x", "y"]}
-    by_result = ObservationJudge(observations=seen, version="1")
+    observations = {text("p"): ["x", "y"], text("q"): ["y", "x"], text("r"): ["z"], text("s"): ["x", "y"]}
+    by_result = ObservationJudge(observations=observations, version="1")
     estimator = make_estimator("graded_disagreement", judge=by_result, similarity=ObservationSimilarity(by_result))
     drawn = SampleSet(
         question="q",

@@ -106,9 +106,9 @@ def test_what_is_no_similarity_is_not_kept(cache: PairCache, answer: object) -> 
 
 
 def test_spec_and_identity_are_those_of_the_judge(cache: PairCache) -> None:
-    kept = cached(NumericJudge(), cache)
-    assert kept.spec == NumericJudge().spec
-    assert (kept.identity(" 50% "), kept.judges_tool_calls) == ("50%", False)
+    wrapped = cached(NumericJudge(), cache)
+    assert wrapped.spec == NumericJudge().spec
+    assert (wrapped.identity(" 50% "), wrapped.judges_tool_calls) == ("50%", False)
     assert cached(SlowJudge(), cache).identity("The 50%") == normalise("The 50%")
     with pytest.raises(UsageError, match="str is neither a judge nor"):
         cached("exact", cache)  # type: ignore[call-overload]
@@ -118,17 +118,17 @@ def test_the_same_score_with_and_without(cache: PairCache) -> None:
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(Sample(text="1/2"), Sample(text="50%")))
     plain = make_estimator("num_sets", judge=NumericJudge())
     for _ in range(2):
-        kept = make_estimator("num_sets", judge=cached(NumericJudge(), cache))
-        assert kept.spec == plain.spec
-        assert measure(drawn, kept, SamplingPlan(n=2)) == measure(drawn, plain, SamplingPlan(n=2))
+        with_cache = make_estimator("num_sets", judge=cached(NumericJudge(), cache))
+        assert with_cache.spec == plain.spec
+        assert measure(drawn, with_cache, SamplingPlan(n=2)) == measure(drawn, plain, SamplingPlan(n=2))
     assert len(cache) == 1
 
 
 def test_threads_share_a_cache(cache: PairCache) -> None:
     judge = cached(SlowJudge(), cache)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: judge.equivalent("q", [("a", f"b{i % 20}")]), range(200)))
-    assert found == [[True]] * 200
+        verdicts = list(pool.map(lambda i: judge.equivalent("q", [("a", f"b{i % 20}")]), range(200)))
+    assert verdicts == [[True]] * 200
     assert len(cache) == 20
 
 

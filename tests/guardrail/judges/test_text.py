@@ -1,4 +1,4 @@
-"""What makes two texts one answer, and which texts are refusals: before and without any judge that asks a model."""
+"""Rules by which two texts are one answer or a text is a refusal: before and without any judge that asks a model."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def merged(a: str, b: str, judge: str) -> bool:
     """Whether a judge makes one cluster of two answers, and says so when it is asked, both ways."""
     clusters = cluster("q", [a, b], make_judge(judge))
     assert clusters is not None
-    one = len(clusters.sizes) == 1
-    assert make_judge(judge).equivalent("q", [(a, b), (b, a)]) == [one, one]
-    return one
+    is_one_cluster = len(clusters.sizes) == 1
+    assert make_judge(judge).equivalent("q", [(a, b), (b, a)]) == [is_one_cluster, is_one_cluster]
+    return is_one_cluster
 
 
 # -- Formulas, code, and letters that are answers ----------------------------------------------------------------------
@@ -91,12 +91,12 @@ def test_pairs_of_answers(judge: str) -> None:
         pytest.skip("shared data is absent")
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
     wrong = [(pair["a"], pair["b"]) for pair in pairs if not pair["same"] and merged(pair["a"], pair["b"], judge)]
-    found = {pair["a"] for pair in pairs if pair["same"] and merged(pair["a"], pair["b"], judge)}
+    merged_answers = {pair["a"] for pair in pairs if pair["same"] and merged(pair["a"], pair["b"], judge)}
     assert len(wrong) <= (6 if judge == "token_f1" else 0), wrong
     expected = {
         "numeric": {"$3.50", "1e3", r"\frac{1}{2}", "x = 5", "50%", "The answer is 18.", "18 apples", "twenty-one"}
     }
-    assert found >= expected.get(judge, set()) | {"I don't know.", "No comment."}
+    assert merged_answers >= expected.get(judge, set()) | {"I don't know.", "No comment."}
 
 
 @pytest.mark.parametrize(("judge", "found"), [("exact", 17), ("numeric", 32), ("token_f1", 22)])
@@ -108,8 +108,8 @@ def test_hostile_pairs(judge: str, found: int) -> None:
     pairs = [json.loads(line) for line in HOSTILE.read_text(encoding="utf-8").splitlines()]
     assert len(pairs) == 204
     wrong = [pair["kind"] for pair in pairs if not pair["same"] and merged(pair["a"], pair["b"], judge)]
-    known = {"names sharing a word": 19, "negations": 5, "units": 1, "lists": 2, "versions": 1}
-    assert Counter(wrong) == (known if judge == "token_f1" else {})
+    expected = {"names sharing a word": 19, "negations": 5, "units": 1, "lists": 2, "versions": 1}
+    assert Counter(wrong) == (expected if judge == "token_f1" else {})
     assert sum(pair["same"] and merged(pair["a"], pair["b"], judge) for pair in pairs) == found
 
 
@@ -143,9 +143,9 @@ TEXTS = st.one_of(
 @example("THEN'T")
 @example("N'TN'T")
 def test_normalising_twice_changes_nothing(text: str) -> None:
-    found = normalise(text)
-    assume(not found.startswith("A "))  # of "A.BCD": without its mark the letter reads as an article
-    assert normalise(found) == found
+    normal = normalise(text)
+    assume(not normal.startswith("A "))  # of "A.BCD": without its mark the letter reads as an article
+    assert normalise(normal) == normal
 
 
 @given(TEXTS, TEXTS)
@@ -312,9 +312,9 @@ def test_only_equal_strings_are_merged_before_a_judge_is_asked() -> None:
     judge = No()
     texts = ["May it please", "may it please", " May  it please\n", "The Polish", "polish"]
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
-    found = measure(drawn, make_estimator("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))  # type: ignore[arg-type]
+    score = measure(drawn, make_estimator("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))  # type: ignore[arg-type]
     assert len(judge.asked) == 6  # four strings
-    assert found.value == pytest.approx(-0.4 * math.log(0.4) - 3 * 0.2 * math.log(0.2))
+    assert score.value == pytest.approx(-0.4 * math.log(0.4) - 3 * 0.2 * math.log(0.2))
 
 
 @pytest.mark.parametrize(

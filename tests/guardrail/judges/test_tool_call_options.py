@@ -1,4 +1,4 @@
-"""What else counts as the same tool call: only what was declared."""
+"""Declared options, and nothing else, widen which tool calls count as the same."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_only_what_is_declared_is_the_same(options: dict[str, Any], a: str, b: s
 
 
 def test_order_of_calls() -> None:
-    one, two = ToolCall(name="a", arguments={}), ToolCall(name="b", arguments={})
-    forth, back = canonical_calls([one, two]), canonical_calls([two, one])
+    first, second = ToolCall(name="a", arguments={}), ToolCall(name="b", arguments={})
+    forth, back = canonical_calls([first, second]), canonical_calls([second, first])
     assert same(ToolCallJudge(), forth, back) is False
     assert same(ToolCallJudge(any_order=True), forth, back) is True
 

@@ -24,8 +24,8 @@ def test_the_block_runs() -> None:
         for amount, memo in (("5.00", "rent"), (5, "for rent"))
     )
     assert names["declared"].equivalent("", [(a, b)]) == [True]
-    one, other = (canonical_calls([ToolCall(name="execute_sql", arguments={"query": q})]) for q in ("a", "A"))
-    assert names["observed"].equivalent("", [(one, other)]) == [True]
+    lower, upper = (canonical_calls([ToolCall(name="execute_sql", arguments={"query": q})]) for q in ("a", "A"))
+    assert names["observed"].equivalent("", [(lower, upper)]) == [True]
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the shared data are not here")

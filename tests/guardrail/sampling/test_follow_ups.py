@@ -39,10 +39,10 @@ class Reporting(ScriptedChat):
         text = str(messages[-1].text)
         if "Answer Yes or No" in text or "from 0" in text or "(A) True" in text:
             self._asked.append(list(messages))
-            said = self.support if "Answer Yes or No" in text else self.confidence
-            if said == "fail":
+            reply = self.support if "Answer Yes or No" in text else self.confidence
+            if reply == "fail":
                 raise TimeoutError("slow")
-            return ScriptedChat(default=[said])._generate(messages)
+            return ScriptedChat(default=[reply])._generate(messages)
         return super()._generate(messages, stop, run_manager, **kwargs)
 
 
@@ -57,7 +57,7 @@ class NativeReporting(ScriptedChat):
     def draw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
     ) -> list[SampleSet]:
-        found = []
+        sets = []
         for messages in prompts:
             self._prompts.append(list(messages))
             text = str(messages[-1].text)
@@ -65,14 +65,14 @@ class NativeReporting(ScriptedChat):
                 raise PromptTooLongError("too long")
             if plan.options is not None:
                 options = OptionScores(labels=plan.options, loglikelihoods=(self.log_a, self.log_b))
-                found.append(
+                sets.append(
                     SampleSet(question=text, primary=Sample(text=options.best), options=options, cost=Cost(calls=1))
                 )
             else:
                 answer = "Yes" if "Answer Yes or No" in text else "80" if "from 0" in text else "Paris"
                 samples = tuple(Sample(text=f"Paris {i % 2}") for i in range(plan.n))
-                found.append(SampleSet(question=text, primary=Sample(text=answer), samples=samples, cost=Cost(calls=1)))
-        return found
+                sets.append(SampleSet(question=text, primary=Sample(text=answer), samples=samples, cost=Cost(calls=1)))
+        return sets
 
     async def adraw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
@@ -154,11 +154,11 @@ def test_async_asks_the_same() -> None:
 def test_what_is_asked() -> None:
     model = fresh()
     draw(model, [QUESTION], plan("verbalised"))
-    ((system, question, answer, asked),) = model._asked
+    ((system, question, answer, instruction),) = model._asked
     assert (system, question) == (SYSTEM, QUESTION[1])
     assert isinstance(answer, AIMessage)
     assert answer.text == "Paris"
-    assert "from 0 (certainly wrong) to 100" in asked.text
+    assert "from 0 (certainly wrong) to 100" in instruction.text
 
 
 def test_a_follow_up_that_fails_costs_only_its_own_estimator() -> None:
@@ -166,9 +166,9 @@ def test_a_follow_up_that_fails_costs_only_its_own_estimator() -> None:
     (drawn,) = draw(fresh(confidence="fail"), [QUESTION], made_by)
     assert drawn.problem is None
     assert score("discrete_semantic_entropy", drawn, made_by).measured
-    found = score("verbalised", drawn, made_by)
-    assert found.reason is Unmeasured.MODEL_FAILED
-    assert "TimeoutError: slow" in found.detail
+    result = score("verbalised", drawn, made_by)
+    assert result.reason is Unmeasured.MODEL_FAILED
+    assert "TimeoutError: slow" in result.detail
 
 
 def test_options_that_cannot_be_read_are_unmeasured_and_lose_no_sample() -> None:
@@ -176,9 +176,9 @@ def test_options_that_cannot_be_read_are_unmeasured_and_lose_no_sample() -> None
     for drawn in (draw(fresh(), [QUESTION], made_by)[0], asyncio.run(adraw(fresh(), [QUESTION], made_by))[0]):
         assert len(drawn.samples) == 3
         assert score("discrete_semantic_entropy", drawn, made_by).measured
-        found = score("p_true", drawn, made_by)
-        assert found.reason is Unmeasured.NO_OPTIONS
-        assert "Reporting cannot read the likelihood" in found.detail
+        result = score("p_true", drawn, made_by)
+        assert result.reason is Unmeasured.NO_OPTIONS
+        assert "Reporting cannot read the likelihood" in result.detail
 
 
 def test_nothing_is_asked_about_what_failed_or_was_refused() -> None:
@@ -198,7 +198,7 @@ def test_a_set_without_the_reply_is_unmeasured() -> None:
 def test_several_prompts_keep_their_own_replies() -> None:
     model = Reporting(script={"a?": ["1"], "b?": [TimeoutError("slow")], "c?": ["3"]}, confidence="40")
     sets = draw(model, [[HumanMessage(q)] for q in ("a?", "b?", "c?")], plan("verbalised"))
-    assert [len(one.follow_ups.get("verbalised", ())) for one in sets] == [1, 0, 1]
+    assert [len(drawn.follow_ups.get("verbalised", ())) for drawn in sets] == [1, 0, 1]
     assert [messages[1].text for messages in model._asked] == ["1", "3"]
 
 
@@ -212,9 +212,9 @@ def test_p_true_is_one_minus_the_share_of_true() -> None:
     (drawn,) = draw(model, [QUESTION], made_by)
     assert score("p_true", drawn, made_by).value == pytest.approx(0.25)
     assert drawn.cost.calls == 2
-    (system, asked) = model._prompts[-1]
+    (system, instruction) = model._prompts[-1]
     assert system == SYSTEM
-    assert str(asked.text).splitlines() == [
+    assert str(instruction.text).splitlines() == [
         "Question: capital of France?",
         "Here are some brainstormed ideas:",
         "Paris 0",
@@ -281,9 +281,9 @@ def test_confidence_that_is_no_single_number_is_none(text: str) -> None:
 def test_a_reply_without_a_number_is_unmeasured() -> None:
     made_by = plan("verbalised")
     (drawn,) = draw(fresh(confidence="quite sure"), [QUESTION], made_by)
-    found = score("verbalised", drawn, made_by)
-    assert found.reason is Unmeasured.JUDGE_FAILED
-    assert "asked for a number from 0 to 100" in found.detail
+    result = score("verbalised", drawn, made_by)
+    assert result.reason is Unmeasured.JUDGE_FAILED
+    assert "asked for a number from 0 to 100" in result.detail
 
 
 # -- behind a guard
@@ -296,9 +296,9 @@ def guard(model: Reporting, threshold: float) -> Guardrail:
 def test_a_guard_asks_and_accepts_or_holds_back() -> None:
     accepted = guard(fresh(), 0.3).invoke("capital of France?")
     assert accepted.text == "Paris"
-    held = guard(fresh(), 0.1).assess("capital of France?")
-    assert held.reason is Reason.ABOVE_THRESHOLD
-    assert "did not stand by it" in held.detail
+    verdict = guard(fresh(), 0.1).assess("capital of France?")
+    assert verdict.reason is Reason.ABOVE_THRESHOLD
+    assert "did not stand by it" in verdict.detail
     assert guard(fresh(confidence="hm"), 0.3).assess("capital of France?").reason is Reason.UNMEASURED
 
 
@@ -311,6 +311,6 @@ def test_nothing_of_a_follow_up_is_streamed() -> None:
         stream = guard(fresh(), 0.3).astream_events("capital of France?", version="v2")
         return [str(event["data"]) async for event in stream]
 
-    seen = asyncio.run(events())
-    assert any("Paris" in data for data in seen)
-    assert not any("certainly wrong" in data or "'80'" in data for data in seen)
+    streamed = asyncio.run(events())
+    assert any("Paris" in data for data in streamed)
+    assert not any("certainly wrong" in data or "'80'" in data for data in streamed)

@@ -131,5 +131,5 @@ threading.Thread(target=ask).start()
 
 def test_a_thread_that_outlives_the_main_one_gets_its_answers() -> None:
     """The interpreter waits for the thread, but gives a pool no further threads."""
-    made = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=PATIENCE * 4)
-    assert made.stdout == "an answer\n", made.stderr
+    process = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=PATIENCE * 4)
+    assert process.stdout == "an answer\n", process.stderr

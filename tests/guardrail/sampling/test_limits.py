@@ -85,18 +85,18 @@ class Busy(ScriptedChat):
             self.seen.leave()
 
 
-def guard_and_seen(n: int = 3, **settings: Any) -> tuple[Guardrail, Seen]:
-    seen = Seen()
-    model = Busy(default=["a", "b", "c"], seen=seen, crowd=n + 1)
+def guard_and_traffic(n: int = 3, **settings: Any) -> tuple[Guardrail, Seen]:
+    traffic = Seen()
+    model = Busy(default=["a", "b", "c"], seen=traffic, crowd=n + 1)
     settings = {"early_stopping": "off", "remember": 0, **settings}
-    return Guardrail(model=model, artifact=make_artifact(model), **settings), seen
+    return Guardrail(model=model, artifact=make_artifact(model), **settings), traffic
 
 
-def cascade_and_seen(n: int = 3) -> tuple[Cascade, Seen]:
-    seen = Seen()
-    models = [Busy(name_of_model=name, default=["a", "b"], seen=seen, crowd=n + 1) for name in ("small", "large")]
+def cascade_and_traffic(n: int = 3) -> tuple[Cascade, Seen]:
+    traffic = Seen()
+    models = [Busy(name_of_model=name, default=["a", "b"], seen=traffic, crowd=n + 1) for name in ("small", "large")]
     settings = [{"early_stopping": "off"}, {"early_stopping": "off"}]
-    return Cascade(models, artifact=cascade_artifact(0.0, 0.0), stage_settings=settings), seen
+    return Cascade(models, artifact=cascade_artifact(0.0, 0.0), stage_settings=settings), traffic
 
 
 def soon(run: Callable[[], Any]) -> Any:
@@ -109,7 +109,7 @@ def soon(run: Callable[[], Any]) -> Any:
 
 
 async def collected(stream: Any) -> list[Any]:
-    return [one async for one in stream]
+    return [item async for item in stream]
 
 
 Way = Callable[[Any, Any], Any]
@@ -136,13 +136,13 @@ ASYNC: dict[str, Way] = {
 }
 
 
-@pytest.mark.parametrize("made", [guard_and_seen, cascade_and_seen])
+@pytest.mark.parametrize("made", [guard_and_traffic, cascade_and_traffic])
 @pytest.mark.parametrize("way", SYNC)
 def test_the_configuration_bounds_threads(made: Callable[[], tuple[Any, Seen]], way: str) -> None:
-    guard, seen = made()
+    guard, traffic = made()
     soon(lambda: SYNC[way](guard, {"max_concurrency": 3}))
-    assert seen.calls % 11 == 0
-    assert seen.peak <= 3
+    assert traffic.calls % 11 == 0
+    assert traffic.peak <= 3
     assert current_limits() == ()
 
 
@@ -166,30 +166,30 @@ def test_threads_use_the_whole_limit(way: str) -> None:
     assert not model.barrier.broken
 
 
-@pytest.mark.parametrize("made", [guard_and_seen, cascade_and_seen])
+@pytest.mark.parametrize("made", [guard_and_traffic, cascade_and_traffic])
 @pytest.mark.parametrize("way", ASYNC)
 def test_the_configuration_bounds_tasks(made: Callable[[], tuple[Any, Seen]], way: str) -> None:
-    guard, seen = made()
+    guard, traffic = made()
 
     async def run() -> Any:
-        found = await asyncio.wait_for(ASYNC[way](guard, {"max_concurrency": 3}), PATIENCE)
+        reply = await asyncio.wait_for(ASYNC[way](guard, {"max_concurrency": 3}), PATIENCE)
         assert current_limits() == ()
-        return found
+        return reply
 
     asyncio.run(run())
-    assert seen.peak == 3
+    assert traffic.peak == 3
 
 
 def test_without_it_the_calls_of_each_question_are_bounded_as_before() -> None:
-    guard, seen = guard_and_seen()
+    guard, traffic = guard_and_traffic()
     asyncio.run(guard.ainvoke("q"))
-    assert seen.peak == 11
-    guard, seen = guard_and_seen(max_concurrency=2)
+    assert traffic.peak == 11
+    guard, traffic = guard_and_traffic(max_concurrency=2)
     asyncio.run(guard.abatch(["q"] * 3))
-    assert seen.peak == 6
-    guard, seen = guard_and_seen(max_concurrency=2)
+    assert traffic.peak == 6
+    guard, traffic = guard_and_traffic(max_concurrency=2)
     asyncio.run(guard.abatch(["q"] * 3, {"max_concurrency": 5}))
-    assert 2 < seen.peak <= 5
+    assert 2 < traffic.peak <= 5
 
 
 def test_a_wider_limit_than_the_default_is_used() -> None:
@@ -203,10 +203,10 @@ def test_a_wider_limit_than_the_default_is_used() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "2"])
 def test_a_limit_that_is_none_is_refused(n: Any) -> None:
-    guard, seen = guard_and_seen()
+    guard, traffic = guard_and_traffic()
     with pytest.raises(UsageError, match="max_concurrency must be a whole number of at least 1"):
         guard.invoke("q", {"max_concurrency": n})
-    assert seen.calls == 0
+    assert traffic.calls == 0
 
 
 # -- guards within guards
@@ -233,54 +233,54 @@ class Inside(BaseChatModel):
 
 
 def nested(n: int, **settings: Any) -> tuple[Guardrail, Seen]:
-    guard, seen = guard_and_seen(n)
+    guard, traffic = guard_and_traffic(n)
     model = Inside(guard=guard, **settings)
-    made = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", probe="off", remember=0)
-    return made, seen
+    outer = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", probe="off", remember=0)
+    return outer, traffic
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_guards_within_guards_share_the_limit_and_do_not_block_each_other(n: int) -> None:
-    guard, seen = nested(n)
+    guard, traffic = nested(n)
     soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": n}))
-    assert seen.calls == 2 * 11 * 11
-    assert seen.peak <= n
-    guard, seen = nested(n)
+    assert traffic.calls == 2 * 11 * 11
+    assert traffic.peak <= n
+    guard, traffic = nested(n)
 
     async def run() -> None:
         await asyncio.wait_for(guard.abatch(["q"] * 2, {"max_concurrency": n}), PATIENCE)
 
     asyncio.run(run())
-    assert seen.calls == 2 * 11 * 11
-    assert seen.peak == n
+    assert traffic.calls == 2 * 11 * 11
+    assert traffic.peak == n
 
 
 def test_a_blocking_guard_on_the_event_loop_ends() -> None:
-    guard, seen = nested(2, blocking=True)
+    guard, traffic = nested(2, blocking=True)
     soon(lambda: asyncio.run(guard.abatch(["q"] * 2, {"max_concurrency": 2})))
-    assert seen.calls == 2 * 11 * 11
-    assert seen.peak <= 2  # the loop is held up, so one at a time, each with a limit of its own
+    assert traffic.calls == 2 * 11 * 11
+    assert traffic.peak <= 2  # the loop is held up, so one at a time, each with a limit of its own
 
 
 def test_a_fallback_is_counted() -> None:
-    guard, seen = guard_and_seen(2, on_abstain="message")
+    guard, traffic = guard_and_traffic(2, on_abstain="message")
     counted = guard.model_copy(update={"on_abstain": guard.model})
     soon(lambda: counted.batch(["q"] * 4, {"max_concurrency": 2}))
-    assert seen.calls == 4 * 12
-    assert seen.peak <= 2
+    assert traffic.calls == 4 * 12
+    assert traffic.peak <= 2
     asyncio.run(asyncio.wait_for(counted.abatch(["q"] * 4, {"max_concurrency": 2}), PATIENCE))
-    assert seen.peak == 2
+    assert traffic.peak == 2
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_guard_as_fallback_does_not_block(n: int) -> None:
-    guard, seen = guard_and_seen(n)
-    other = Busy(default=["a", "b", "c"], seen=seen, crowd=n + 1, name_of_model="other")
+    guard, traffic = guard_and_traffic(n)
+    other = Busy(default=["a", "b", "c"], seen=traffic, crowd=n + 1, name_of_model="other")
     fallback = Guardrail(model=other, artifact=make_artifact(other), early_stopping="off", remember=0)
     outer = guard.model_copy(update={"on_abstain": fallback})
     soon(lambda: outer.batch(["q"] * 2, {"max_concurrency": n}))
-    assert seen.calls == 2 * 22
-    assert seen.peak <= n
+    assert traffic.calls == 2 * 22
+    assert traffic.peak <= n
 
 
 class Untrusted(Busy):
@@ -292,25 +292,25 @@ class Untrusted(Busy):
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_probe_is_counted(n: int, depth: int) -> None:
-    def made() -> tuple[Guardrail, Seen]:
+    def guarded() -> tuple[Guardrail, Seen]:
         model = Untrusted(seen=Seen(), crowd=n + 1)
         guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
         inside = Inside(guard=guard)
         outer = Guardrail(model=inside, artifact=make_artifact(inside), early_stopping="off", probe="off")
         return (outer if depth else guard), model.seen
 
-    guard, seen = made()
+    guard, traffic = guarded()
     soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": n}))
-    assert seen.calls >= 4 + 2
-    assert seen.peak <= n
-    guard, seen = made()
+    assert traffic.calls >= 4 + 2
+    assert traffic.peak <= n
+    guard, traffic = guarded()
 
     async def run() -> None:
         await asyncio.wait_for(guard.abatch(["q"] * 2, {"max_concurrency": n}), PATIENCE)
 
     asyncio.run(run())
-    assert seen.calls >= 4 + 2
-    assert seen.peak <= n
+    assert traffic.calls >= 4 + 2
+    assert traffic.peak <= n
 
 
 def test_a_probe_that_waits_for_a_slot_keeps_nobody_waiting_who_holds_it() -> None:
@@ -351,17 +351,17 @@ class Judging(Busy):
 
 @pytest.mark.parametrize("reply", ["text", "structured"])
 def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
-    seen = Seen()
+    traffic = Seen()
     answers = [*"abcdefgh"]
-    model = Busy(default=answers, seen=seen, crowd=3)
-    judge = ChatJudge(Judging(default=["yes"], seen=seen, crowd=3), reply=reply)
+    model = Busy(default=answers, seen=traffic, crowd=3)
+    judge = ChatJudge(Judging(default=["yes"], seen=traffic, crowd=3), reply=reply)
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
     guard = Guardrail(model=model, artifact=artifact, judge=judge, early_stopping="off")
     (message, _) = soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": 2}))
     assert message.response_metadata["guardrail"]["accepted"]
-    assert seen.calls > 2 * (11 + 7)
-    assert seen.peak <= 2
+    assert traffic.calls > 2 * (11 + 7)
+    assert traffic.peak <= 2
 
 
 # -- the limit itself
@@ -499,8 +499,8 @@ def test_the_field_is_no_limit_of_a_cascade() -> None:
 
 
 def test_results_come_as_they_are_completed_without_keeping_the_limit() -> None:
-    guard, _ = guard_and_seen()
-    found = guard.batch_as_completed([[HumanMessage("q")]] * 2, {"max_concurrency": 3})
-    next(found)
+    guard, _ = guard_and_traffic()
+    results = guard.batch_as_completed([[HumanMessage("q")]] * 2, {"max_concurrency": 3})
+    next(results)
     assert current_limits() == ()
-    assert len(list(found)) == 1
+    assert len(list(results)) == 1

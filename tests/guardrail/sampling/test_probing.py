@@ -66,7 +66,7 @@ HONEST = [reply("a", "b"), reply("c"), reply("c"), reply("g", argmax=True)]
 
 def concluded(**changed: ProbeReply) -> ProbeReport:
     names = ("pair", "other", "again", "greedy")
-    return conclude(CALLS, [changed.get(name, found) for name, found in zip(names, HONEST, strict=True)])
+    return conclude(CALLS, [changed.get(name, honest) for name, honest in zip(names, HONEST, strict=True)])
 
 
 def test_an_honest_endpoint() -> None:
@@ -159,8 +159,8 @@ def test_a_model_that_spends_its_tokens_on_thought_is_told_apart_from_a_degenera
     assert problem[0] is Unmeasured.MODEL_FAILED
     assert "--max-tokens" in problem[1]
     assert report.lines() == ["no answer within 24 tokens, all spent on thought"]
-    for plan, wanted in ((SamplingPlan(n=3, max_tokens=512), [512] * 4), (SamplingPlan(n=3, max_tokens=24), [])):
-        assert [call.max_tokens for call in longer_calls(CALLS, [silent, *HONEST[1:]], plan)] == wanted
+    for plan, expected in ((SamplingPlan(n=3, max_tokens=512), [512] * 4), (SamplingPlan(n=3, max_tokens=24), [])):
+        assert [call.max_tokens for call in longer_calls(CALLS, [silent, *HONEST[1:]], plan)] == expected
         assert longer_calls(CALLS, HONEST, plan) == []
 
 
@@ -168,15 +168,15 @@ def test_a_model_that_spends_its_tokens_on_thought_is_told_apart_from_a_degenera
 @pytest.mark.parametrize("text", ["", "a"])
 def test_an_answer_is_unfinished_where_it_was_cut_off_before_it_began(text: str, finish: str | None) -> None:
     sample = Sample(text=text, finish_reason=finish)
-    found = reply_of(CALLS[0], [Sample(text="a"), sample], None, fingerprint=None, cost=Cost())
-    assert found.unfinished == (not text and finish not in ("stop", None))
+    parsed = reply_of(CALLS[0], [Sample(text="a"), sample], None, fingerprint=None, cost=Cost())
+    assert parsed.unfinished == (not text and finish not in ("stop", None))
 
 
 @given(logprobs=ANYTHING, fingerprint=ANYTHING)
 def test_whatever_a_server_gives_beside_its_answers_is_read_or_left_aside(logprobs: Any, fingerprint: Any) -> None:
-    found = reply_of(CALLS[0], [Sample(text="a")], logprobs, fingerprint=fingerprint, cost=Cost())
-    assert found.texts == ("a",)
-    concluded(pair=found, greedy=found)
+    parsed = reply_of(CALLS[0], [Sample(text="a")], logprobs, fingerprint=fingerprint, cost=Cost())
+    assert parsed.texts == ("a",)
+    concluded(pair=parsed, greedy=parsed)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=5, max_size=5))
@@ -264,10 +264,10 @@ def test_async_probe_is_shared_by_a_thousand_calls() -> None:
     async def main() -> list[Any]:
         return await asyncio.gather(*(aprobe(model, PLAN) for _ in range(1000)))
 
-    found = asyncio.run(main())
+    verdicts = asyncio.run(main())
     assert len(model._seen) == 5
-    assert sum(cost.calls for _, cost in found) == 5
-    assert all(report is not None and not report.failed for report, _ in found)
+    assert sum(cost.calls for _, cost in verdicts) == 5
+    assert all(report is not None and not report.failed for report, _ in verdicts)
 
 
 def test_a_failed_probe_is_shared_once_and_then_repeated() -> None:
@@ -334,9 +334,9 @@ def test_a_deep_copy_of_a_guard_probes_its_own_model(copied: Callable[[Guardrail
 def test_threads_share_a_probe() -> None:
     model = Remote(script=SCRIPT)
     guarded = guard(model)
-    found = guarded.batch(["sure?"] * 20, {"max_concurrency": 10})
+    messages = guarded.batch(["sure?"] * 20, {"max_concurrency": 10})
     assert len(model._seen) == 5
-    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in found) == 20 * 11 + 5
+    assert sum(message.response_metadata["guardrail"]["cost"]["calls"] for message in messages) == 20 * 11 + 5
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -489,9 +489,9 @@ class Gateway(ScriptedChat):
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         with self._lock:
-            said = self._known.setdefault(f"{messages[-1].content}{sorted(kwargs.items())}", [])
-            said.append(f"{len(said)} at {kwargs.get('temperature')}")
-            text = said[-1] if len(said) <= self.passes else said[0]
+            replies = self._known.setdefault(f"{messages[-1].content}{sorted(kwargs.items())}", [])
+            replies.append(f"{len(replies)} at {kwargs.get('temperature')}")
+            text = replies[-1] if len(replies) <= self.passes else replies[0]
         return ChatResult(generations=[ChatGeneration(message=self._message(text, kwargs))])
 
 
@@ -501,10 +501,10 @@ def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool)
         guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
         return asyncio.run(guarded.aassess("q")) if asynchronous else guarded.assess("q")
 
-    found = verdict(Gateway())
-    assert found.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
-    assert "a cache or gateway answers equal requests alike" in found.detail
-    assert found.cost.calls == 4 + 2 + 1
+    result = verdict(Gateway())
+    assert result.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
+    assert "a cache or gateway answers equal requests alike" in result.detail
+    assert result.cost.calls == 4 + 2 + 1
     assert verdict(Gateway(passes=99)).uncertainty.measured
 
 
@@ -564,21 +564,21 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
         return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
 
     assert check().reason is Unmeasured.DEGENERATE_SAMPLES
-    made = len(model._seen)
+    calls_before = len(model._seen)
     now[0] = UNFIT_FOR - 0.1
     assert check().reason is Unmeasured.DEGENERATE_SAMPLES
-    assert len(model._seen) == made
+    assert len(model._seen) == calls_before
     now[0] = UNFIT_FOR
     assert check().reason is Unmeasured.DEGENERATE_SAMPLES  # still
-    assert len(model._seen) == 2 * made
+    assert len(model._seen) == 2 * calls_before
     assert check().reason is Unmeasured.DEGENERATE_SAMPLES
-    assert len(model._seen) == 2 * made
+    assert len(model._seen) == 2 * calls_before
     model.replies[:] = ["a", "b", "c", "g", "d"]
     now[0] = 2 * UNFIT_FOR
     assert [check().reason, check().reason] == [None, None]
     now[0] = 9 * UNFIT_FOR
     check()
-    assert len(model._seen) == 2 * made + 5  # nothing more: it is fit
+    assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

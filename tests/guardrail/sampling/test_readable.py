@@ -1,4 +1,4 @@
-"""What no JSON and no UTF-8 can carry is a missing measurement, whoever drew it."""
+"""A sample that neither JSON nor UTF-8 can carry is a missing measurement, with any sampler."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HALF = "\ud83d"
 
 
 def nested(levels: int) -> Any:
-    made: Any = 1
+    value: Any = 1
     for _ in range(levels):
-        made = {"a": made}
-    return made
+        value = {"a": value}
+    return value
 
 
 def calling(args: dict[str, Any], name: str = "pay") -> AIMessage:
@@ -95,9 +95,9 @@ def test_a_native_samplers_set_keeps_what_is_readable_and_says_so() -> None:
     bad = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"amount": math.nan}),))
     good = Sample(text="a")
     drawn = SampleSet(question="q", primary=bad, samples=(good, bad, good))
-    kept = only_readable(drawn)
-    assert (kept.primary, kept.samples, kept.problem) == (None, (good, good), Unmeasured.UNREADABLE)
-    assert kept.problem_detail.startswith("2 of 4 replies are unreadable: the call of 'pay' holds the number nan")
+    readable = only_readable(drawn)
+    assert (readable.primary, readable.samples, readable.problem) == (None, (good, good), Unmeasured.UNREADABLE)
+    assert readable.problem_detail.startswith("2 of 4 replies are unreadable: the call of 'pay' holds the number nan")
     clean = SampleSet(question="q", primary=good, samples=(good, good))
     assert only_readable(clean) is clean
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
@@ -123,9 +123,9 @@ def test_only_the_candidate_has_to_fit_into_a_graphs_state() -> None:
     big = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"amount": 2**64}),))
     small = Sample(text="a")
     drawn = SampleSet(question="q", primary=big, samples=(big, small))
-    kept = only_storable(drawn)
-    assert (kept.primary, kept.samples, kept.problem) == (None, (big, small), Unmeasured.UNREADABLE)
-    assert kept.problem_detail.startswith("the call of 'pay' holds an integer of 65 bits")
+    storable = only_storable(drawn)
+    assert (storable.primary, storable.samples, storable.problem) == (None, (big, small), Unmeasured.UNREADABLE)
+    assert storable.problem_detail.startswith("the call of 'pay' holds an integer of 65 bits")
     fits = drawn.model_copy(update={"primary": small})
     assert only_storable(fits) is fits
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})

@@ -167,11 +167,11 @@ class Native(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_native_sampler_is_used_and_one_bad_prompt_is_isolated(asynchronous: bool) -> None:
     prompts: list[list[BaseMessage]] = [[HumanMessage("a")], [HumanMessage("long")], [HumanMessage("b")]]
-    found = asyncio.run(adraw(Native(), prompts, PLAN)) if asynchronous else draw(Native(), prompts, PLAN)
-    assert found[0].primary is not None
-    assert found[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
-    assert (found[1].problem, found[1].problem_detail) == (Unmeasured.REJECTED, "PromptTooLongError: 9000 tokens")
-    assert found[2].problem is None
+    sets = asyncio.run(adraw(Native(), prompts, PLAN)) if asynchronous else draw(Native(), prompts, PLAN)
+    assert sets[0].primary is not None
+    assert sets[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
+    assert (sets[1].problem, sets[1].problem_detail) == (Unmeasured.REJECTED, "PromptTooLongError: 9000 tokens")
+    assert sets[2].problem is None
 
 
 # -- reading replies
@@ -183,8 +183,8 @@ def reply(**metadata: Any) -> Sample:
 
 def test_reply_is_read() -> None:
     content = [{"token": " x", "logprob": -0.5}, {"token": " ", "logprob": 1e-9}]
-    found = reply(finish_reason="stop", logprobs={"content": content})
-    assert (found.text, found.tokens, found.logprobs) == ("x", (" x", " "), (-0.5, 0.0))
+    sample = reply(finish_reason="stop", logprobs={"content": content})
+    assert (sample.text, sample.tokens, sample.logprobs) == ("x", (" x", " "), (-0.5, 0.0))
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, 0.5, None, "?"])
@@ -417,10 +417,10 @@ class Delegating(ScriptedChat):
     _hidden: Any = PrivateAttr(default=None)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        asked = self.inner or self._hidden or next(iter(self.several))
-        if isinstance(asked, str):
-            asked = self.several[asked]
-        return ChatResult(generations=[ChatGeneration(message=asked.invoke(messages))])
+        delegate = self.inner or self._hidden or next(iter(self.several))
+        if isinstance(delegate, str):
+            delegate = self.several[delegate]
+        return ChatResult(generations=[ChatGeneration(message=delegate.invoke(messages))])
 
 
 def hiding(model: Any) -> Delegating:

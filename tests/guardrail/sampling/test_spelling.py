@@ -32,14 +32,14 @@ def as_bytes(*pieces: bytes) -> list[tuple[str, list[int] | None]]:
 
 
 def test_an_end_token_is_no_part_of_the_answer() -> None:
-    """By hand: the mean over one token of -0.1 nats is 0.1, whatever follows the answer; with its end it were 1.05."""
+    """One token of -0.1 nats has the mean 0.1, with any text after the answer; with the end token it is 1.05."""
     content = [{"token": "Paris", "logprob": -0.1}, {"token": "<|im_end|>", "logprob": -2.0}]
     primary = read_reply(AIMessage(content="Paris", response_metadata={"logprobs": {"content": content}}))
     assert (primary.tokens, primary.logprobs) == (("Paris",), (-0.1,))
-    found = measure(
+    score = measure(
         SampleSet(question="q", primary=primary), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
     )
-    assert found.value == pytest.approx(0.1)
+    assert score.value == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_an_end_token_is_no_part_of_the_answer() -> None:
     ],
 )
 def test_what_comes_after_the_text_is_left_out(text: str, tokens: tuple[str, ...], kept: int) -> None:
-    found = reply(text, *tokens)
-    assert found.tokens == tokens[:kept]
-    assert found.logprobs == tuple(-0.1 * (place + 1) for place in range(kept))
+    sample = reply(text, *tokens)
+    assert sample.tokens == tokens[:kept]
+    assert sample.logprobs == tuple(-0.1 * (place + 1) for place in range(kept))
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_what_comes_after_the_text_is_left_out(text: str, tokens: tuple[str, ...
     ],
 )
 def test_the_tokens_of_another_text_are_not_measured(text: str, tokens: tuple[str, ...]) -> None:
-    found = reply(text, *tokens)
-    assert (found.text, found.tokens, found.logprobs, found.token_bytes) == (text, None, None, None)
+    sample = reply(text, *tokens)
+    assert (sample.text, sample.tokens, sample.logprobs, sample.token_bytes) == (text, None, None, None)
     unread = measure(
-        SampleSet(question="q", primary=found), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
+        SampleSet(question="q", primary=sample), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
     )
     assert unread.reason is Unmeasured.NO_LOGPROBS
 
 
 def test_a_token_that_the_text_ends_within_is_cut_to_the_text() -> None:
     """The stop string "\\n\\nQ" began inside the last token, whose log-probability is that of all of it."""
-    found = reply("Paris.", "Paris", ".Q", ": what")
-    assert (found.tokens, found.logprobs) == (("Paris", "."), (-0.1, -0.2))
+    sample = reply("Paris.", "Paris", ".Q", ": what")
+    assert (sample.tokens, sample.logprobs) == (("Paris", "."), (-0.1, -0.2))
     raw = reply("é.", *as_bytes(b"\xc3", b"\xa9", b".Q", b": what"))
     assert (raw.tokens, raw.token_bytes) == (("�", "�", "."), ("c3", "a9", "2e"))
     half = reply("aé.", *as_bytes(b"a\xc3", b"\xa9.Q"))  # the cut token began before: its bytes stay whole
@@ -98,16 +98,16 @@ def test_a_token_that_the_text_ends_within_is_cut_to_the_text() -> None:
 
 
 def test_bytes_speak_for_tokens_that_are_parts_of_characters() -> None:
-    found = reply("😀", *as_bytes(b"\xf0\x9f", b"\x98\x80", b"<|im_end|>"))
-    assert (found.logprobs, found.token_bytes) == ((-0.1, -0.2), ("f09f", "9880"))
+    sample = reply("😀", *as_bytes(b"\xf0\x9f", b"\x98\x80", b"<|im_end|>"))
+    assert (sample.logprobs, sample.token_bytes) == ((-0.1, -0.2), ("f09f", "9880"))
     listed = reply("😀", ("bytes:\\xf0\\x9f", [0xF0, 0x9F]), ("bytes:\\x98\\x80", [0x98, 0x80]), ("</s>", []))
     assert listed.logprobs == (-0.1, -0.2)
     assert reply("😁", *as_bytes(b"\xf0\x9f", b"\x98\x80")).logprobs is None
 
 
 def test_bytes_that_only_the_dropped_tokens_needed_are_not_kept() -> None:
-    found = reply("Paris", "Paris", ("<bytes>", [0xF0, 0x9F]))
-    assert (found.tokens, found.token_bytes) == (("Paris",), None)
+    sample = reply("Paris", "Paris", ("<bytes>", [0xF0, 0x9F]))
+    assert (sample.tokens, sample.token_bytes) == (("Paris",), None)
 
 
 def test_an_answer_that_ends_within_a_character_keeps_the_bytes_it_has() -> None:
@@ -131,8 +131,8 @@ def test_an_answer_that_ends_within_a_character_keeps_the_bytes_it_has() -> None
 def test_replacement_characters_stand_for_parts_of_characters(text: str, tokens: tuple[str, ...], kept: int) -> None:
     """As Ollama and vLLM list them: bytes EF BF BD, or nothing, for each token that is a part of a character."""
     for given_bytes in (False, True):
-        found = reply(text, *((token, list(token.encode())) if given_bytes else token for token in tokens))
-        assert (found.tokens, found.token_bytes) == (tokens[:kept], None)
+        sample = reply(text, *((token, list(token.encode())) if given_bytes else token for token in tokens))
+        assert (sample.tokens, sample.token_bytes) == (tokens[:kept], None)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_replacement_character_does_not_stand_for_anything(text: str, tokens: 
 
 def test_an_empty_answer_has_no_tokens() -> None:
     for tokens in (("<|im_end|>",), ("<think>", "so"), ("\n",), ()):
-        found = reply("", *tokens)
-        assert (found.tokens, found.logprobs) == ((), ())
+        sample = reply("", *tokens)
+        assert (sample.tokens, sample.logprobs) == ((), ())
     blank = reply(" \n", " ", "\n", "</s>")
     assert (blank.tokens, blank.logprobs) == ((), ())
     empty = measure(
-        SampleSet(question="q", primary=found), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
+        SampleSet(question="q", primary=sample), make_estimator("perplexity"), SamplingPlan(n=0, logprobs=True)
     )
     assert empty.reason is Unmeasured.EMPTY_ANSWER
 
@@ -163,8 +163,8 @@ def test_an_empty_answer_has_no_tokens() -> None:
 )
 def test_the_tokens_of_tool_calls_are_taken_as_they_are(message: dict[str, Any]) -> None:
     for text in ("", "Let me see."):
-        found = reply(text, "<tool_call>", "f", "</tool_call>", **message)
-        assert found.tokens == ("<tool_call>", "f", "</tool_call>")
+        sample = reply(text, "<tool_call>", "f", "</tool_call>", **message)
+        assert sample.tokens == ("<tool_call>", "f", "</tool_call>")
 
 
 LETTERS = st.text(alphabet="ab é漢😀\n<|�", max_size=12)
@@ -181,23 +181,25 @@ def test_whatever_the_cuts_the_text_keeps_its_tokens_and_loses_the_rest(
     """
     whole: Any = text.encode() if in_bytes else text
     within = (
-        {found.start() + k for found in re.finditer("\ufffd".encode(), whole) for k in (1, 2)} if in_bytes else set()
+        {match.start() + k for match in re.finditer("\ufffd".encode(), whole) for k in (1, 2)} if in_bytes else set()
     )
     places = [0, *sorted({min(cut, len(whole)) for cut in cuts} - within), len(whole)]
     pieces = [whole[a:b] for a, b in pairwise(places) if a < b]
     tokens = as_bytes(*pieces, b"[end]") if in_bytes else [*pieces, "[end]"]
-    found = reply(text.strip() if stripped else text, *tokens)
-    assert found.logprobs is not None
+    sample = reply(text.strip() if stripped else text, *tokens)
+    assert sample.logprobs is not None
     spelled = (
-        "".join(found.tokens or ()) if found.token_bytes is None else bytes.fromhex("".join(found.token_bytes)).decode()
+        "".join(sample.tokens or ())
+        if sample.token_bytes is None
+        else bytes.fromhex("".join(sample.token_bytes)).decode()
     )
     assert spelled.strip() == text.strip()
     if not stripped:
-        assert len(found.logprobs) == len(pieces)
+        assert len(sample.logprobs) == len(pieces)
     assert reply("[x]" + text, *tokens).logprobs is None
 
 
 def test_empty_lists_of_bytes_are_bytes_that_were_not_told() -> None:
     """As the OpenAI Agents SDK passes on a server's ``null``."""
-    found = reply("Paris is it", ("Paris", []), (" is", []), (" it", []), ("<|im_end|>", []))
-    assert (found.tokens, found.token_bytes) == (("Paris", " is", " it"), None)
+    sample = reply("Paris is it", ("Paris", []), (" is", []), (" it", []), ("<|im_end|>", []))
+    assert (sample.tokens, sample.token_bytes) == (("Paris", " is", " it"), None)

@@ -99,12 +99,12 @@ def test_it_is_unknown_before() -> None:
 
 @pytest.mark.usefixtures("added")
 def test_it_is_made_by_name_and_from_its_spec() -> None:
-    made = make_estimator("gini", judge=make_judge("exact"), clustering="greedy")
+    estimator = make_estimator("gini", judge=make_judge("exact"), clustering="greedy")
     assert "gini" in list_estimators()
-    assert made.spec.judge == ExactJudge().spec
+    assert estimator.spec.judge == ExactJudge().spec
     assert make_estimator("gini").spec.judge == make_judge("token_f1").spec  # the default judge
-    assert from_spec(made.spec).spec == made.spec
-    assert not made.is_slow
+    assert from_spec(estimator.spec).spec == estimator.spec
+    assert not estimator.is_slow
 
 
 @pytest.mark.usefixtures("added")

@@ -22,15 +22,15 @@ def sample(text: str, *tokens: str, raw: tuple[str, ...] | None = None) -> Sampl
 
 
 def by_word(given: Sample) -> list[tuple[str, float]]:
-    found = words(given)
-    assert not isinstance(found, Missing), found
-    return [(given.text[span.start : span.end], span.nll) for span in found]
+    word_spans = words(given)
+    assert not isinstance(word_spans, Missing), word_spans
+    return [(given.text[span.start : span.end], span.nll) for span in word_spans]
 
 
 def by_token(given: Sample) -> list[tuple[str, float]]:
-    found = spans(given)
-    assert not isinstance(found, Missing), found
-    return [(given.text[span.start : span.end], span.nll) for span in found]
+    token_spans = spans(given)
+    assert not isinstance(token_spans, Missing), token_spans
+    return [(given.text[span.start : span.end], span.nll) for span in token_spans]
 
 
 def test_words_sum_their_tokens() -> None:
@@ -43,9 +43,9 @@ def test_a_token_over_two_words_counts_for_the_first() -> None:
 
 
 def test_white_space_tokens_count_for_what_follows_or_the_last() -> None:
-    given = sample("a b", "\n", "a", " ", "b", "\n", " ")
-    assert by_word(given) == [("a", 1.0 + 2.0), ("b", 4.0 + 8.0 + 16.0 + 32.0)]
-    assert by_token(given) == [("a", 3.0), (" ", 4.0), ("b", 8.0 + 16.0 + 32.0)]
+    answer = sample("a b", "\n", "a", " ", "b", "\n", " ")
+    assert by_word(answer) == [("a", 1.0 + 2.0), ("b", 4.0 + 8.0 + 16.0 + 32.0)]
+    assert by_token(answer) == [("a", 3.0), (" ", 4.0), ("b", 8.0 + 16.0 + 32.0)]
 
 
 def test_text_without_spaces_is_one_word() -> None:
@@ -54,9 +54,9 @@ def test_text_without_spaces_is_one_word() -> None:
 
 def test_tokens_that_split_a_character_are_one_piece() -> None:
     # "a 😀!" as the bytes 61 | 20 f0 | 9f 98 | 80 21: the last three share the emoji
-    given = sample("a 😀!", raw=("61", "20f0", "9f98", "8021"))
-    assert by_word(given) == [("a", 1.0), ("😀!", 2.0 + 4.0 + 8.0)]
-    assert by_token(given) == [("a", 1.0), (" 😀!", 2.0 + 4.0 + 8.0)]
+    answer = sample("a 😀!", raw=("61", "20f0", "9f98", "8021"))
+    assert by_word(answer) == [("a", 1.0), ("😀!", 2.0 + 4.0 + 8.0)]
+    assert by_token(answer) == [("a", 1.0), (" 😀!", 2.0 + 4.0 + 8.0)]
 
 
 def test_a_token_that_begins_with_the_end_of_a_character_belongs_to_its_word() -> None:
@@ -65,8 +65,8 @@ def test_a_token_that_begins_with_the_end_of_a_character_belongs_to_its_word() -
 
 
 def test_a_character_cut_off_by_the_token_limit_is_the_replacement_character() -> None:
-    given = sample("x \ufffd", raw=("78", "20", "f09f"))
-    assert by_word(given) == [("x", 1.0), ("\ufffd", 6.0)]
+    answer = sample("x \ufffd", raw=("78", "20", "f09f"))
+    assert by_word(answer) == [("x", 1.0), ("\ufffd", 6.0)]
     broken = sample("\ufffdA", raw=("f09f", "41"))
     assert by_token(broken) == [("\ufffd", 1.0), ("A", 2.0)]
 
@@ -84,9 +84,9 @@ def test_a_character_cut_off_by_the_token_limit_is_the_replacement_character() -
     ],
 )
 def test_a_mismatch_is_unmeasured_not_zero(given: Sample) -> None:
-    for found in (words(given), spans(given), characters(given)):
-        assert isinstance(found, Missing)
-        assert found.reason in (Unmeasured.NO_LOGPROBS, Unmeasured.EMPTY_ANSWER)
+    for outcome in (words(given), spans(given), characters(given)):
+        assert isinstance(outcome, Missing)
+        assert outcome.reason in (Unmeasured.NO_LOGPROBS, Unmeasured.EMPTY_ANSWER)
 
 
 def test_without_logprobs_or_tokens_there_is_nothing_to_say() -> None:
@@ -101,23 +101,23 @@ TEXT = st.text(alphabet="ab é漢😀\n\u00a0\ufffd", max_size=12)
 
 @given(TEXT, st.lists(st.integers(0, 40), max_size=8))
 def test_any_cut_of_the_bytes_keeps_every_nat_and_every_character(text: str, cuts: list[int]) -> None:
-    """Words sum to the answer; spans tile the text; both whatever the bytes are cut into."""
+    """Words sum to the answer and spans tile the text, for every cut of the bytes."""
     whole = text.encode()
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     raw = tuple(whole[a:b].hex() for a, b in pairwise(places))
-    given = sample(text.strip(), raw=raw)
-    found, pieces = words(given), spans(given)
+    answer = sample(text.strip(), raw=raw)
+    word_spans, pieces = words(answer), spans(answer)
     if not text.strip():
-        assert isinstance(found, Missing)
+        assert isinstance(word_spans, Missing)
         assert isinstance(pieces, Missing)
         return
-    assert not isinstance(found, Missing)
+    assert not isinstance(word_spans, Missing)
     assert not isinstance(pieces, Missing)
-    total = -math.fsum(given.logprobs or ())
-    assert math.fsum(span.nll for span in found) == total
+    total = -math.fsum(answer.logprobs or ())
+    assert math.fsum(span.nll for span in word_spans) == total
     assert math.fsum(span.nll for span in pieces) == total
-    assert [given.text[span.start : span.end] for span in found] == text.split()
-    assert "".join(given.text[span.start : span.end] for span in pieces) == given.text
+    assert [answer.text[span.start : span.end] for span in word_spans] == text.split()
+    assert "".join(answer.text[span.start : span.end] for span in pieces) == answer.text
 
 
 @given(TEXT.filter(str.strip), st.lists(st.integers(0, 12), max_size=6))
@@ -140,9 +140,9 @@ def test_bytes_of_an_openai_reply_are_kept_where_tokens_are_parts_of_characters(
         {"token": "bytes:\\xf0\\x9f", "bytes": [0xF0, 0x9F], "logprob": -2.0},
         {"token": "bytes:\\x98\\x80", "bytes": [0x98, 0x80], "logprob": -4.0},
     ]
-    found = reply("a😀", content)
-    assert found.token_bytes == ("61", "f09f", "9880")
-    assert by_token(found) == [("a", 1.0), ("😀", 6.0)]
+    parsed = reply("a😀", content)
+    assert parsed.token_bytes == ("61", "f09f", "9880")
+    assert by_token(parsed) == [("a", 1.0), ("😀", 6.0)]
 
 
 def test_bytes_that_say_nothing_new_are_not_kept() -> None:
@@ -156,6 +156,6 @@ def test_bytes_that_say_nothing_new_are_not_kept() -> None:
 
 @pytest.mark.parametrize("bad", [7, "ab", [300], [None], {"x": 1}])
 def test_malformed_bytes_leave_the_tokens_to_speak(bad: object) -> None:
-    found = reply("é", [{"token": "é", "bytes": bad, "logprob": -1.0}])
-    assert found.tokens == ("é",)
-    assert found.token_bytes is None
+    parsed = reply("é", [{"token": "é", "bytes": bad, "logprob": -1.0}])
+    assert parsed.tokens == ("é",)
+    assert parsed.token_bytes is None

@@ -48,11 +48,11 @@ def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> No
     guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
 
     async def run() -> None:
-        asked = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
+        task = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
         while not judge.thinking.is_set():
             await asyncio.sleep(0.001)
         judge.loop_ran.set()  # reached only if the judge does not hold the loop up
-        await asyncio.wait_for(asked, PATIENCE)
+        await asyncio.wait_for(task, PATIENCE)
 
     asyncio.run(run())
     assert not judge.held_up
@@ -70,9 +70,9 @@ def test_async_and_sync_verdicts_are_the_same() -> None:
         for threshold in (0.0, 1.0, 2.0, 3.0):
             artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
             guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
-            one, other = guard.assess("q"), asyncio.run(guard.aassess("q"))
-            assert one.model_dump(exclude={"cost"}) == other.model_dump(exclude={"cost"})
-            assert one.cost.calls == other.cost.calls
+            blocking, awaited = guard.assess("q"), asyncio.run(guard.aassess("q"))
+            assert blocking.model_dump(exclude={"cost"}) == awaited.model_dump(exclude={"cost"})
+            assert blocking.cost.calls == awaited.cost.calls
 
 
 class OtherExact(ExactJudge):

@@ -22,7 +22,7 @@ def member(estimator: Estimator, mean: float, scale: float, weight: float) -> Me
 
 def together(*estimators: Estimator, intercept: float = -1.0) -> Estimator:
     """Means .1, .2, ..., scales .5, weights 2, 3, ..."""
-    members = [member(one, 0.1 * (i + 1), 0.5, 2.0 + i) for i, one in enumerate(estimators)]
+    members = [member(estimator, 0.1 * (i + 1), 0.5, 2.0 + i) for i, estimator in enumerate(estimators)]
     params = EnsembleParams(intercept=intercept, members=tuple(members), training=TRAINING)
     return ensemble(params, estimators)
 
@@ -39,16 +39,16 @@ def test_the_weighted_sum_by_hand() -> None:
     # -1 + 2 (.25 - .1) / .5 + 3 (2 - .2) / .5 = -1 + .6 + 10.8 = 10.4
     exact = ExactJudge()
     both = together(make_estimator("self_consistency", judge=exact), make_estimator("num_sets", judge=exact))
-    found = measure(drawn("a1", "a1", "a1", "b1"), both, SamplingPlan(n=4))
-    assert found.value == pytest.approx(10.4)
-    assert (found.unit, found.estimator) == ("nats", "ensemble")
+    score = measure(drawn("a1", "a1", "a1", "b1"), both, SamplingPlan(n=4))
+    assert score.value == pytest.approx(10.4)
+    assert (score.unit, score.estimator) == ("nats", "ensemble")
 
 
 def test_an_unmeasured_member_makes_it_unmeasured_and_is_named() -> None:
     both = together(make_estimator("self_consistency"), make_estimator("perplexity"))
-    found = measure(drawn("a1", "b1"), both, SamplingPlan(n=2))
-    assert (found.value, found.reason) == (None, Unmeasured.NO_LOGPROBS)
-    assert found.detail.startswith("perplexity: ")
+    score = measure(drawn("a1", "b1"), both, SamplingPlan(n=2))
+    assert (score.value, score.reason) == (None, Unmeasured.NO_LOGPROBS)
+    assert score.detail.startswith("perplexity: ")
     assert measure(drawn("a1", "b1", logprob=-1.0), both, SamplingPlan(n=2)).value is not None
 
 
@@ -66,23 +66,23 @@ class Counting(ExactJudge):
 
 def test_members_are_measured_in_the_same_judging_pass() -> None:
     judge = Counting()
-    one, other = make_estimator("self_consistency", judge=judge), make_estimator("num_sets", judge=judge)
+    first, second = make_estimator("self_consistency", judge=judge), make_estimator("num_sets", judge=judge)
     Counting.calls = 0
-    found = measure_many([drawn("a1", "b1")], [one, together(one, other), other], SamplingPlan(n=2))
+    scores = measure_many([drawn("a1", "b1")], [first, together(first, second), second], SamplingPlan(n=2))
     assert Counting.calls == 1
-    assert [score.estimator for score in found[0]] == ["self_consistency", "ensemble", "num_sets"]
-    assert [score.value for score in found[0]] == [0.5, pytest.approx(-1 + 2 * 0.4 / 0.5 + 3 * 1.8 / 0.5), 2.0]
+    assert [score.estimator for score in scores[0]] == ["self_consistency", "ensemble", "num_sets"]
+    assert [score.value for score in scores[0]] == [0.5, pytest.approx(-1 + 2 * 0.4 / 0.5 + 3 * 1.8 / 0.5), 2.0]
 
 
 def test_scores_go_to_the_estimators_they_belong_to() -> None:
-    one, other = make_estimator("self_consistency"), make_estimator("num_sets")
-    three = [together(other, one), one, together(one)]
+    first, second = make_estimator("self_consistency"), make_estimator("num_sets")
+    three = [together(second, first), first, together(first)]
     assert [each.name for each in expanded(three)] == ["num_sets", *["self_consistency"] * 3][:4]
     sets = drawn("a1", "b1")
     flat = measure_many([sets], expanded(three), SamplingPlan(n=2))[0]
-    found = combined(sets, three, flat)
+    scores = combined(sets, three, flat)
     # -1 + 2 (2 - .1) / .5 + 3 (.5 - .2) / .5; .5; -1 + 2 (.5 - .1) / .5
-    assert [score.value for score in found] == [pytest.approx(8.4), 0.5, pytest.approx(0.6)]
+    assert [score.value for score in scores] == [pytest.approx(8.4), 0.5, pytest.approx(0.6)]
 
 
 def test_needs_are_the_union_of_the_members() -> None:
@@ -95,17 +95,17 @@ def test_needs_are_the_union_of_the_members() -> None:
 
 
 def test_the_spec_alone_remakes_it() -> None:
-    made = together(make_estimator("self_consistency", judge=ExactJudge()), make_estimator("degree"))
-    stored = EstimatorSpec.model_validate_json(made.spec.model_dump_json())
+    ensemble = together(make_estimator("self_consistency", judge=ExactJudge()), make_estimator("degree"))
+    stored = EstimatorSpec.model_validate_json(ensemble.spec.model_dump_json())
     again = from_spec(stored)
-    assert again.spec == made.spec
+    assert again.spec == ensemble.spec
     sets, plan = drawn("red fox", "red", "blue"), SamplingPlan(n=3)
-    assert measure(sets, again, plan) == measure(sets, made, plan)
+    assert measure(sets, again, plan) == measure(sets, ensemble, plan)
 
 
 def test_another_version_of_a_member_is_refused() -> None:
-    made = together(make_estimator("self_consistency"), make_estimator("degree"))
-    stale = made.spec.model_dump(mode="json")
+    ensemble = together(make_estimator("self_consistency"), make_estimator("degree"))
+    stale = ensemble.spec.model_dump(mode="json")
     stale["params"]["members"][1]["spec"]["version"] = 99
     with pytest.raises(ArtifactMismatchError, match="estimator differs"):
         from_spec(EstimatorSpec.model_validate(stale))

@@ -128,14 +128,14 @@ def test_zero_log_zero_is_zero() -> None:
 
 def test_a_missing_option_is_unmeasured_not_probability_zero() -> None:
     estimator = make_estimator("predictive_entropy")
-    found = measure(option_set(-1.0, -2.0, -3.0), estimator, SamplingPlan(n=0, options=("A", "B", "C", "D")))
-    assert found.reason is Unmeasured.NO_OPTIONS
+    result = measure(option_set(-1.0, -2.0, -3.0), estimator, SamplingPlan(n=0, options=("A", "B", "C", "D")))
+    assert result.reason is Unmeasured.NO_OPTIONS
 
 
 def test_a_server_that_returns_one_sample_is_a_shortfall() -> None:
-    found = measure(answers("a1"), make_estimator("self_consistency"), SamplingPlan(n=10))
-    assert found.reason is Unmeasured.SAMPLING_SHORTFALL
-    assert "asked for 10 samples, received 1" in found.detail
+    result = measure(answers("a1"), make_estimator("self_consistency"), SamplingPlan(n=10))
+    assert result.reason is Unmeasured.SAMPLING_SHORTFALL
+    assert "asked for 10 samples, received 1" in result.detail
 
 
 def test_one_sample_without_logprobs_makes_the_likelihood_form_unmeasured() -> None:
@@ -174,18 +174,18 @@ def test_a_primary_answer_that_was_not_compared_is_no_agreement() -> None:
 
 
 def test_graded_disagreement_compares_with_the_primary_only() -> None:
-    asked: list[tuple[str, str]] = []
+    pairs_rated: list[tuple[str, str]] = []
 
     class Counted(Jaccard):
         def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-            asked.extend(pairs)
+            pairs_rated.extend(pairs)
             return super().similarity(question, pairs)
 
     drawn = answers("b1", "b1", "c1", "I don't know", "a1", primary="a1")
-    found = measure(drawn, make_estimator("graded_disagreement", judge=EXACT, similarity=Counted()), SamplingPlan(n=5))
-    assert {frozenset(pair) for pair in asked} == {frozenset(("a1", "b1")), frozenset(("a1", "c1"))}
-    assert len(asked) == 2
-    assert found.value == (4 + 0.8) / 6  # a refusal is like no answer; only "a1" is
+    result = measure(drawn, make_estimator("graded_disagreement", judge=EXACT, similarity=Counted()), SamplingPlan(n=5))
+    assert {frozenset(pair) for pair in pairs_rated} == {frozenset(("a1", "b1")), frozenset(("a1", "c1"))}
+    assert len(pairs_rated) == 2
+    assert result.value == (4 + 0.8) / 6  # a refusal is like no answer; only "a1" is
 
 
 def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> None:
@@ -194,8 +194,8 @@ def test_a_rating_that_is_missing_leaves_graded_disagreement_unmeasured() -> Non
             return [None] * len(pairs)
 
     estimator = make_estimator("graded_disagreement", judge=EXACT, similarity=Silent())
-    found = measure(answers("a1", "b1", primary="a1"), estimator, SamplingPlan(n=2))
-    assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
+    result = measure(answers("a1", "b1", primary="a1"), estimator, SamplingPlan(n=2))
+    assert (result.value, result.reason) == (None, Unmeasured.JUDGE_FAILED)
     # nothing to ask: every sample is the primary's own string
     assert measure(answers("a1", "a1", primary="a1"), estimator, SamplingPlan(n=2)).value == 0.0
 
@@ -204,7 +204,7 @@ def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
     """One pass, one judge: the primary must not become a meaning of the samples."""
     both = [make_estimator("primary_disagreement", judge=EXACT), make_estimator("num_sets", judge=EXACT)]
     drawn = answers("a1", "a1", "b1", "b1", primary="c1")
-    assert [found.value for found in measure_all(drawn, both, SamplingPlan(n=4))] == [1.0, 2.0]
+    assert [result.value for result in measure_all(drawn, both, SamplingPlan(n=4))] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("name", ["self_consistency", "discrete_semantic_entropy"])
@@ -220,8 +220,8 @@ def test_an_empty_or_refused_primary_is_unmeasured() -> None:
 
 def test_a_problem_in_the_set_wins() -> None:
     drawn = answers("a1", "a1").model_copy(update={"problem": Unmeasured.MODEL_FAILED, "problem_detail": "503"})
-    found = score("self_consistency", drawn)
-    assert (found.reason, found.detail) == (Unmeasured.MODEL_FAILED, "503")
+    result = score("self_consistency", drawn)
+    assert (result.reason, result.detail) == (Unmeasured.MODEL_FAILED, "503")
 
 
 class Silent:
@@ -260,8 +260,8 @@ def test_a_formula_that_fails_is_unmeasured(error: Exception) -> None:
         raise error
 
     broken = replace(make_estimator("self_consistency", judge=EXACT), formula=formula)
-    found = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
-    assert found.reason is Unmeasured.NOT_FINITE
+    result = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
+    assert result.reason is Unmeasured.NOT_FINITE
 
 
 # -- sharing, names and specs
@@ -281,7 +281,7 @@ def test_estimators_share_one_judging_pass() -> None:
         make_estimator("self_consistency", judge=judge),
         make_estimator("discrete_semantic_entropy", judge=judge),
     ]
-    values = [found.value for found in measure_all(answers("a1", "b1"), estimators, SamplingPlan(n=2))]
+    values = [result.value for result in measure_all(answers("a1", "b1"), estimators, SamplingPlan(n=2))]
     assert values == pytest.approx([0.5, math.log(2)])
     assert judge.calls == 1
 

@@ -97,8 +97,8 @@ def test_eccentricity_does_not_depend_on_the_basis_of_equal_eigenvalues() -> Non
     W = np.kron(np.eye(3), np.ones((2, 2))).astype(np.float64)
     for _ in range(20):
         order = rng.permutation(6)
-        found = eccentricity(Evidence(answers(FOUR), matrix=W[np.ix_(order, order)]))
-        assert found == pytest.approx(math.sqrt(2), abs=1e-9)
+        value = eccentricity(Evidence(answers(FOUR), matrix=W[np.ix_(order, order)]))
+        assert value == pytest.approx(math.sqrt(2), abs=1e-9)
 
 
 def test_equal_partitions_give_bit_equal_scores() -> None:
@@ -176,8 +176,8 @@ class Short(Rated):
 )
 @pytest.mark.parametrize("name", GRAPH)
 def test_a_similarity_without_a_rating_is_unmeasured(name: str, similarity: Rated) -> None:
-    found = measure(answers(FOUR), make_estimator(name, similarity=similarity), SamplingPlan(n=4))
-    assert (found.value, found.reason) == (None, Unmeasured.JUDGE_FAILED)
+    score = measure(answers(FOUR), make_estimator(name, similarity=similarity), SamplingPlan(n=4))
+    assert (score.value, score.reason) == (None, Unmeasured.JUDGE_FAILED)
 
 
 @pytest.mark.parametrize("name", [*GRAPH, "num_sets", "length_normalised_entropy"])
@@ -232,27 +232,27 @@ def calls(*arguments: dict[str, object]) -> SampleSet:
     return SampleSet(question="q", primary=samples[0], samples=samples)
 
 
-def found(name: str, drawn: SampleSet) -> Uncertainty:
+def measured(name: str, drawn: SampleSet) -> Uncertainty:
     return measure(drawn, make_estimator(name), SamplingPlan(n=len(drawn.samples)))
 
 
 def test_tool_calls_are_the_same_only_exactly() -> None:
     # With the default judge these share most words: word overlap must not make them one.
     different = calls({"city": "Paris", "day": 1}, {"city": "Rome", "day": 1})
-    assert found("self_consistency", different).value == 0.5
-    assert found("num_sets", different).value == 2
-    assert found("lexical_similarity", different).value == 1
-    assert found("eigenvalue", different).value == 2
+    assert measured("self_consistency", different).value == 0.5
+    assert measured("num_sets", different).value == 2
+    assert measured("lexical_similarity", different).value == 1
+    assert measured("eigenvalue", different).value == 2
     same = calls({"city": "Paris", "day": 1.0}, {"day": 1, "city": "Paris"})
-    assert found("self_consistency", same).value == 0
-    assert found("degree", same).value == 0
+    assert measured("self_consistency", same).value == 0
+    assert measured("degree", same).value == 0
 
 
 @pytest.mark.parametrize(
     ("a", "b"), [([1, 200], [1200]), ("a", "the"), ("50%", "50"), (1, "1"), (1, True), (2**53, 2**53 + 1)]
 )
 def test_normalising_must_not_merge_tool_calls(a: object, b: object) -> None:
-    assert found("num_sets", calls({"x": a}, {"x": b})).value == 2
+    assert measured("num_sets", calls({"x": a}, {"x": b})).value == 2
 
 
 def test_rouge_l_is_the_default_of_lexical_similarity() -> None:

@@ -50,13 +50,13 @@ class Table:
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         self.batches.append(list(items))
-        found: list[bool | None] = []
+        verdicts: list[bool | None] = []
         for item in items:
             trouble = self.broken(item)
             if isinstance(trouble, Exception):
                 raise trouble
-            found.append(None if trouble == "none" else frozenset(item[1:]) in self.same)
-        return found
+            verdicts.append(None if trouble == "none" else frozenset(item[1:]) in self.same)
+        return verdicts
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         raise AssertionError("similarity_batch is there")
@@ -102,8 +102,8 @@ def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
 
 def test_equal_strings_cost_nothing() -> None:
     judge = Table()
-    found = measure(answers("q", "New York", "New  York", " New York\n"), make_estimator("num_sets", judge=judge), PLAN)
-    assert (found.value, judge.batches) == (1, [])
+    score = measure(answers("q", "New York", "New  York", " New York\n"), make_estimator("num_sets", judge=judge), PLAN)
+    assert (score.value, judge.batches) == (1, [])
 
 
 def test_many_questions_give_what_each_gives_alone() -> None:
@@ -138,14 +138,14 @@ def test_greedy_asks_no_more_than_the_nature_code_and_stops_at_the_first_match()
     texts = ["a1", "b1", "a2", "c1", "b2", "a3"]
     same = {frozenset(pair) for pair in [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]}
     judge = Table(same)
-    found = cluster("q", texts, judge, "greedy")
-    assert found is not None
-    assert found.assignment == (0, 1, 0, 2, 1, 0)
+    clusters = cluster("q", texts, judge, "greedy")
+    assert clusters is not None
+    assert clusters.assignment == (0, 1, 0, 2, 1, 0)
     # a1 with 5 others; b1 with c1, b2; c1 with none left.
-    assert found.judged_pairs == len(judge.asked) == 7
+    assert clusters.judged_pairs == len(judge.asked) == 7
     assert [len(batch) for batch in judge.batches] == [5, 2]
     # The Nature code compares every founder with all later strings: a1 with 5, b1 with 4, c1 with 2.
-    assert found.judged_pairs < 5 + 4 + 2
+    assert clusters.judged_pairs < 5 + 4 + 2
 
 
 def test_greedy_rounds_are_batched_across_questions() -> None:
@@ -171,31 +171,31 @@ class Plain:
 def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
     judge = Table(broken=lambda item: trouble if item[0] == "q1" and "b1" in item else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    found = measure_many(
+    scores = measure_many(
         drawns, [make_estimator("num_sets", judge=judge), make_estimator("lexical_similarity")], SamplingPlan(n=2)
     )
-    assert [row[0].value for row in found] == [2, None, 2]
-    assert found[1][0].reason is Unmeasured.JUDGE_FAILED
-    assert "judge table" in found[1][0].detail
-    assert found[1][1].value is not None  # another judge's estimators go on
+    assert [row[0].value for row in scores] == [2, None, 2]
+    assert scores[1][0].reason is Unmeasured.JUDGE_FAILED
+    assert "judge table" in scores[1][0].detail
+    assert scores[1][1].value is not None  # another judge's estimators go on
 
 
 def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad row") if item[0] == "q1" else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
-    assert [row[0].value for row in found] == [2, None, 2]
-    assert "ValueError" in found[1][0].detail
+    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
+    assert [row[0].value for row in scores] == [2, None, 2]
+    assert "ValueError" in scores[1][0].detail
     assert len(judge.batches) == 1 + 3
 
 
 def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad text") if "bad" in item else None)
     drawns = [answers("q", "bad", "a1", "b1"), answers("q", "a1", "b1", "c1"), answers("q", "c1", "d1", "e1")]
-    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
+    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
     # The pair (a1, b1) was asked beside the bad one, and again for the second set, which needs it too.
-    assert [row[0].value for row in found] == [None, 3, 3]
-    assert "ValueError" in found[0][0].detail
+    assert [row[0].value for row in scores] == [None, 3, 3]
+    assert "ValueError" in scores[0][0].detail
 
 
 def test_texts_without_a_question_fail_apart_too() -> None:
@@ -208,15 +208,15 @@ def test_texts_without_a_question_fail_apart_too() -> None:
             return [EntailmentScores(0.5, 0.0, 0.5)] * len(items)
 
     drawns = [answers("q1", "bad", "a1", "b1"), answers("q2", "a1", "b1", "c1")]
-    found = measure_many(drawns, [make_estimator("selfcheck_nli", entailment=Nli())], PLAN)
-    assert [row[0].value for row in found] == [None, 0.5]
+    scores = measure_many(drawns, [make_estimator("selfcheck_nli", entailment=Nli())], PLAN)
+    assert [row[0].value for row in scores] == [None, 0.5]
 
 
 def test_a_judge_that_always_raises_is_asked_once_a_batch_a_question_and_a_set() -> None:
     judge = Table(broken=lambda item: RuntimeError("down"))
     drawns = [answers(f"q{i % 2}", f"a{i}", f"b{i}", f"c{i}") for i in range(8)]
-    found = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
-    assert {row[0].reason for row in found} == {Unmeasured.JUDGE_FAILED}
+    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
+    assert {row[0].reason for row in scores} == {Unmeasured.JUDGE_FAILED}
     assert len(judge.batches) == 1 + 2 + 8
 
 
@@ -226,8 +226,8 @@ def test_what_is_no_verdict_is_unmeasured(verdict: object) -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [verdict] * len(pairs)  # type: ignore[list-item]
 
-    found = measure(answers("q", "a1", "b1"), make_estimator("num_sets", judge=Odd()), SamplingPlan(n=2))
-    assert found.reason is Unmeasured.JUDGE_FAILED
+    score = measure(answers("q", "a1", "b1"), make_estimator("num_sets", judge=Odd()), SamplingPlan(n=2))
+    assert score.reason is Unmeasured.JUDGE_FAILED
 
 
 def test_a_judge_that_returns_too_few_verdicts_is_unmeasured() -> None:
@@ -235,9 +235,9 @@ def test_a_judge_that_returns_too_few_verdicts_is_unmeasured() -> None:
         def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
             return [True]
 
-    found = measure(answers("q", "a1", "b1", "c1"), make_estimator("num_sets", judge=Short()), PLAN)
-    assert found.reason is Unmeasured.JUDGE_FAILED
-    assert "1 answers for 3 pairs" in found.detail
+    score = measure(answers("q", "a1", "b1", "c1"), make_estimator("num_sets", judge=Short()), PLAN)
+    assert score.reason is Unmeasured.JUDGE_FAILED
+    assert "1 answers for 3 pairs" in score.detail
 
 
 def test_numpy_verdicts_are_verdicts() -> None:
@@ -282,21 +282,21 @@ def test_a_pass_is_full_when_it_has_many_pairs(monkeypatch: pytest.MonkeyPatch) 
 # -- what formulas see
 
 
-def seen(estimator: Estimator, drawn: SampleSet) -> Evidence:
-    found: list[Evidence] = []
+def evidence_of(estimator: Estimator, drawn: SampleSet) -> Evidence:
+    received: list[Evidence] = []
 
     def formula(evidence: Evidence) -> float | Missing:
-        found.append(evidence)
+        received.append(evidence)
         return 0.0
 
     score = measure(drawn, replace(estimator, formula=formula), SamplingPlan(n=len(drawn.samples)))
     assert score.value == 0, score.detail
-    return found[0]
+    return received[0]
 
 
 def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
     table = Table(pairs_of(("b1", "c1")))
-    evidence = seen(make_estimator("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
+    evidence = evidence_of(make_estimator("degree", similarity=table), answers("q", "c1", "a1", "b1", "a1"))
     assert evidence.matrix is not None
     assert evidence.rows is not None
     assert sorted(evidence.rows) == [0, 1, 2, 3]
@@ -308,7 +308,7 @@ def test_rows_say_where_each_sample_is_in_the_matrix() -> None:
 
 def test_relevance_is_rated_once_and_in_sample_order() -> None:
     table = Table(pairs_of(("red fox", "fox")))
-    evidence = seen(
+    evidence = evidence_of(
         make_estimator("word_sequence_entropy", similarity=table), answers("q", "red fox", "hen", "red fox")
     )
     assert evidence.pieces is not None
@@ -321,8 +321,8 @@ def test_relevance_is_rated_once_and_in_sample_order() -> None:
 def test_tool_calls_have_no_pieces() -> None:
     call = Sample(text="", tool_calls=(ToolCall(name="f", arguments={}),), tokens=("t",), logprobs=(-1.0,))
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=(call, call))
-    found = measure(drawn, make_estimator("sar"), SamplingPlan(n=2))
-    assert found.reason is Unmeasured.NO_LOGPROBS
+    score = measure(drawn, make_estimator("sar"), SamplingPlan(n=2))
+    assert score.reason is Unmeasured.NO_LOGPROBS
 
 
 class Model:
@@ -345,7 +345,7 @@ YES, NO = EntailmentScores(0.6, 0.2, 0.2), EntailmentScores(0.1, 0.0, 0.9)
 def test_contradiction_takes_the_sample_as_premise_and_the_sentence_as_hypothesis() -> None:
     model = Model({("s1", "One."): YES, ("s2", "One."): NO, ("s1", "Two."): NO, ("s2", "Two."): NO})
     drawn = answers("q", "s1", "s2", "s1", primary="One. Two.")
-    evidence = seen(make_estimator("selfcheck_nli", entailment=model), drawn)
+    evidence = evidence_of(make_estimator("selfcheck_nli", entailment=model), drawn)
     assert evidence.contradiction is not None
     # c / (c + e): .2 / .8 = .25 and .9 / 1 = .9
     np.testing.assert_allclose(evidence.contradiction, [[0.25, 0.9, 0.25], [0.9, 0.9, 0.9]])
@@ -365,15 +365,15 @@ def test_contradiction_takes_the_sample_as_premise_and_the_sentence_as_hypothesi
 def test_an_entailment_that_says_nothing_is_unmeasured(scores: EntailmentScores | None, detail: str) -> None:
     drawn = answers("q", "s1", "s1", primary="One.")
     model = Model({("s1", "One."): scores})
-    found = measure(drawn, make_estimator("selfcheck_nli", entailment=model), SamplingPlan(n=2))
-    assert found.reason is Unmeasured.JUDGE_FAILED
-    assert detail in found.detail
+    score = measure(drawn, make_estimator("selfcheck_nli", entailment=model), SamplingPlan(n=2))
+    assert score.reason is Unmeasured.JUDGE_FAILED
+    assert detail in score.detail
 
 
 def test_without_an_entailment_model_there_is_no_score() -> None:
-    found = measure(answers("q", "s1", "s1"), make_estimator("selfcheck_nli"), SamplingPlan(n=2))
-    assert found.reason is Unmeasured.JUDGE_FAILED
-    assert "needs an entailment model" in found.detail
+    score = measure(answers("q", "s1", "s1"), make_estimator("selfcheck_nli"), SamplingPlan(n=2))
+    assert score.reason is Unmeasured.JUDGE_FAILED
+    assert "needs an entailment model" in score.detail
 
 
 def test_the_level_of_an_estimator_is_what_it_needs() -> None:

@@ -15,13 +15,13 @@ CELLS = re.compile(r"(?<!\\)\|")
 
 
 def rows() -> dict[str, list[str]]:
-    found = {}
+    cells_by_name = {}
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in CELLS.split(line)[1:-1]]
         if len(cells) == 6 and cells[0].startswith("`"):
-            assert cells[0] not in found
-            found[cells[0].strip("`")] = cells
-    return found
+            assert cells[0] not in cells_by_name
+            cells_by_name[cells[0].strip("`")] = cells
+    return cells_by_name
 
 
 def test_every_estimator_has_one_row() -> None:

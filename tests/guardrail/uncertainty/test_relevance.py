@@ -52,9 +52,9 @@ def drawn(*samples: Sample) -> SampleSet:
 
 
 def value(name: str, one: SampleSet, similarity: Table) -> float:
-    found = score(name, one, similarity)
-    assert found.value is not None, found
-    return found.value
+    result = score(name, one, similarity)
+    assert result.value is not None, result
+    return result.value
 
 
 def score(name: str, one: SampleSet, similarity: Table) -> Uncertainty:
@@ -65,9 +65,9 @@ def score(name: str, one: SampleSet, similarity: Table) -> Uncertainty:
 
 
 def test_pieces_by_word_and_by_token() -> None:
-    given = sample("New", " Yo", "rk", logprobs=[-1, -2, -4])
-    assert pieces(given, "word") == (Piece("New", "York", 1.0), Piece("York", "New", 6.0))
-    assert pieces(given, "token") == (
+    answer = sample("New", " Yo", "rk", logprobs=[-1, -2, -4])
+    assert pieces(answer, "word") == (Piece("New", "York", 1.0), Piece("York", "New", 6.0))
+    assert pieces(answer, "token") == (
         Piece("New", "York", 1.0),
         Piece(" Yo", "Newrk", 2.0),
         Piece("rk", "New Yo", 4.0),
@@ -75,17 +75,17 @@ def test_pieces_by_word_and_by_token() -> None:
 
 
 def test_one_occurrence_is_taken_out_at_its_place() -> None:
-    """The authors' code calls ``.replace``, which takes out every "the", and the "the" of "other" besides."""
-    given = sample("the", " other", " the", " end", logprobs=[-1, -1, -1, -1])
-    found = pieces(given, "word")
-    assert not isinstance(found, Missing)
-    assert [piece.without for piece in found] == ["other the end", "the the end", "the other end", "the other the"]
+    """The authors' code calls ``.replace``, which takes out every "the", and also the "the" of "other"."""
+    answer = sample("the", " other", " the", " end", logprobs=[-1, -1, -1, -1])
+    parts = pieces(answer, "word")
+    assert not isinstance(parts, Missing)
+    assert [piece.without for piece in parts] == ["other the end", "the the end", "the other end", "the other the"]
 
 
 def test_neighbours_stay_one_space_apart() -> None:
-    found = pieces(sample("a", "\n\n", "b", "  c", logprobs=[-1] * 4), "word")
-    assert not isinstance(found, Missing)
-    assert [piece.without for piece in found] == ["b  c", "a\n\nc", "a\n\nb"]
+    parts = pieces(sample("a", "\n\n", "b", "  c", logprobs=[-1] * 4), "word")
+    assert not isinstance(parts, Missing)
+    assert [piece.without for piece in parts] == ["b  c", "a\n\nc", "a\n\nb"]
 
 
 # -- the weighted NLL
@@ -194,8 +194,8 @@ def test_the_question_is_handed_to_the_similarity_for_pieces_and_for_pairs() -> 
     ],
 )
 def test_one_answer_that_cannot_be_taken_apart_is_unmeasured_not_certain(name: str, bad: Sample) -> None:
-    found = score(name, drawn(ROME, bad), Table({}))
-    assert found.reason is Unmeasured.NO_LOGPROBS
+    result = score(name, drawn(ROME, bad), Table({}))
+    assert result.reason is Unmeasured.NO_LOGPROBS
 
 
 def test_sentence_sar_needs_every_log_probability() -> None:
@@ -238,7 +238,7 @@ class Smooth(Table):
         return [alike(a, b) for a, b in pairs]
 
 
-def made(answers: list[list[tuple[str, float]]]) -> SampleSet:
+def answer_set(answers: list[list[tuple[str, float]]]) -> SampleSet:
     return drawn(
         *[
             sample(*[(" " if i else "") + word for i, (word, _) in enumerate(row)], logprobs=[lp for _, lp in row])
@@ -268,7 +268,9 @@ def by_numpy(name: str, answers: list[list[tuple[str, float]]]) -> float:
 @given(ANSWERS)
 def test_all_four_agree_with_numpy(answers: list[list[tuple[str, float]]]) -> None:
     for name in ALL:
-        assert value(name, made(answers), Smooth({})) == pytest.approx(by_numpy(name, answers), rel=1e-9, abs=1e-9)
+        assert value(name, answer_set(answers), Smooth({})) == pytest.approx(
+            by_numpy(name, answers), rel=1e-9, abs=1e-9
+        )
 
 
 @given(ANSWERS, st.randoms(use_true_random=False))
@@ -278,26 +280,26 @@ def test_bit_equal_under_permutation_and_bounded(
     again = list(answers)
     shuffle.shuffle(again)
     for name in ALL:
-        found = value(name, made(answers), Smooth({}))
-        assert found == value(name, made(again), Smooth({}))
-        assert found >= (0 if name == "token_sar" else -math.log(1 + (len(answers) - 1) / T)) - 1e-9
+        result = value(name, answer_set(answers), Smooth({}))
+        assert result == value(name, answer_set(again), Smooth({}))
+        assert result >= (0 if name == "token_sar" else -math.log(1 + (len(answers) - 1) / T)) - 1e-9
 
 
 @given(ANSWERS, st.floats(0.1, 5))
 def test_token_sar_scales_with_the_nats(answers: list[list[tuple[str, float]]], factor: float) -> None:
     scaled = [[(word, lp * factor) for word, lp in row] for row in answers]
-    expected = factor * value("token_sar", made(answers), Smooth({}))
-    assert value("token_sar", made(scaled), Smooth({})) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    expected = factor * value("token_sar", answer_set(answers), Smooth({}))
+    assert value("token_sar", answer_set(scaled), Smooth({})) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(ANSWERS, st.floats(0.0, 5))
 def test_less_likely_answers_are_less_certain(answers: list[list[tuple[str, float]]], more: float) -> None:
     lower = [[(word, lp - more) for word, lp in row] for row in answers]
     for name in ALL:
-        assert value(name, made(lower), Smooth({})) >= value(name, made(answers), Smooth({})) - 1e-9
+        assert value(name, answer_set(lower), Smooth({})) >= value(name, answer_set(answers), Smooth({})) - 1e-9
 
 
 def test_needs_say_what_has_to_be_drawn() -> None:
     estimators: list[Estimator] = [make_estimator(name) for name in ALL]
-    assert all(one.needs.samples and one.needs.logprobs for one in estimators)
-    assert [one.relevance for one in estimators] == ["word", "token", "token", None]
+    assert all(estimator.needs.samples and estimator.needs.logprobs for estimator in estimators)
+    assert [estimator.relevance for estimator in estimators] == ["word", "token", "token", None]

@@ -50,9 +50,9 @@ def test_sentences(text: str, expected: tuple[str, ...]) -> None:
 
 @given(st.text(alphabet='aB .!?\n。é")', max_size=30))
 def test_sentences_lose_nothing_but_white_space(text: str) -> None:
-    found = sentences(text)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(part and part == part.strip() for part in found)
+    parts = sentences(text)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(part and part == part.strip() for part in parts)
 
 
 # -- n-grams
@@ -65,9 +65,9 @@ def test_ngram_by_hand() -> None:
 
 def test_ngram_takes_the_rarest_word_of_each_sentence_and_the_mean_over_sentences() -> None:
     # "Red fox. Red hen." and "red fox": red 3, fox 2, hen 1, T = 6, V = 3; rarest: fox 3/9, hen 2/9
-    found = score("selfcheck_ngram", answers("Red fox. Red hen.", "red fox", "red fox"))
+    result = score("selfcheck_ngram", answers("Red fox. Red hen.", "red fox", "red fox"))
     # with the second sample: red 4, fox 3, hen 1, T = 8, V = 3 -> fox 4/11, hen 2/11
-    assert found.value == pytest.approx((math.log(11 / 4) + math.log(11 / 2)) / 2)
+    assert result.value == pytest.approx((math.log(11 / 4) + math.log(11 / 2)) / 2)
 
 
 def test_ngram_is_zero_when_all_say_the_same_word_and_finite_when_none_does() -> None:
@@ -83,11 +83,11 @@ def test_ngram_of_symbols_is_measured() -> None:
 @given(st.lists(st.sampled_from(["Paris", "It is Paris.", "Rome 12", "no"]), min_size=3, max_size=9), st.randoms())
 def test_ngram_is_bit_equal_under_permutation_and_bounded(texts: list[str], shuffle: random.Random) -> None:
     primary, *rest = texts
-    found = score("selfcheck_ngram", answers(primary, *rest)).value
+    bound = score("selfcheck_ngram", answers(primary, *rest)).value
     shuffle.shuffle(rest)
-    assert found == score("selfcheck_ngram", answers(primary, *rest)).value
-    assert found is not None
-    assert 0 <= found <= math.log(2 * sum(len(text.split()) for text in texts))
+    assert bound == score("selfcheck_ngram", answers(primary, *rest)).value
+    assert bound is not None
+    assert 0 <= bound <= math.log(2 * sum(len(text.split()) for text in texts))
 
 
 # -- contradiction
@@ -132,7 +132,7 @@ def test_nli_without_a_verdict_or_a_model_is_unmeasured() -> None:
 # -- the model is asked
 
 
-def asked(primary: str, said: dict[tuple[str, str], str], *texts: str) -> SampleSet:
+def with_replies(primary: str, said: dict[tuple[str, str], str], *texts: str) -> SampleSet:
     """Replies for (sentence, sample)."""
     drawn = answers(primary, *texts)
     replies = tuple(
@@ -144,26 +144,26 @@ def asked(primary: str, said: dict[tuple[str, str], str], *texts: str) -> Sample
 
 def test_prompt_by_hand_counts_equal_samples_as_often_as_they_occur() -> None:
     # sentence 1: Yes Yes No -> 1/3; sentence 2: No No No -> 3/3; together 4/6
-    said = {("Aye.", "s"): "Yes", ("Aye.", "t"): "no.", ("Bee.", "s"): "No, it is not.", ("Bee.", "t"): "No"}
-    assert score("selfcheck_prompt", asked("Aye. Bee.", said, "s", "s", "t")).value == pytest.approx(4 / 6)
+    words = {("Aye.", "s"): "Yes", ("Aye.", "t"): "no.", ("Bee.", "s"): "No, it is not.", ("Bee.", "t"): "No"}
+    assert score("selfcheck_prompt", with_replies("Aye. Bee.", words, "s", "s", "t")).value == pytest.approx(4 / 6)
 
 
 @pytest.mark.parametrize("word", ["Yes", "yes.", " YES ", '"Yes"', "**Yes**", "Yes, it is.", "Yes\nbecause", "(yes)"])
 def test_plain_yes_counts_zero(word: str) -> None:
-    assert score("selfcheck_prompt", asked("A", {("A", "s"): word}, "s", "s")).value == 0.0
+    assert score("selfcheck_prompt", with_replies("A", {("A", "s"): word}, "s", "s")).value == 0.0
 
 
 @pytest.mark.parametrize(
     "word", ["not sure", "None", "no idea", "N/A", "yes/no", "Yes or No", "yesterday", "", "maybe"]
 )
 def test_anything_else_is_unmeasured_not_one_half(word: str) -> None:
-    found = score("selfcheck_prompt", asked("A", {("A", "s"): word}, "s", "s"))
-    assert found.reason is Unmeasured.JUDGE_FAILED
+    result = score("selfcheck_prompt", with_replies("A", {("A", "s"): word}, "s", "s"))
+    assert result.reason is Unmeasured.JUDGE_FAILED
 
 
 def test_a_pair_that_was_not_asked_is_unmeasured() -> None:
-    found = score("selfcheck_prompt", asked("A", {("A", "s"): "Yes"}, "s", "t"))
-    assert found.reason is Unmeasured.SAMPLING_SHORTFALL
+    result = score("selfcheck_prompt", with_replies("A", {("A", "s"): "Yes"}, "s", "t"))
+    assert result.reason is Unmeasured.SAMPLING_SHORTFALL
 
 
 def test_a_reply_that_failed_is_unmeasured_with_its_reason() -> None:
@@ -174,15 +174,15 @@ def test_a_reply_that_failed_is_unmeasured_with_its_reason() -> None:
         problem=Unmeasured.MODEL_FAILED,
         problem_detail="TimeoutError: slow",
     )
-    found = score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {"selfcheck_prompt": (failed,)}}))
-    assert (found.reason, found.detail) == (Unmeasured.MODEL_FAILED, "selfcheck_prompt: TimeoutError: slow")
+    result = score("selfcheck_prompt", drawn.model_copy(update={"follow_ups": {"selfcheck_prompt": (failed,)}}))
+    assert (result.reason, result.detail) == (Unmeasured.MODEL_FAILED, "selfcheck_prompt: TimeoutError: slow")
 
 
 def test_too_many_questions_are_unmeasured() -> None:
     texts = [f"s{i}" for i in range(MAX_QUESTIONS // 2 + 1)]
-    found = score("selfcheck_prompt", answers("Aye. Bee.", *texts))
-    assert found.reason is Unmeasured.JUDGE_FAILED
-    assert "more than" in found.detail
+    result = score("selfcheck_prompt", answers("Aye. Bee.", *texts))
+    assert result.reason is Unmeasured.JUDGE_FAILED
+    assert "more than" in result.detail
 
 
 def test_tool_calls_are_put_as_text() -> None:
