@@ -78,7 +78,7 @@ def fit_cascade(
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     pool = matched(files, estimators, groups=groups, part=part)
     outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
-    # At its own delta, whatever rule was chosen, so that every artifact shows the price of the certificate.
+    # At its own delta, independent of the chosen rule, so that every artifact shows the price of the certificate.
     certificate = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
     used_ids = set(pool.ids)
     stages = []

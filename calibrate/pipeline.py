@@ -314,7 +314,7 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     outcome = artifact.outcome
     # The outcome stores the rate only; times n it is a whole number but for rounding.
     wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
-    # The whole's outcome is not the gate then: each segment has a threshold of its own.
+    # The whole's outcome is not the gate then: each segment has a separate threshold.
     if artifact.segments is not None:
         wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
     return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)

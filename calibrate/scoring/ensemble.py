@@ -147,7 +147,7 @@ def fit_ensemble(
     members = [
         Member(spec=specs[keys[i]], mean=float(mean[i]), scale=float(scale[i]), weight=float(weights[i])) for i in used
     ]
-    # The hashes cover all training records, also unusable ones: whoever calibrates must not meet any of them.
+    # The hashes cover all training records, also unusable ones: calibration must not meet any of them.
     params = EnsembleParams(intercept=intercept, members=tuple(members), training=training_of(records))
     report = FitReport(
         n=len(usable),

@@ -168,7 +168,7 @@ def check_items(uncertainty: ArrayLike, error: ArrayLike) -> tuple[NDArray[np.fl
         raise UsageError(f"uncertainty has {scores.size} items and error has {labels.size}. Pass one label a score.")
     if scores.size == 0:
         raise UsageError("no items (n = 0). Calibration needs labelled questions.")
-    # Refused, not dropped: NaN sorts last in numpy, and infinity would make a block of its own.
+    # Refused, not dropped: NaN sorts last in numpy, and infinity would make a separate block.
     finite = np.isfinite(scores)
     if not finite.all():
         index = int(np.argmin(finite))

@@ -306,5 +306,5 @@ def crossing_probability(k: Counts, limit: Counts, alpha: float) -> float:
             return 1.0
         if alive[-1] < _NEGLIGIBLE:
             alive = alive[: int(np.flatnonzero(alive >= _NEGLIGIBLE)[-1]) + 1] if alive.max() >= _NEGLIGIBLE else alive
-    # From survivors, not from the mass absorbed: whatever was trimmed then counts as crossing, the safe side.
+    # From survivors, not from the mass absorbed: trimmed mass then counts as crossing, the safe side.
     return min(1.0, max(0.0, 1.0 - float(alive.sum())))
