@@ -253,7 +253,7 @@ def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: RuleRequest, *
 
 
 def _gallop(holds: Callable[[int], bool], low: int) -> tuple[int, int] | None:
-    """An infeasible and a feasible number of thousandths, found by steps that grow fourfold upward; None if none is feasible."""
+    """An infeasible and a feasible number of thousandths, found by growing steps; None if none is feasible."""
     step = 1
     while low < _GRID - 1:
         high = min(_GRID - 1, low + step)
