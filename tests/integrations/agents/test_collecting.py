@@ -315,14 +315,20 @@ class _AddsTools(AgentMiddleware[Any, Any, Any]):
         return handler(request.override(tools=[*request.tools, Extra]))
 
 
-def test_a_request_that_cannot_be_compared_does_not_stop_an_observed_agent() -> None:
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_a_request_that_cannot_be_compared_does_not_stop_an_observed_agent(
+    unreadable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unreadable:  # whatever the translation of a request may meet
+        monkeypatch.setattr("integrations.langchain_agents.step_of", None)
     model = chat(Greedy, hello=["Hi."])
     artifact = artifact_of(model, tools=[balance, transfer, close])
     observing = GuardrailMiddleware(artifact=artifact, exempt=["balance", "transfer", "close"], mode="observe")
     served = ask(agent(model, _AddsTools(), observing), "hello")
     assert served["messages"][-1].text == "Hi."
     assert observing.drain(20)
-    assert (observing.observed.served, observing.observed.accepted, observing.observed.abstained) == (1, 0, 0)
+    unmeasured: dict[str, Any] = {"dropped": {"failed": 1}} if unreadable else {"not_comparable": 1}
+    assert observing.observed == Observed(served=1, chosen=1, **unmeasured)
 
 
 def test_what_was_not_drawn_like_the_calibrated_messages_is_not_comparable() -> None:
