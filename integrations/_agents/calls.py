@@ -30,11 +30,6 @@ CHOSEN = "chosen:"
 """Prefix of the subject of a call that a person or another model gave on the abstention path: it may run."""
 
 
-def _digest(name: str, arguments: Mapping[str, Any], digits: int) -> str:
-    """SHA-256 of a call in canonical form, which does not depend on the order of its arguments."""
-    return sha256_hex(canonical_calls([ToolCall(name=name, arguments=dict(arguments))]), digits)
-
-
 # Two forms of the digest are stored, so both stay: notes in the state of a graph hold 16 digits over name and
 # arguments; verdict stores hold 32 digits over the arguments and the name as text, because the Agents SDK calls a
 # tool's `needs_approval` with the arguments alone.
@@ -44,7 +39,7 @@ def call_digest(call: Mapping[str, Any]) -> str:
     """Sixteen hex digits of a call's name and arguments; empty, which equals no other, if they are not plain JSON."""
     if json_fault([call["name"], call["args"]]) is not None:
         return ""
-    return _digest(str(call["name"]), call["args"], 16)
+    return sha256_hex(canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))]), 16)
 
 
 def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
@@ -52,9 +47,13 @@ def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
 
 
+def _arguments_digest(arguments: Mapping[str, Any]) -> str:
+    return sha256_hex(canonical_calls([ToolCall(name="", arguments=dict(arguments))]), 32)
+
+
 def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
     """Return the subject of a stored verdict: a digest of the call's arguments, and its tool."""
-    return f"{_digest('', arguments, 32)}:{name}"
+    return f"{_arguments_digest(arguments)}:{name}"
 
 
 def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
@@ -66,7 +65,7 @@ def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> 
         arguments: Its arguments.
     """
     digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
-    return digest == _digest("", arguments, 32) and (name is None or tool in ("", name))
+    return digest == _arguments_digest(arguments) and (name is None or tool in ("", name))
 
 
 def arguments_of(text: object) -> dict[str, Any]:
