@@ -19,7 +19,7 @@ from .base import (
     merging_of,
 )
 from .registry import Registry, make_judge
-from .text import guards_hold, is_hedged, normalise, shared, word_tuple
+from .text import guards_hold, is_echo, is_hedged, normalise, shared, word_tuple
 
 __all__ = [
     "SIMILARITIES",
@@ -155,7 +155,8 @@ class GuardedJaccard(BatchSimilarity):
     """Jaccard similarity of content words (`shared`), or 0 if the guards of `TokenF1Judge` fail.
 
     Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
-    paraphrases without common words are not understood. Apologies as in `Jaccard`.
+    paraphrases without common words are not understood. Apologies as in `Jaccard`. An answer that only repeats the
+    question is like no answer that says more.
     """
 
     is_slow = False
@@ -164,11 +165,16 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=4, params={})
+        return JudgeSpec(name="guarded_jaccard", version=5, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of content words, less those of the question where others are left, behind the guards."""
-        return [0.0 if _apart(a, b) or not guards_hold(a, b) else shared(question, a, b) for a, b in pairs]
+        return [self._similarity(question, a, b) for a, b in pairs]
+
+    def _similarity(self, question: str, a: str, b: str) -> float:
+        # An echo has no words of its own to compare: by the question's words it would be like every whole sentence.
+        unlike = _apart(a, b) or not guards_hold(a, b) or is_echo(question, a) != is_echo(question, b)
+        return 0.0 if unlike else shared(question, a, b)
 
 
 @dataclass(frozen=True, slots=True)

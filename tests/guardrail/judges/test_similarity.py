@@ -55,6 +55,15 @@ def test_the_guards_of_guarded_jaccard() -> None:
     assert make_similarity("jaccard").similarity("q", pairs) == pytest.approx([1 / 3, 3 / 4, 1 / 2])
 
 
+def test_an_answer_that_repeats_the_question_is_like_no_answer_that_says_more() -> None:
+    asked, echo = "What is the capital of Eritrea?", "The capital of Eritrea is Eritrea."
+    full = "The capital of Eritrea is Asmara."
+    similarity = make_similarity("guarded_jaccard")
+    assert similarity.similarity(asked, [(echo, full), (full, echo)]) == [0.0, 0.0]
+    assert similarity.similarity(asked, [(echo, "It is Eritrea.")]) == [0.5]  # {capital, eritrea} and {eritrea}
+    assert similarity.similarity(asked, [(full, "Asmara")]) == [1.0]
+
+
 def test_from_judge() -> None:
     similarity = from_judge(ExactJudge())
     assert similarity.similarity("q", [("A cat", "cat"), ("cat", "dog")]) == [1.0, 0.0]
