@@ -87,7 +87,8 @@ _NOTE = re.compile(r"\[\d+\]|\^\d+\^|(?<=[^\W\d_]{4})\d{1,2}\b")  # search engin
 
 def _words(text: str) -> tuple[_Word, ...]:
     """The words of a sentence, without articles."""
-    words, end = [], 0
+    words: list[_Word] = []
+    end = 0
     for match in _WORD.finditer(text):
         raw = match[0]
         if raw.casefold() in ("a", "an", "the") and (raw != "A" or not words):  # "vitamin A" keeps its letter
