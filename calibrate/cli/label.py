@@ -286,7 +286,7 @@ def label(
         finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
         return
     following = next_step(labelled.header, target)
-    if labelled.records.undecided().any():
+    if (by_rule or people.undecided) and labelled.records.undecided().any():
         following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
     finish([target], following)
 

@@ -10,6 +10,7 @@ from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.uncertainty import list_estimators, make_estimator
 
+from ..data.records import GIVEN
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
@@ -159,10 +160,11 @@ def undecided_answers(artifact: CalibrationArtifact) -> str | None:
     if not undecided:
         return None
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
+    way = ": `calibrate label RECORDS --undecided` with --interactive or --judge-model MODEL, then fit again."
     return (
         f"{undecided} of {n} answers are undecided and count as wrong: {percent(wrong / n)} of the answers are wrong "
-        f"with them, {without} without. Labelling them can raise what is answered: `calibrate label RECORDS "
-        "--undecided` with --interactive or --judge-model MODEL, then fit again."
+        f"with them, {without} without. Labelling them can raise what is answered"
+        f"{'.' if artifact.correctness.name == GIVEN else way}"
     )
 
 

@@ -144,8 +144,8 @@ def warn_undecided(file: RecordFile) -> None:
     if n := int(file.records.undecided().sum()):
         errors.print(
             escape(
-                f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Label them: "
-                f"calibrate label {file.typed} --undecided --interactive"
+                f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
+                f"are completed with: calibrate label {file.typed} --undecided --interactive"
             ),
             style="yellow",
             highlight=False,

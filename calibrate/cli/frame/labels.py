@@ -16,7 +16,7 @@ from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_
 from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
 from ...data.progress import Progress, silent
-from ...data.records import RecordFile
+from ...data.records import GIVEN, RecordFile
 from ...evaluation.label_checks import Merged, Missed, broken_labels, labelled_answers, missed
 from ...report.sentences import describe_spec
 from .terminal import console, print_line, shortened
@@ -113,11 +113,15 @@ def print_labels(file: RecordFile) -> None:
     for (is_undecided, reason), count in reasons.most_common(5):
         print_line(f"  {count} {'undecided' if is_undecided else 'not labelled'}: {reason}", "yellow")
     if any(undecided):
+        way_out = (
+            f"a person or a judge labels them: `calibrate label {file.typed} --undecided` with --interactive (key by "
+            "key), --review-store STORE (on the page) or --judge-model MODEL (then check a random sample: `fit "
+            "--human-labels`)."
+        )
+        if spec.name == GIVEN:  # a person skipped them
+            way_out = "the file of labels has a label for them."
         print_line(
-            f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until a person or a judge "
-            f"labels them: `calibrate label {file.typed} --undecided` with --interactive (key by key), --review-store "
-            "STORE (on the page) or --judge-model MODEL (then check a random sample: `fit --human-labels`).",
-            "yellow",
+            f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until {way_out}", "yellow"
         )
     twice = contradictions(file.records)
     if twice:
