@@ -163,7 +163,7 @@ def _reason(record: Record, key: str) -> Unmeasured | None:
 
 
 def _item(record: Record, key: str) -> tuple[float, int | None]:
-    """Score (+inf: not measured) and error (None: measured, but not labelled)."""
+    """Score (+inf: not measured) and error (None: measured, but not labelled); an undecided answer is an error."""
     score = record.scores.get(key)
     if score is None and record.drawn is not None and record.drawn.problem is None:
         raise UsageError(
@@ -171,7 +171,8 @@ def _item(record: Record, key: str) -> tuple[float, int | None]:
         )
     if score is None or score.value is None:
         return math.inf, 0
-    return score.value, None if record.correct is None else int(not record.correct)
+    labelled = record.correct is not None or record.is_undecided
+    return score.value, int(not record.correct) if labelled else None
 
 
 def _refuse_others(first: RecordFile, other: RecordFile) -> None:

@@ -288,13 +288,13 @@ def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
 
 
 def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> GateCounts:
-    """Counts of the artifact's gate on labelled records. Records without a label are left out.
+    """Counts of the artifact's gate on labelled records; undecided answers are wrong, others without a label left out.
 
     Raises:
         UsageError: No record has a label, or the estimator was chosen on some of them.
     """
     table = table_of(records)
-    labelled = table.take(table.labels() >= 0)
+    labelled = table.take(table.counted_labels() >= 0)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
     refuse_overlap(artifact.estimator, labelled, what="test")
@@ -488,6 +488,7 @@ def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, score
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
         n_unlabelled=scored.n_unlabelled,
+        n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),
         questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
     )

@@ -78,7 +78,9 @@ class DataFingerprint(Frozen):
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
     n_unlabelled: int
-    """Questions whose correctness could not be decided; left out of the fit."""
+    """Questions that nobody has labelled yet; left out of the fit. In older files also those that are undecided."""
+    n_undecided: int = Field(default=0, exclude_if=lambda n_undecided: n_undecided == 0)
+    """Questions among ``n_used`` whose answer the label rule could not decide; they count as wrong."""
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
     files, and for imported scores)."""

@@ -29,7 +29,7 @@ from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import app
-from .frame.files import open_files, open_pool, read_pool
+from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
 from .frame.terminal import console, finish, print_line
@@ -80,6 +80,7 @@ def audit(
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
+        warn_undecided(file)
         result = run_audit(loaded, file.records, key, level=level, target=at_most)
     if as_json:
         # A segment's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
@@ -198,8 +199,12 @@ def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]
     name = shlex.quote(str(path))
     commands = [] if key in header.estimators else [f"calibrate score {name} {estimator_flags(key)}"]
     if header.correctness is None:
-        rule = written(JudgeSpec.model_validate(artifact.correctness.model_dump()))
+        spec = artifact.correctness
+        params = {key: value for key, value in spec.params.items() if key != "undecided"}
+        rule = written(JudgeSpec(name=spec.name, version=spec.version, params=params))
         commands.append(f"calibrate label {name} --rule {shlex.quote(rule)}")
+        if "undecided" in spec.params:
+            commands.append(f"calibrate label {name} --undecided --interactive")
     return commands
 
 

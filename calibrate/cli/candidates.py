@@ -104,7 +104,7 @@ def candidates(
 def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path) -> CorrectnessRule:
     """Return the artifact's correctness rule, which must label every answer, not only the primary one."""
     spec = artifact.correctness
-    if spec.name not in available_rules():
+    if spec.name not in available_rules() or "undecided" in spec.params:
         raise UsageError(
             f"the artifact's labels are {_given(spec)}, which cannot label the other answers of a list. A list needs "
             f"an artifact whose labels are by a rule ({', '.join(available_rules())}): collect questions with "

@@ -18,7 +18,7 @@ from ..data.records import read_records
 from ..report.sentences import no_early_stopping
 from ..thresholds.stages import RULES
 from .frame.app import app
-from .frame.files import keep_inputs, warn_incomplete
+from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, table
 from .frame.verdicts import print_early_stopping
@@ -60,6 +60,7 @@ def fit_cascade(
     keys = [chosen_estimator(file, name) for file, name in zip(files, names, strict=True)]
     for file in files:
         warn_incomplete(file)
+        warn_undecided(file)
     artifact = fit_system(
         files,
         alpha=alpha,

@@ -24,7 +24,7 @@ from ..report.content import FEW_NOTE, few
 from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame.app import app
-from .frame.files import keep_inputs, open_files, warn_repeated
+from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -97,7 +97,10 @@ def evaluate(
     Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
     """
     keep_inputs(records, [figure, csv_path, json_path])
-    pools = sources(open_files(records), apart=apart)
+    files = open_files(records)
+    for file in files:
+        warn_undecided(file)
+    pools = sources(files, apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
     settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)

@@ -36,7 +36,7 @@ from ..scoring.scores import arrays
 from ..segments import BySegment
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
-from .frame.labels import print_structured
+from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.terminal import console, finish, print_line
@@ -237,6 +237,9 @@ def fit(
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
     looking: _Looks,
+    trust_labels: Annotated[
+        bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
+    ] = False,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -267,6 +270,8 @@ def fit(
     file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
     print_structured(file, key)
+    if human_labels is None and not trust_labels:
+        refuse_broken(file)
     warn_incomplete(file)
     fitted = fitting.fit(file, key)
     out.parent.mkdir(parents=True, exist_ok=True)

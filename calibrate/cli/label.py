@@ -37,8 +37,9 @@ from ..data.labels import (
     read_labels,
 )
 from ..data.progress import bar, silent
-from ..data.records import Record, RecordFile, RecordHeader, read_records
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
 from ..pipeline import fit_artifact
+from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
@@ -62,7 +63,7 @@ class _RuleOptions:
         typer.Option(
             help=f"{', '.join(available_rules())}; with parameters: 'token_f1(threshold=0.6)'; a function of an answer "
             "and its question: python:MODULE:NAME. Default: option if the questions have options, json if answers have "
-            "a format, tool_call if tools are offered and a reference is a call, else token_f1."
+            "a format, tool_call if tools are offered and a reference is a call, else stated."
         ),
     ] = None
     threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None
@@ -108,6 +109,14 @@ class _PeopleOptions:
             "decisions into --labels. Approve is right, edit and reject are wrong."
         ),
     ] = None
+    undecided: Annotated[
+        bool,
+        typer.Option(
+            "--undecided",
+            help="Label only the answers that a rule left without a label, by people or by --judge-model; the others "
+            "keep theirs.",
+        ),
+    ] = False
     order: Annotated[
         str | None,
         typer.Option(help="Interactive: random or file. Default: random; a file that `sample` drew is random already."),
@@ -122,6 +131,8 @@ class _PeopleOptions:
                 "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make "
                 "them"
             )
+        if self.undecided and not (by_rule or self.interactive or on_page or self.labels is not None):
+            raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
         if self.order not in (None, "random", "file"):
             raise UsageError(f"--order must be random or file, got {self.order!r}")
 
@@ -135,7 +146,7 @@ class _PeopleOptions:
         """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
         file = read_records(records)
         if self.interactive:
-            return _by_hand(file, labels, self.queue(file, first))
+            return _by_hand(file, labels, self.queue(file, first), " --undecided" * self.undecided)
         return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
@@ -143,7 +154,10 @@ class _PeopleOptions:
         drawn = file.header.reach is not None
         default: Order = "file" if drawn else "random"
         order: Order = default if self.order is None else "random" if self.order == "random" else "file"
-        return queue_of(file.records[:first] if drawn else file.records, order=order, seed=self.seed, limit=first)
+        records: Sequence[Record] = file.records[:first] if drawn else file.records
+        if self.undecided:
+            records = _undecided(file)
+        return queue_of(records, order=order, seed=self.seed, limit=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +198,48 @@ class _Labelling:
 
     def _with_labels(self, file: RecordFile, first: int | None) -> RecordFile:
         """Label the file: with all labels of people, or the ``first`` records by the rule."""
+        if self.people.undecided:
+            return self._with_undecided(file)
         if self.labels is None:
             return self.rule.label(file, first)
         human = read_labels(self.labels)
         header = file.header.model_copy(update={"correctness": human.spec})
         return RecordFile(file.path, header, tuple(apply_labels(file.records, human)), file.torn)
+
+    def _with_undecided(self, file: RecordFile) -> RecordFile:
+        """Label the undecided answers: with the labels of people there are, or by the rule."""
+        undecided, spec = _undecided(file), file.header.correctness
+        assert spec is not None, "a file with undecided answers was labelled by a rule"
+        if self.labels is None:
+            decided = self.rule.label(RecordFile(file.path, file.header, undecided), None)
+            labelled = {record.id: record for record in decided.records}
+            assert decided.header.correctness is not None, "a rule names itself"
+            by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
+        else:
+            human, by = read_labels(self.labels), "people"
+            names = {record.id for record in undecided} & human.correct.keys()
+            labelled = {record.id: record for record in apply_labels(file.records, human) if record.id in names}
+        earlier = spec.params.get("undecided", f"by {by}")
+        deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
+        params = {**spec.params, "undecided": deciders}
+        header = file.header.model_copy(update={"correctness": spec.model_copy(update={"params": params})})
+        records = tuple(labelled.get(record.id, record) for record in file.records)
+        return RecordFile(file.path, header, records, file.torn)
+
+
+def _undecided(file: RecordFile) -> list[Record]:
+    """The answers that a rule left without a label.
+
+    Raises:
+        UsageError: No rule has labelled the file, or it decided every answer.
+    """
+    spec = file.header.correctness
+    if spec is None or spec.name == GIVEN:
+        raise UsageError(f"{file.path} has no labels by a rule. Run first: calibrate label {file.typed} --rule stated")
+    records = [record for record in file.records if record.correct is None and record.answer is not None]
+    if not records:
+        raise UsageError(f"every answer of {file.path} has a label: nothing is undecided.")
+    return records
 
 
 @app.command()
@@ -217,6 +268,8 @@ def label(
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
+    if goal.until is not None and people.undecided:
+        raise UsageError("--until certified labels the answers of a draw in order: leave --undecided out.")
     if goal.until is not None:
         _until_certified(labelling, goal, limit)
         return
@@ -232,7 +285,10 @@ def label(
     if by_rule and not any(record.references for record in labelled.records):
         finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
         return
-    finish([target], next_step(labelled.header, target))
+    following = next_step(labelled.header, target)
+    if (by_rule or people.undecided) and labelled.records.undecided().any():
+        following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
+    finish([target], following)
 
 
 def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> None:
@@ -275,7 +331,7 @@ def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | No
         return
 
 
-def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
+def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record], flag: str) -> bool:
     """Hold a labelling session in this terminal; whether the whole queue is labelled."""
     with open_store(labels) as store:
         session = LabelSession(queue, store)
@@ -287,7 +343,8 @@ def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record]) -> bool:
     name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name} --interactive goes on; calibrate label {name} --labels {labels_name} stops here",
+        f"calibrate label {name}{flag} --interactive goes on; calibrate label {name}{flag} --labels {labels_name} "
+        "stops here",
     )
     return False
 

@@ -53,6 +53,7 @@ from .frame.labels import (
     print_labels,
     print_merged,
     print_structured,
+    refuse_broken,
     refuse_mixed,
     rule_from,
 )
@@ -90,13 +91,14 @@ class RunConfig(Frozen):
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
     correctness: str | None = Field(
         default=None,
-        description="contains, exact, json, numeric, option, token_f1, tool_call, chat_judge, python:MODULE:NAME (your "
-        "function); with parameters as 'token_f1(threshold=0.6)'. Default: option with options, json for answers in a "
-        "format, tool_call with tools and references that are calls, else token_f1.",
+        description="contains, exact, json, numeric, option, stated, token_f1, tool_call, chat_judge, "
+        "python:MODULE:NAME (your function); with parameters as 'token_f1(threshold=0.6)'. Default: option with "
+        "options, json for answers in a format, tool_call with tools and references that are calls, else stated.",
     )
     judge_model: str | None = Field(default=None, description="chat_judge: the model that judges, written like model.")
     threshold: float | None = Field(default=None, description="token_f1: smallest F1 that counts as right (0.5).")
     tolerance: float | None = Field(default=None, description="numeric: relative tolerance (1e-6).")
+    trust_labels: bool = Field(default=False, description="Fit even where the labels look broken.")
     cluster_by_group: bool = Field(
         default=False,
         description="Groups are conversations, users or documents: split whole, fit on one question each.",
@@ -220,6 +222,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
     print_label_checks(records)
+    if not settings.trust_labels:
+        refuse_broken(records)
     choice = None
     if key == AUTO:
         chosen = choose_estimator(

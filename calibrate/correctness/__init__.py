@@ -1,8 +1,8 @@
 """Correctness rules: whether the primary answer is right, given the accepted answers.
 
 A rule is fixed before calibration and stored with its parameters: "at most 10 % wrong" means wrong *by this rule*.
-String rules err (on open questions they agree with people on 80-92 % of answers); read some labels before you trust a
-threshold.
+Rules err; read some labels before you trust a threshold. An answer that a rule cannot decide counts as wrong until a
+person or a model labels it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
 from .registry import available_rules, default_rule, label_records, make_rule
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls, parse_number
+from .stated import Stated
 
 __all__ = [
     "BatchRule",
@@ -23,6 +24,7 @@ __all__ = [
     "Numeric",
     "Option",
     "OwnRule",
+    "Stated",
     "TokenF1",
     "ToolCalls",
     "available_rules",

@@ -20,6 +20,7 @@ from ..spec_syntax import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
 from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
+from .stated import Stated
 
 __all__ = ["RULES", "available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
 
@@ -31,6 +32,7 @@ RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "numeric": Numeric,
     "option": Option,
     "python": OwnRule,
+    "stated": Stated,
     "token_f1": TokenF1,
     "tool_call": ToolCalls,
 }
@@ -79,7 +81,7 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
     """The rule used when none is named: by the questions and the plan, never by the answers.
 
     `Option` when every question has options; else `JsonValues` for answers in a format, `ToolCalls` where tools are
-    offered and a reference is a call, and `TokenF1` for all others.
+    offered and a reference is a call, and `Stated` for all others.
 
     Args:
         records: The records.
@@ -91,7 +93,7 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
         return JsonValues()
     calls = any(read_calls(reference) is not None for record in records for reference in record.references)
     offered = (bindings is not None and bindings.tools) or any(record.tools for record in records)
-    return ToolCalls() if offered and calls else TokenF1()
+    return ToolCalls() if offered and calls else Stated()
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:
@@ -146,7 +148,7 @@ def _labelled(record: Record, labels: Iterator[Label]) -> Record:
 
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------
 
-_BETTER: dict[AnswerKind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "token_f1"}
+_BETTER: dict[AnswerKind, str] = {"tool calls": "tool_call", "JSON objects": "json", "texts": "stated"}
 
 
 def structured_advice(records: Sequence[Record], rule: str, judge: str | None = None) -> list[str]:

@@ -83,6 +83,11 @@ class Record(Frozen):
     """Why ``correct`` cannot be decided, in words."""
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether the answer was looked at and could not be called right or wrong; a fit counts it as wrong."""
+        return self.correct is None and bool(self.label_detail and self.references) and self.answer is not None
+
+    @property
     def answer(self) -> str | None:
         """Text of the primary answer; None without an answer."""
         return self.drawn.primary.text if self.drawn is not None and self.drawn.primary is not None else None

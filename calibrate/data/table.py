@@ -115,8 +115,19 @@ class RecordTable(Sequence[Record], ABC):
         """Fingerprint of the questions for the header of a file."""
 
     def labels(self) -> NDArray[np.int8]:
-        """1 for a right answer, 0 for a wrong one, -1 without a label."""
+        """1 for a right answer, 0 for a wrong one, -1 without a label, also where it is undecided."""
         return self.numbers("label")
+
+    def undecided(self) -> NDArray[np.bool_]:
+        """Which records are undecided; see `Record.is_undecided`."""
+        flags, tried = self.flags(), DETAIL | REFERENCES
+        mask: NDArray[np.bool_] = (self.labels() < 0) & ((flags & tried) == tried)
+        # The form of an answer takes longer than all else here, and most files have nothing undecided.
+        return mask & (self.numbers("kind") > 0) if mask.any() else mask
+
+    def counted_labels(self) -> NDArray[np.int8]:
+        """Labels with undecided answers as wrong ones: dropping them would leave out the answers that err most."""
+        return np.where(self.undecided(), np.int8(0), self.labels())
 
     def flags(self) -> NDArray[np.uint8]:
         """The bits `DRAWN` to `REFERENCES`."""
@@ -135,8 +146,8 @@ class RecordTable(Sequence[Record], ABC):
         return self.numbers("asked")
 
     def usable(self, key: str) -> NDArray[np.bool_]:
-        """Which records have a score and a label."""
-        mask: NDArray[np.bool_] = ~np.isnan(self.scores(key)) & (self.labels() >= 0)
+        """Which records have a score and a label; undecided answers count as wrong."""
+        mask: NDArray[np.bool_] = ~np.isnan(self.scores(key)) & (self.counted_labels() >= 0)
         return mask
 
     def unscored(self, key: str) -> int:

@@ -164,11 +164,11 @@ def choose_estimator(
     if not keys:
         raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.typed}")
     used, rest = cut_for_training(records, train_fraction=SHARE, groups=groups, seed=seed)
-    labels = [record.correct for record in used if record.correct is not None]
+    labels = [label for label in labels_of(used).tolist() if label >= 0]
     if len(labels) < FEWEST or len(set(labels)) < 2:
         raise UsageError(
             f"--estimator auto chooses on {SHARE:.0%} of the questions, of which {len(labels)} have a label "
-            f"({labels.count(False)} of them wrong): it takes {FEWEST}, right and wrong ones. Label more, or name an "
+            f"({labels.count(0)} of them wrong): it takes {FEWEST}, right and wrong ones. Label more, or name an "
             f"estimator: {', '.join(keys)}."
         )
     ranking = rank_estimators(used, keys, alpha=alpha, rule=rule, delta=delta, groups=groups)

@@ -27,7 +27,7 @@ from guardrail.uncertainty.clustering import fold, unordered_pairs
 from ..correctness import Contains, Numeric
 from ..data.records import Record
 from ..data.table import table_of
-from ..scoring.scores import labels_of, values_of
+from ..scoring.scores import values_of
 from ..thresholds.fit import check_items, check_open_unit
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Missed",
     "Suspicious",
     "auroc_interval",
+    "broken_labels",
     "judge_to_look_at",
     "labelled_answers",
     "lowest",
@@ -129,14 +130,14 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
 def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspicious:
     """Labels to look at again: wrong among the most certain answers, right among the most uncertain ones.
 
-    Records without a score or a label are left out. Equal scores are ordered by id.
+    Records without a score or a label are left out, undecided ones too. Equal scores are ordered by id.
 
     Args:
         records: Records with scores and labels.
         estimator: Key of the score.
         k: Most records of each kind to return.
     """
-    score, label = values_of(records, estimator), labels_of(records)
+    score, label = values_of(records, estimator), table_of(records).labels()
     usable = ~np.isnan(score) & (label >= 0)
     values = np.sort(score[usable])
     # With one value for all nothing is more certain than anything else.
@@ -256,6 +257,20 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
         return None
     numbers = all(Numeric().label(one.answer or "", one.to_question()).correct for one in found)
     return Missed(found, len(wrong), "numeric" if numbers else "contains")
+
+
+_NEARLY_NONE, _MANY, _FEWEST = 0.05, 0.2, 20
+"""Share of right answers, share of wrong ones that contain a reference, and labels, from which labels look broken."""
+
+
+def broken_labels(records: Sequence[Record], rule: str) -> Missed | None:
+    """`missed` where a rule calls nearly no answer right, and many of the wrong ones contain a reference; else None."""
+    labels = table_of(records).labels()
+    n_right, n_wrong = int((labels == 1).sum()), int((labels == 0).sum())
+    if n_right + n_wrong < _FEWEST or n_right > _NEARLY_NONE * (n_right + n_wrong):
+        return None
+    misses = missed(records, rule)
+    return misses if misses is not None and len(misses.records) >= _MANY * misses.n_wrong else None
 
 
 # -- Merges to read: short answers that differ, and that the judge took for the same -----------------------------------

@@ -10,6 +10,7 @@ from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.uncertainty import list_estimators, make_estimator
 
+from ..data.records import GIVEN
 from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
@@ -148,9 +149,23 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (ranking(artifact), cut_off_answers(artifact))
+    also = (ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
+
+
+def undecided_answers(artifact: CalibrationArtifact) -> str | None:
+    """The number of undecided answers that count as wrong, their cost and the way out; None without any."""
+    undecided, n, wrong = artifact.data.n_undecided, artifact.data.n_used, sum(artifact.calibration.error)
+    if not undecided:
+        return None
+    without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
+    way = ": `calibrate label RECORDS --undecided` with --interactive or --judge-model MODEL, then fit again."
+    return (
+        f"{undecided} of {n} answers are undecided and count as wrong: {percent(wrong / n)} of the answers are wrong "
+        f"with them, {without} without. Labelling them can raise what is answered"
+        f"{'.' if artifact.correctness.name == GIVEN else way}"
+    )
 
 
 def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:

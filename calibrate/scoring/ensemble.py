@@ -118,7 +118,8 @@ def fit_ensemble(
     """
     if len(specs) < 2:
         raise UsageError(f"an ensemble has at least two members, got {', '.join(specs) or 'none'}. Name more.")
-    usable = [record for record in records if record.correct is not None and _measured(record, specs)]
+    labelled = [record for record in records if record.correct is not None or record.is_undecided]
+    usable = [record for record in labelled if _measured(record, specs)]
     error = np.array([0.0 if record.correct else 1.0 for record in usable])
     wrong = int(error.sum())
     if len(usable) < FEWEST or min(wrong, len(usable) - wrong) < FOLDS:

@@ -59,11 +59,12 @@ class Scored:
     Attributes:
         ids: Record ids, shape (n,).
         uncertainty: Scores, shape (n,); higher is less certain.
-        error: 1 where the answer is wrong, shape (n,).
+        error: 1 where the answer is wrong or undecided, shape (n,).
         group: The question file's group of each item, or None when any item has none.
         n_records: Records looked at.
         n_unmeasured: Records without a score. They always abstain.
         n_unlabelled: Records with a score but without a label.
+        n_undecided: Items that are undecided (`Record.is_undecided`).
     """
 
     ids: Sequence[str]
@@ -73,6 +74,7 @@ class Scored:
     n_records: int
     n_unmeasured: int
     n_unlabelled: int
+    n_undecided: int
 
 
 def default_estimator(*, options: bool) -> str:
@@ -367,8 +369,8 @@ def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:
 
 
 def labels_of(records: Sequence[Record]) -> NDArray[np.int8]:
-    """Labels of the records, shape (n,): 1 right, 0 wrong, -1 none."""
-    return table_of(records).labels()
+    """Labels of the records as a fit counts them, shape (n,): 1 right, 0 wrong or undecided, -1 none."""
+    return table_of(records).counted_labels()
 
 
 def taken(records: Sequence[Record], mask: NDArray[np.bool_]) -> RecordTable:
@@ -377,13 +379,13 @@ def taken(records: Sequence[Record], mask: NDArray[np.bool_]) -> RecordTable:
 
 
 def arrays(records: Sequence[Record], key: str) -> Scored:
-    """The items that have both a score by ``key`` and a label.
+    """The items that have both a score by ``key`` and a label; undecided answers count as wrong.
 
     Raises:
         UsageError: No record is usable; the message says which step is missing.
     """
     table = table_of(records)
-    values, label, n = table.scores(key), table.labels(), len(table)
+    values, label, n = table.scores(key), table.counted_labels(), len(table)
     if unscored := table.unscored(key):
         raise _unscored_error(unscored, n, table.score_keys(), key)
     measured = ~np.isnan(values)
@@ -402,6 +404,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         n_records=n,
         n_unmeasured=n - int(np.count_nonzero(measured)),
         n_unlabelled=n_unlabelled,
+        n_undecided=int(np.count_nonzero(selected.undecided())),
     )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "read_pool",
     "warn_incomplete",
     "warn_repeated",
+    "warn_undecided",
 ]
 
 
@@ -136,6 +137,20 @@ def warn_incomplete(file: RecordFile) -> None:
             f"first that waits, {file.records[waiting.index(True)].id!r}, and the others before the last label.",
             "yellow",
         )
+
+
+def warn_undecided(file: RecordFile) -> None:
+    """Say how many answers count as wrong although the rule did not decide them."""
+    if n := int(file.records.undecided().sum()):
+        errors.print(
+            escape(
+                f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
+                f"are completed with: calibrate label {file.typed} --undecided --interactive"
+            ),
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )  # stdout may be JSON
 
 
 def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:

@@ -16,8 +16,8 @@ from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_
 from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
 from ...data.progress import Progress, silent
-from ...data.records import RecordFile
-from ...evaluation.label_checks import Merged, labelled_answers, missed
+from ...data.records import GIVEN, RecordFile
+from ...evaluation.label_checks import Merged, Missed, broken_labels, labelled_answers, missed
 from ...report.sentences import describe_spec
 from .terminal import console, print_line, shortened
 
@@ -27,6 +27,7 @@ __all__ = [
     "print_labels",
     "print_merged",
     "print_structured",
+    "refuse_broken",
     "refuse_mixed",
     "rule_from",
 ]
@@ -61,7 +62,10 @@ def rule_from(
     params = {key: value for key, value in params.items() if value is not None}
     if name is not None and name.startswith("chat_judge("):
         params["cache"] = cache
-    return make_rule(name or default_rule(file.records, file.header.plan.bindings).spec.name, **params)
+    if name is None:  # only token_f1 has a threshold
+        default = default_rule(file.records, file.header.plan.bindings).spec.name
+        name = "token_f1" if threshold is not None else default
+    return make_rule(name, **params)
 
 
 def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float | None) -> None:
@@ -99,10 +103,26 @@ def print_labels(file: RecordFile) -> None:
     right, n_labelled = labels.count(True), len(labels) - labels.count(None)
     share = percent(right / n_labelled if n_labelled else 0.0)
     print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {n_labelled} answers are right ({share}).")
+    undecided = [record.is_undecided for record in file.records]
     where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
-    reasons = Counter(record.label_detail or where for record in file.records if record.correct is None)
-    for reason, count in reasons.most_common(5):
-        print_line(f"  {count} not labelled: {reason}", "yellow")
+    reasons = Counter(
+        (is_undecided, record.label_detail or where)
+        for record, is_undecided in zip(file.records, undecided, strict=True)
+        if record.correct is None
+    )
+    for (is_undecided, reason), count in reasons.most_common(5):
+        print_line(f"  {count} {'undecided' if is_undecided else 'not labelled'}: {reason}", "yellow")
+    if any(undecided):
+        way_out = (
+            f"a person or a judge labels them: `calibrate label {file.typed} --undecided` with --interactive (key by "
+            "key), --review-store STORE (on the page) or --judge-model MODEL (then check a random sample: `fit "
+            "--human-labels`)."
+        )
+        if spec.name == GIVEN:  # a person skipped them
+            way_out = "the file of labels has a label for them."
+        print_line(
+            f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until {way_out}", "yellow"
+        )
     twice = contradictions(file.records)
     if twice:
         first, second = twice[0]
@@ -128,13 +148,30 @@ def print_label_checks(file: RecordFile) -> None:
             soft_wrap=True,
         )
     if (misses := missed(file.records, spec.name)) is not None:
-        first = misses.records[0]
-        text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
-        print_line(
-            f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
-            f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
-            f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`.",
-            "yellow",
+        print_line(_missed_text(misses, file), "yellow")
+
+
+def _missed_text(misses: Missed, file: RecordFile) -> str:
+    first = misses.records[0]
+    text, against = shortened(first.answer or ""), shortened(" | ".join(first.references))
+    return (
+        f"{len(misses.records)} of the {misses.n_wrong} wrong answers contain a reference, e.g. {text} (reference "
+        f"{against}, {first.id}). If such answers are right, use rule {misses.rule}: `calibrate label {file.typed} "
+        f"--rule {misses.rule}`, or --correctness {misses.rule} of `run`."
+    )
+
+
+def refuse_broken(file: RecordFile) -> None:
+    """Stop before a fit where the labels look broken.
+
+    Raises:
+        UsageError: The rule calls nearly no answer right, and many wrong answers contain a reference.
+    """
+    spec = file.header.correctness
+    if spec is not None and (misses := broken_labels(file.records, spec.name)) is not None:
+        raise UsageError(
+            f"the labels of {file.path} look broken: rule {spec.name} calls nearly no answer right, and "
+            f"{_missed_text(misses, file)} To fit on these labels all the same, add --trust-labels."
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible
@@ -190,3 +192,82 @@ def test_a_plan_from_a_pilot(labelled: RecordFile) -> None:
     assert "calibrations of the pilot's scores" in shown
     assert "--labels needs --records" in run("plan", "--alpha", 0.2, "--labels", 100, code=2)
     assert "labelled records as --pilot" in run("plan", "--alpha", 0.2, code=2)
+
+
+# -- Undecided answers -------------------------------------------------------------------------------------------------
+
+
+def scored_population(tmp_path: Path) -> Path:
+    """Scored records without labels."""
+    questions, records = tmp_path / "q.jsonl", tmp_path / "r.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.rows(120)))
+    run("collect", questions, "--model", "python:tests.calibrate.fakes:model", "--out", records)
+    run("score", records)
+    return records
+
+
+def every_third_undecided(answer: str, question: Question) -> bool | None:
+    """An own rule for `test_undecided_answers_count_as_wrong_until_somebody_decides`."""
+    return None if int(sha256(question.id.encode()).hexdigest(), 16) % 3 == 0 else answer in question.references
+
+
+def test_undecided_answers_count_as_wrong_until_somebody_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records = scored_population(tmp_path)
+    shown = run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    file = read_records(records)
+    n = int(file.records.undecided().sum())
+    assert 20 < n < 60
+    assert f"{n} of 120 answers are undecided and count as wrong until a person or a judge labels them" in shown
+    assert f"Next: calibrate label {records} --undecided --interactive; or go on without: calibrate fit" in shown
+    shown = run("fit", records, "--alpha", 0.3, "--out", tmp_path / "a.json")
+    assert f"{n} of 120 answers are undecided and count as wrong" in shown
+    artifact = CalibrationArtifact.load(tmp_path / "a.json")
+    decided = [record for record in file.records if record.correct is not None]
+    assert (artifact.data.n_used, artifact.data.n_undecided, artifact.data.n_unlabelled) == (120, n, 0)
+    assert sum(artifact.calibration.error) == n + sum(not record.correct for record in decided)
+
+    flags = ("label", records, "--undecided", "--interactive")
+    labels = tmp_path / "r.labels.jsonl"
+    shown = run(*flags, keys="y\nn\ny\n")
+    assert f"3 of {n} are labelled or skipped" in shown
+    assert f"calibrate label {records} --undecided --labels {labels} stops here" in shown
+    shown = run("label", records, "--undecided", "--labels", labels)
+    assert "undecided by people)" in shown
+    assert f"{n - 3} of 120 answers are undecided" in shown
+    shown = run(*flags, keys="y\n" * (n - 4) + "s\n")
+    assert "1 of 120 answers are undecided" in shown  # the one that was skipped
+    now = read_records(records)
+    assert [now.records[i].correct for i, record in enumerate(file.records) if record.correct is not None] == [
+        record.correct for record in decided
+    ]
+    run("label", records, "--rule", "exact")
+    assert "nothing is undecided" in run(*flags, code=2)
+    assert "needs who decides" in run("label", records, "--undecided", code=2)
+
+
+def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    rows = [
+        {
+            "question": f"q{i}",
+            "references": [f"w{i}"],
+            "answer": f"It is w{i}, as all know.",
+            "samples": ["a", f"b{i % 3}"],
+        }
+        for i in range(40)
+    ]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    records, out = tmp_path / "r.jsonl", tmp_path / "a.json"
+    run("import", tmp_path / "own.jsonl", "--out", records)
+    run("score", records, "--estimator", "discrete_semantic_entropy")
+    run("label", records, "--rule", "exact")
+    shown = run("fit", records, "--alpha", 0.3, "--out", out, code=2)
+    assert "look broken: rule exact calls nearly no answer right, and 40 of the 40 wrong answers contain" in shown
+    assert f"`calibrate label {records} --rule contains`" in shown
+    assert not out.exists()
+    run("fit", records, "--alpha", 0.3, "--out", out, "--trust-labels")
+    run("label", records)
+    assert "look broken" not in run("fit", records, "--alpha", 0.3, "--out", out)

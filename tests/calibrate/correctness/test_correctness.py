@@ -13,6 +13,7 @@ from calibrate.correctness import (
     Label,
     Numeric,
     Option,
+    Stated,
     TokenF1,
     default_rule,
     label_records,
@@ -166,7 +167,7 @@ def test_option_without_options_cannot_be_labelled() -> None:
 
 def test_rules_by_name() -> None:
     assert make_rule("token_f1", threshold=0.7) == TokenF1(0.7)
-    names = "chat_judge, contains, exact, json, numeric, option, python, token_f1, tool_call"
+    names = "chat_judge, contains, exact, json, numeric, option, python, stated, token_f1, tool_call"
     with pytest.raises(UsageError, match=f"choose one of {names}"):
         make_rule("fuzzy")
     with pytest.raises(UsageError, match="does not take"):
@@ -353,9 +354,9 @@ def test_a_rule_of_ones_own_must_decide() -> None:
 
 def test_default_rule_depends_on_the_questions_alone() -> None:
     open_, closed = Record(id="a", question="?"), Record(id="b", question="?", options={"A": "1", "B": "2"})
-    assert default_rule([open_]) == TokenF1()
+    assert default_rule([open_]) == Stated()
     assert default_rule([closed]) == Option()
-    assert default_rule([open_, closed]) == TokenF1()
+    assert default_rule([open_, closed]) == Stated()
 
 
 def test_labels_say_why_there_is_none() -> None:

@@ -107,6 +107,8 @@ def assert_same(path: Path, key: str) -> None:
     plain, file, records = assert_read(path, key)
     waiting = [waits_for_label(record, file.header) for record in plain.records]
     assert [waiting_of(some, file.header).tolist() for some in (records, plain.records)] == [waiting] * 2
+    undecided = [record.is_undecided for record in plain.records]
+    assert [some.undecided().tolist() for some in (records, plain.records)] == [undecided] * 2
     for name in DTYPES:
         assert records.numbers(name).tolist() == plain.records.numbers(name).tolist(), name
     for some in (records, plain.records):

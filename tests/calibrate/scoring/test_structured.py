@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.correctness import JsonValues, Option, TokenF1, ToolCalls, default_rule, make_rule
+from calibrate.correctness import JsonValues, Option, Stated, ToolCalls, default_rule, make_rule
 from calibrate.correctness.registry import structured_advice
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
@@ -128,10 +128,10 @@ def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:
     assert default_rule([open_], FORMAT) == default_rule([open_], both) == JsonValues()
     intended = Record(id="c", question="?", references=('{"name": "look_up", "arguments": {}}',))
     assert isinstance(default_rule([open_, intended], tools), ToolCalls)
-    assert default_rule([open_], tools) == TokenF1()  # no reference is a call: questions that are answered in words
-    assert default_rule([intended]) == TokenF1()
+    assert default_rule([open_], tools) == Stated()  # no reference is a call: questions that are answered in words
+    assert default_rule([intended]) == Stated()
     assert default_rule([closed], FORMAT) == default_rule([closed], tools) == Option()
-    assert default_rule([open_], Bindings()) == default_rule([open_]) == TokenF1()
+    assert default_rule([open_], Bindings()) == default_rule([open_]) == Stated()
 
 
 def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> None:
@@ -181,7 +181,7 @@ OBJECT, TEXT = Sample(text='{"capital": "Rome"}'), Sample(text="Rome")
         (OBJECT, "token_f1", True, "--rule json"),
         (OBJECT, "numeric", False, "--rule json"),
         (OBJECT, "tool_call", False, "--rule json"),
-        (TEXT, "tool_call", False, "--rule token_f1"),
+        (TEXT, "tool_call", False, "--rule stated"),
         (TOOL_CALL, "tool_call", False, "References must be JSON of the same form"),
     ],
 )
