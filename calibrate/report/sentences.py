@@ -498,8 +498,8 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
         return (
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
-            "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score misleads: "
-            "use another estimator."
+            "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
+            "misleads: use another estimator."
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
