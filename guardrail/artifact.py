@@ -395,6 +395,23 @@ class CalibrationArtifact(Persisted):
             )
         return self
 
+    @property
+    def answer_if(self) -> str:
+        """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
+        name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
+        if self.segments is not None:
+            return f"answer if {name} is at most the threshold of the question's segment"
+        if threshold is None:
+            return "answer nothing: no threshold was found"
+        if not name.startswith("imported:"):
+            unit = "" if self.estimator.unit == "probability" else f" {self.estimator.unit}"
+            return f"answer if {name} <= {threshold:.6g}{unit}"
+        # A user compares with this number by hand, so it keeps all digits that the file had.
+        column, stored = params.get("column", name), params.get("stored", "value")
+        if stored == "value":
+            return f"answer if {column} <= {threshold:.12g}"
+        return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
+
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
         yield "model", self.model.model
@@ -415,6 +432,7 @@ class CalibrationArtifact(Persisted):
             ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
             ("questions", f"{len(self.calibration.error)} of {self.data.n_questions} in {self.data.name}"),
             ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
+            ("threshold in use", self.answer_if),
             ("answers", f"{percent(self.acceptance)} of questions"),
         ]
         if answered:

@@ -65,6 +65,11 @@ class _OutcomeBase(Frozen):
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
 
+    @property
+    def smallest_feasible_alpha(self) -> float | None:
+        """Smallest alpha at which the same rule is feasible on these items; None if there is none or no search ran."""
+        return self.diagnostics.smallest_feasible_alpha
+
     def _target(self) -> str:
         sure = "" if self.delta is None else f", delta = {self.delta:g}"
         return f"{self.rule} at alpha = {self.alpha:g}{sure}"
@@ -144,11 +149,35 @@ class Infeasible(_OutcomeBase):
     detail: str
     """The reason in words, with the numbers and what to do next."""
 
+    @property
+    def threshold(self) -> None:
+        """None: no uncertainty is low enough."""
+
+    @property
+    def n_accepted(self) -> int:
+        """Calibration items accepted: 0."""
+        return 0
+
+    @property
+    def n_errors(self) -> int:
+        """Errors among them: 0."""
+        return 0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of calibration items accepted: 0."""
+        return 0.0
+
+    @property
+    def error_rate(self) -> None:
+        """None: nothing is accepted."""
+
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
         for name in ("rule", "alpha", "delta", "n"):
             yield name, getattr(self, name)
         yield "reason", self.reason.value
+        yield "smallest_feasible_alpha", self.smallest_feasible_alpha
 
     def _repr_html_(self) -> str:
         facts = [("rule", self._target()), ("why", self.detail), self._without_gate()]

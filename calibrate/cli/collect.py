@@ -15,6 +15,7 @@ from guardrail.models import resolve_model
 from ..data.batches import Batches
 from ..data.formats import QUESTION_FORMATS, load_questions
 from ..ray_engine import RayCollector
+from ..scoring.reach import POOL_FACTOR
 from .frame.app import app
 from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs
@@ -124,6 +125,7 @@ def collect(
     if unknown and not no_references:
         print_line(
             f"{unknown} of {len(loaded.questions)} questions have no reference. People can label their answers: score "
-            "them, and let `calibrate sample` draw which."
+            "them, and let `calibrate sample` draw which. To label "
+            f"300 from the lower half of the scores takes {POOL_FACTOR * 300 * 2} questions."
         )
     finish([out], f"calibrate score {listed([out])}")

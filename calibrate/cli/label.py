@@ -373,7 +373,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
 
 
 def _shown(record: Record, header: RecordHeader) -> Content:
-    """A record as the review page shows it: the messages and the answer, without a score, which would sway a label."""
+    """A record for the review page, without a score, which would sway a label; it shows alternatives once decided."""
     from guardrail.review import Candidate, Content
 
     assert record.drawn is not None, "only records with an answer are queued"
@@ -391,9 +391,6 @@ def _shown(record: Record, header: RecordHeader) -> Content:
 
 
 # -- A labelling session: one record as a card, then a key -------------------------------------------------------------
-
-_SHOWN = 8
-"""Distinct samples on a card."""
 
 
 def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
@@ -418,7 +415,7 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def card(record: Record, *, done: int, total: int) -> Panel:
-    """A record: question, options, answer, references, and the distinct samples with their shares."""
+    """A record: question, options, answer and references. Other samples hint at the score, so none is shown."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -427,8 +424,6 @@ def card(record: Record, *, done: int, total: int) -> Panel:
         rows.add_row("", _text(option if name == option else f"{name}) {option}"))
     rows.add_row("answer", _text(record.shown_answer or "(empty)", style="bold cyan"))
     rows.add_row("accepted", _text(" | ".join(record.references) or "(none given)", style="green"))
-    for text, share in shares(record)[:_SHOWN]:
-        rows.add_row(f"{share:.0%}", _text(text or "(empty)", style="dim"))
     help_line = Text("   ".join(f"{key} {meaning}" for key, meaning in KEYS.items()), style="dim")
     return Panel(
         Group(rows, "", Text("Is the answer right?"), help_line), title=f"{done} of {total} done", title_align="left"

@@ -223,7 +223,13 @@ def sample(
     n: Annotated[
         int | None, typer.Option("--n", "--labels", help="Questions to label. Default: the last of --looks.")
     ] = None,
-    reach: Annotated[float, typer.Option(help="Share of the lowest scores to draw from; 1 for all questions.")] = 1.0,
+    reach: Annotated[
+        float,
+        typer.Option(
+            help="Share of the lowest scores to draw from; 1 for all questions. Below 1, 300 labels at a reach of 0.5 "
+            "need 3 x 300 / 0.5 = 1800 scored questions."
+        ),
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("to-label.jsonl"),
     estimator: EstimatorOption = None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +23,7 @@ from ..correctness import make_rule
 from ..data.progress import bar
 from ..data.records import RecordFile, read_records
 from ..reviews import Respond
+from ..reviews.pool import UNDECIDED
 from ..reviews.steps import (
     ReviewedStep,
     labelled_records,
@@ -59,6 +62,13 @@ def steps(
     rule: Annotated[
         str, typer.Option(help='When a call is the reference, e.g. "tool_call(numbers=true)".')
     ] = "tool_call",
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Arguments that matter, TOOL=ARGUMENT,ARGUMENT; calls that differ in others are the same call. May be "
+            "repeated. Default: all arguments."
+        ),
+    ] = None,
     respond: RespondOption = "wrong",
     missing: MissingOption = "wait",
     model: Annotated[
@@ -84,8 +94,9 @@ def steps(
         raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
     drawn_file = out.with_name(f"{out.name.split('.')[0]}.records.jsonl")
     keep_inputs([*(records or ()), tools, sqlite_path(source)], [out, *([] if model is None else [drawn_file])])
-    measured = parse_estimator(estimator, judge=ToolCallJudge())
-    compared = make_rule(rule)
+    arguments = _arguments(compare or ())
+    measured = parse_estimator(estimator, judge=ToolCallJudge(arguments=arguments))
+    compared = make_rule(rule) if arguments is None else make_rule(rule, arguments=arguments)
     file = read_records(*records) if records else None
     items = _reviewed(source, file, respond)
     labelled_items = labelled_steps(items, missing)
@@ -93,11 +104,13 @@ def steps(
     if not labelled_items:
         raise UsageError(
             f"{source} holds no decision that can be used yet. Decide about the calls that wait; with --missing wait "
-            "nothing after the oldest open one counts."
+            f"nothing after the oldest open one counts. {UNDECIDED}"
         )
     used = {step.id for step in labelled_items}
     if left := sum(item.correct is not None and item.id not in used for item in items):
-        print_line(f"{left} decisions wait for the oldest open one, which counts as wrong until then.", "yellow")
+        print_line(
+            f"{left} decisions wait for the oldest open one, which counts as wrong until then. {UNDECIDED}", "yellow"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_steps(out, labelled_items)
     if model is not None and tools is not None:
@@ -119,6 +132,8 @@ def steps(
     first = next(iter(parts.values()), None)
     if first is None:
         raise UsageError(f"no message of {file.path} calls a tool that people decided about.")
+    if arguments is None:
+        _ask_which_arguments_matter(labelled)
     header = read_records(first).header
     finish([out, *parts.values()], f"{next_step(header, first)} --cluster-by-group")
 
@@ -147,6 +162,42 @@ def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[Re
     if file is not None and (unseen := len(file.records) - len(mine)):
         print_line(f"{unseen} recorded messages have no review in {source} and are left out.", "yellow")
     return mine
+
+
+def _arguments(compare: Sequence[str]) -> dict[str, list[str]] | None:
+    """Arguments by tool as the user wrote them; None for all of them."""
+    arguments = {}
+    for text in compare:
+        tool, _, names = text.partition("=")
+        if not tool or not names:
+            raise UsageError(f"--compare must be TOOL=ARGUMENT,ARGUMENT, got {text!r}.")
+        arguments[tool] = [name.strip() for name in names.split(",")]
+    return arguments or None
+
+
+def _ask_which_arguments_matter(file: RecordFile) -> None:
+    """Print in how many messages the samples of a tool differ from the primary, by argument."""
+    differing: Counter[tuple[str, str]] = Counter()
+    for record in file.records:
+        if record.drawn is None or record.drawn.primary is None:
+            continue
+        primary = {call.name: call.arguments for call in record.drawn.primary.tool_calls}
+        calls = [call for sample in record.drawn.samples for call in sample.tool_calls if call.name in primary]
+        differing.update(
+            {
+                (call.name, name)
+                for call in calls
+                for name in call.arguments.keys() | primary[call.name].keys()
+                if call.arguments.get(name) != primary[call.name].get(name)
+            }
+        )
+    for tool in sorted({tool for tool, _ in differing}):
+        counts = ", ".join(f"{name} ({n})" for (other, name), n in differing.most_common() if other == tool)
+        print_line(
+            f"Which arguments of {tool} matter? Samples differ in {counts} of {len(file.records)} messages, and every "
+            f"difference counts as another call. Name those that matter: --compare {tool}=ARGUMENT,ARGUMENT",
+            "yellow",
+        )
 
 
 def _has_checkpoints(path: Path) -> bool:

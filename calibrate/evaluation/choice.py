@@ -199,7 +199,7 @@ def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delt
     outcome = fit(
         scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast"
     )
-    return getattr(outcome, "n_accepted", 0)
+    return outcome.n_accepted
 
 
 def _trained_on(file: RecordFile, key: str, records: Sequence[Record]) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from guardrail.errors import UsageError
-from guardrail.notebook import as_html, axis, draw_rates
+from guardrail.notebook import as_html, axis, draw_rates, text_table
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -126,6 +126,10 @@ class Evaluation(Frozen):
         for name in ("n", "n_calibration", "splits", "base_error", "auroc"):
             yield name, getattr(self, name)
         yield "rules", sorted({row.rule for row in self.rows})
+
+    def __str__(self) -> str:
+        """The rows as a table of at most 80 columns, for `print`."""
+        return text_table(PRINTED_HEADS, [printed(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
         area = "-" if self.auroc is None else f"{self.auroc:.3f}"
@@ -416,6 +420,19 @@ def cells(row: EvaluationRow) -> list[str]:
         shown.append("-" if value is None else f"{100 * value.value:.1f}{error}")
     shown[2] += "*" if 0 < row.n_feasible < FEW_SPLITS else ""
     return shown
+
+
+PRINTED_HEADS = ("rule", "alpha", "wrong", "answered", "right", "above", "none")
+"""Columns of `printed`, in %: `HEADS` in one word each, "above" on the test part."""
+
+
+def printed(row: EvaluationRow) -> list[str]:
+    """A row for `print`, without standard errors."""
+    name, alpha, *_ = cells(row)
+    shares = (row.scer, row.acceptance, row.power, row.violation_rate, row.infeasible_rate)
+    few = "*" if 0 < row.n_feasible < FEW_SPLITS else ""
+    wrong, *others = ("-" if share is None else f"{100 * share.value:.1f}" for share in shares)
+    return [name, alpha, wrong + few, *others]
 
 
 def rate_of(row: EvaluationRow, name: str) -> tuple[str, float | None, float, float]:

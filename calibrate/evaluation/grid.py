@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError
-from guardrail.notebook import as_html, axis, draw_rates
+from guardrail.notebook import as_html, axis, draw_rates, text_table
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -18,7 +18,18 @@ from ..scoring.ensemble import refuse_overlap
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
 from ..spec_syntax import estimator_flags
-from .evaluate import CAVEAT, HEADS, Evaluation, RuleSpec, cells, evaluate, flat, rate_of
+from .evaluate import (
+    CAVEAT,
+    HEADS,
+    PRINTED_HEADS,
+    Evaluation,
+    RuleSpec,
+    cells,
+    evaluate,
+    flat,
+    printed,
+    rate_of,
+)
 from .tables import RecordPool
 
 __all__ = ["Cell", "EvaluationGrid", "Source", "evaluate_grid", "paper_pool", "sources"]
@@ -73,12 +84,21 @@ class EvaluationGrid(Frozen):
         yield "estimators", [cell.estimator for cell in self.ranked]
         yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
 
-    def _repr_html_(self) -> str:
+    def __str__(self) -> str:
+        """A table, best AUROC first, for `print`: a line an estimator and rule."""
         rows = [
-            [cell.estimator, "-" if cell.evaluation.auroc is None else f"{cell.evaluation.auroc:.3f}", *cells(row)]
+            (
+                cell.estimator,
+                _area(cell),
+                *printed(row)[:5],
+            )
             for cell in self.ranked
             for row in cell.evaluation.rows
         ]
+        return text_table(("estimator", "AUROC", *PRINTED_HEADS[:5]), rows)
+
+    def _repr_html_(self) -> str:
+        rows = [[cell.estimator, _area(cell), *cells(row)] for cell in self.ranked for row in cell.evaluation.rows]
         title, heads = "Estimators by AUROC, rules on the same splits", ("estimator", "AUROC", *HEADS)
         return as_html(title, [("read with care", CAVEAT)], heads, rows)
 
@@ -106,6 +126,10 @@ class EvaluationGrid(Frozen):
             head |= flat(evaluation, RANKING)
             rows += [head | row for row in evaluation.table()]
         return rows
+
+
+def _area(cell: Cell) -> str:
+    return "-" if cell.evaluation.auroc is None else f"{cell.evaluation.auroc:.3f}"
 
 
 def sources(files: Sequence[RecordFile], *, apart: bool) -> list[Source]:

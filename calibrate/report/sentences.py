@@ -43,6 +43,7 @@ __all__ = [
     "shifted",
     "standing",
     "tested_segments",
+    "threshold_in_use",
     "unguardable",
     "verdict_text",
 ]
@@ -94,6 +95,7 @@ class VerdictText:
 
     Attributes:
         verdict: The verdict.
+        in_use: See `threshold_in_use`.
         paragraphs: Its reasons, the headline first.
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
@@ -104,6 +106,7 @@ class VerdictText:
     """
 
     verdict: ArtifactVerdict
+    in_use: str
     paragraphs: tuple[str, ...]
     steps: tuple[str, ...]
     opening: str | None
@@ -126,6 +129,7 @@ def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merge
         opening = f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used."
     return VerdictText(
         verdict=verdict,
+        in_use=threshold_in_use(artifact),
         paragraphs=tuple(_paragraphs(artifact, test, verdict, steps)),
         steps=tuple(steps),
         opening=opening,
@@ -429,6 +433,11 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
     return None
 
 
+def threshold_in_use(artifact: CalibrationArtifact) -> str:
+    """The line about the threshold that every fit prints."""
+    return f"Threshold in use: {artifact.answer_if}."
+
+
 def unguardable(artifact: CalibrationArtifact) -> str | None:
     """The reason why no guard can use the artifact, with a remedy; None if guards can."""
     name = artifact.estimator.name
@@ -503,8 +512,9 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     if interval.verdict == "reversed":
         return (
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
-            "Higher must mean less certain. If it is not, the labels may be reversed (does `correct` mark the right "
-            "answers?). If neither, this score misleads: use another estimator."
+            "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
+            "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
+            "misleads: use another estimator."
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "

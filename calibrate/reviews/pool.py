@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
 
 __all__ = [
+    "UNDECIDED",
     "Ended",
     "Missing",
     "Respond",
@@ -47,6 +48,8 @@ Missing = Literal["wait", "wrong", "leave-out"]
 * wrong: use everything; open and expired items count as wrong.
 * leave-out: leave both out. Valid only if what was not decided is like what was.
 """
+UNDECIDED = "Or use them now: --missing wrong counts open items as wrong, --missing leave-out leaves them out."
+"""The ways past open items; see `Missing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,8 @@ class Waiting:
         return (
             f"{self.decided} {what} wait behind item {self.item}, open since {since:%Y-%m-%d %H:%M} UTC: they are used "
             "in order of arrival, because which are decided first may depend on whether they are right. Decide that "
-            f"item (/items/{self.item} on the review page, where an administrator can take it back from its holder)."
+            f"item (/items/{self.item} on the review page, where an administrator can take it back from its holder). "
+            f"{UNDECIDED}"
         )
 
 

@@ -111,7 +111,8 @@ def draw_to_label(
         raise UsageError(
             f"{len(within)} questions are within reach {share:g}; a reach that may have been chosen after looking at "
             f"the scores needs at least {POOL_FACTOR} x {n} = {POOL_FACTOR * n}. Draw {len(within) // POOL_FACTOR} or "
-            "fewer, score more questions, or say that the share was fixed before anybody looked (--fixed-beforehand)."
+            f"fewer, score more questions (about {math.ceil(POOL_FACTOR * n / share)} in all; there are "
+            f"{len(pool)}), or say that the share was fixed before anybody looked (--fixed-beforehand)."
         )
     order = np.random.default_rng(seed).permutation(len(within))[:n]
     drawn = tuple(within[i] for i in order.tolist())

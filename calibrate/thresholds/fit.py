@@ -99,6 +99,8 @@ def _outcome(
     }
     if index is None:
         why, detail = _reason(prefix, rule, request, diagnostics.smallest_feasible_alpha)
+        if prefix.auroc is not None and prefix.auroc < 1 - USEFUL_AUROC:
+            detail = f"Wrong answers have the lower scores. If these are confidences, pass 1 - confidence. {detail}"
         return Infeasible(reason=why, detail=detail, **common)
     k, e = int(prefix.k[index]), int(prefix.e[index])
     return Feasible(

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from ..errors import require
 
-__all__ = ["BLUE", "GREEN", "GREY", "RED", "as_html", "axis", "draw_rates", "draw_risk_coverage", "percent"]
+__all__ = [
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "RED",
+    "as_html",
+    "axis",
+    "draw_rates",
+    "draw_risk_coverage",
+    "percent",
+    "text_table",
+]
 
 BLUE, RED, GREEN, GREY = "#0072b2", "#d55e00", "#007a59", "#5b6570"
 """Okabe and Ito's colours, as in the report: they differ for colour-blind readers, too."""
@@ -64,6 +75,18 @@ def as_html(
         )
         body += f"<table><thead><tr>{top}</tr></thead><tbody>{cells}</tbody></table>"
     return f'<div style="border-left:4px solid {colour};padding-left:8px"><strong>{escape(title)}</strong>{body}</div>'
+
+
+def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of equal columns for `print`, the first column to the left and the others to the right."""
+    lines = [tuple(heads), *map(tuple, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+    def aligned(line: Sequence[str]) -> str:
+        first, *others = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        return "  ".join((line[0].ljust(len(first)), *others))
+
+    return "\n".join(map(aligned, lines))
 
 
 def axis(ax: Any = None) -> Any:

@@ -119,6 +119,8 @@ def _said(event: EventType, line: Row[Any], item: Item | None) -> tuple[str, dic
         detail = json.loads(line.detail)
         return f"Alarm of the monitor {detail['name']}", {"What": detail["detail"]}
     kind = {"answer": "An answer", "tool_call": "A tool call", "audit": "An audit"}[item.content.kind]
+    if item.content.to_label:
+        kind = "An answer to label"
     facts = {"Ticket": item.id}
     if event == "review.decided" and item.decision is not None:
         return f"{kind} was decided: {item.decision.action} by {item.decision.reviewer}", facts

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -32,12 +33,14 @@ __all__ = [
     "RECORDS",
     "Gated",
     "StepRecords",
+    "ask_which_arguments_matter",
     "collecting_artifact",
     "is_collecting",
     "refuse_unreviewed",
     "with_collected",
 ]
 
+log = logging.getLogger("guardrail")
 COLLECT: Literal["collect"] = "collect"
 """Stands for a tool's artifact: a person decides about each call, and its samples are recorded."""
 RECORDS = Path("agent.records.jsonl")
@@ -120,6 +123,35 @@ def _uncalibrated(
         diagnostics=figures,
     )
     return CalibrationArtifact.uncalibrated(model, plan, prompt, estimator, outcome)
+
+
+_WHICH_MATTER = (
+    "Which arguments matter? Calls are the same only if all arguments are equal, and these are free text (%s): samples "
+    "that differ in a note count as different calls. Say it before people decide, and name the arguments that matter "
+    "when their decisions become labels: calibrate steps ... --compare TOOL=ARGUMENT,ARGUMENT"
+)
+
+
+def ask_which_arguments_matter(
+    bindings: Bindings | None, tools: Mapping[str, CalibrationArtifact], exempt: Collection[str]
+) -> None:
+    """Log a question about the free-text arguments of the tools that collect, before people decide about calls."""
+    free = []
+    for tool in () if bindings is None else bindings.tools:
+        function = tool["function"]
+        name = function["name"]
+        gate = None if name in exempt else tools.get(name, tools.get("*"))
+        if gate is not None and is_collecting(gate):
+            properties = function.get("parameters", {}).get("properties", {})
+            # Named values, a format or a pattern leave one way to write the same thing; any other text has many.
+            texts = [
+                argument
+                for argument, schema in properties.items()
+                if schema.get("type") == "string" and not schema.keys() & {"enum", "const", "format", "pattern"}
+            ]
+            free += [f"{name}: {', '.join(texts)}"] if texts else []
+    if free:
+        log.warning(_WHICH_MATTER, "; ".join(free))
 
 
 class StepRecords:

@@ -46,7 +46,7 @@ from guardrail.verdict import Reason, Verdict
 from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
 from .carrying import carrying
-from .collecting import RECORDS, StepRecords, is_collecting
+from .collecting import RECORDS, StepRecords, ask_which_arguments_matter, is_collecting
 from .held import HeldMessage, lean
 
 __all__ = ["AgentGate", "AgentStep", "EarlyStopping", "Judgement", "ModelGates"]
@@ -309,7 +309,10 @@ class ModelGates:
         trust = EndpointTrust(
             model, artifacts.plan, rate=_highest_agreement(gates.values()), enabled=agent.probe == "auto"
         )
-        records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan) if artifacts.collects else None
+        records = None
+        if artifacts.collects:
+            ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
+            records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
         return cls(agent, model, artifacts, gates, trust, records)
 
     def judge_steps(

@@ -17,7 +17,7 @@ from calibrate.data.records import read_records
 from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import parse_estimator
-from guardrail import Guardrail
+from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.testing import ScriptedChat
@@ -278,3 +278,34 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         from_frame(object())
     with pytest.raises(MissingDependencyError, match=r"matplotlib\.pyplot is not.*acrc-guardrail\[calibrate\]"):
         calibrate.fit([0.1], [1], alpha=0.1).plot()
+
+
+def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
+    sure = [0.5 + i % 10 / 20 for i in range(200)]
+    frame = [{"q": f"{i}", "right": i % 10 != 0, "sure": c, "doubt": 1 - c} for i, c in enumerate(sure)]
+
+    def fitted(score: str | ScoreColumn) -> CalibrationArtifact:
+        return from_frame(frame, question="q", correct="right", score=score).fit(alpha=0.1)
+
+    of_confidence, of_doubt = fitted(ScoreColumn("c", "sure", confidence=True)), fitted("doubt")
+    of_certainty = fitted(ScoreColumn("c", "sure", certain=True))
+    lowest = min(c for c in sure if 1 - c <= (of_confidence.threshold or 0))
+    assert of_confidence.answer_if == of_certainty.answer_if == f"answer if sure >= {lowest:g}"
+    assert of_doubt.answer_if == f"answer if doubt <= {of_doubt.threshold:g}"
+    assert of_confidence.answer_if in of_confidence._repr_html_().replace("&gt;", ">")
+    own = columns(rows()).score(KEY).label("exact").fit(alpha=0.1)
+    assert own.answer_if == f"answer if {KEY} <= {own.threshold:.6g} nats"
+    assert columns(rows()).score(KEY).label("exact").fit(alpha=0.001).answer_if.startswith("answer nothing")
+
+
+def test_a_comparison_and_an_evaluation_print_as_tables() -> None:
+    records = columns(rows()).score(KEY, "num_sets").label("exact")
+    compared = records.compare(alpha=0.1, splits=3)
+    head, *lines = str(compared).splitlines()
+    assert head.split() == ["estimator", "AUROC", "rule", "alpha", "wrong", "answered", "right"]
+    assert [line.split()[0] for line in lines] == [cell.estimator for cell in compared.ranked for _ in range(2)]
+    assert {len(line) for line in (head, *lines)} == {len(head)}
+    assert len(head) <= 80
+    evaluation = compared.cells[0].evaluation
+    assert str(evaluation).splitlines()[0].split() == ["rule", "alpha", "wrong", "answered", "right", "above", "none"]
+    assert f"{100 * evaluation.rows[0].acceptance.value:.1f}" in str(evaluation).splitlines()[1]

@@ -285,6 +285,8 @@ def test_what_waits_for_an_open_item_is_counted() -> None:
     queue = waiting(items)
     assert queue == Waiting(decided=2, item="b", arrived=1_750_000_000.0)
     assert "2 decided audits wait behind item b, open since 2025-06-15 15:06 UTC" in queue.describe("decided audits")
+    assert "--missing wrong" in queue.describe("decided audits")
+    assert "--missing leave-out" in queue.describe("decided audits")
     assert waiting(items, "wrong") is None
     assert waiting(items, "leave-out") is None
     assert waiting(items[:3]) is None  # two are open, and nothing that is decided waits for them

@@ -35,6 +35,10 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate score {name}"
     if header.correctness is None:
         return f"calibrate label {name}"
+    if (reach := header.reach) is not None:
+        # The draw fixed the score, and what lies above its cut is given up for the sake of a certificate.
+        look = f" --look {len(reach.looks)}" if reach.looks else ""
+        return f"calibrate fit {name} {estimator_flags(reach.estimator)} --rule certified --alpha 0.1{look}"
     keys = sorted(header.estimators)
     if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
         return f"calibrate fit {name} --alpha 0.1"

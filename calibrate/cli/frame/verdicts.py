@@ -35,6 +35,7 @@ def print_verdict(text: VerdictText) -> None:
         print_line(text.opening)
     body, verdict = escape("\n\n".join(text.paragraphs)), text.verdict
     console.print(Panel(body, title=verdict.title, title_align="left", border_style=verdict.colour))
+    print_line(text.in_use, "bold")
     if text.parts:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))

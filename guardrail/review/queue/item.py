@@ -93,6 +93,11 @@ class Content(Frozen):
             )
         return self
 
+    @property
+    def to_label(self) -> bool:
+        """Whether a person labels the answer for a calibration: nobody waits, and nothing may hint at its score."""
+        return self.kind == "audit" and self.verdict is None
+
     def why_not(self, edited: Candidate) -> str | None:
         """Why the caller cannot carry out this edit; None if it can."""
         ours = () if self.candidate is None else self.candidate.tool_calls

@@ -134,10 +134,14 @@ class ItemPages:
         return RedirectResponse(f"/items/{call.item}", 303)
 
     async def decide(self, call: SiteCall) -> Response:
-        """Record a decision."""
+        """Record a decision. After an audit or a label the next one follows: nobody waits between them."""
         lease = await self._given_lease(call)
         await run_in_threadpool(self._store.decide, lease, _decision(call, lease.item))
-        return RedirectResponse("/", 303)
+        if lease.item.content.kind != "audit":
+            return RedirectResponse("/", 303)
+        claim = partial(self._store.claim, call.account.name, seconds=self._lease, kinds=("audit",))
+        following = await run_in_threadpool(claim)
+        return RedirectResponse("/" if following is None else f"/items/{following.item.id}", 303)
 
     async def _given_lease(self, call: SiteCall) -> Lease:
         item = await run_in_threadpool(self._store.item, call.item)

@@ -61,6 +61,8 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "For evaluation only: no guard can use it" in shown
     assert "May answer, within limits" not in shown
     loaded = CalibrationArtifact.load(artifact)
+    assert loaded.threshold is not None
+    assert f"Threshold in use: answer if stated >= {1 - loaded.threshold:g}." in shown
     assert loaded.estimator.name == "imported:stated"
     assert loaded.correctness.name == "imported"
     assert loaded.data.n_unmeasured + loaded.data.n_used == 210

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from calibrate.data.records import RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible
 from guardrail.review import Decision, ReviewStore
+from guardrail.testing import ScriptedChat
 from tests.calibrate import fakes
 
 KEY = "semantic_entropy"
+MODEL = ScriptedChat(script={"a": ["x", "x", "y"]}, probability=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +173,27 @@ def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFi
     run("label", path, "--labels", people(path, labelled, 60))
     assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
     assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
+
+
+def test_after_labels_of_a_draw_the_next_command_certifies(
+    unlabelled: Path, labelled: RecordFile, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.jsonl"
+    run("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    for file, look in ((path, ""), (drawn(unlabelled), " --look 3")):
+        shown = run("label", file, "--labels", people(file, labelled, 60))
+        command = f"calibrate fit {file} --estimator {KEY} --rule certified --alpha 0.1{look}"
+        assert shown.endswith(f"Next: {command}")
+        run(*shlex.split(command)[1:], "--out", tmp_path / "a.json")
+    assert CalibrationArtifact.load(tmp_path / "a.json").outcome.rule == "certified"
+
+
+def test_sample_says_beforehand_how_many_questions_a_reach_needs(tmp_path: Path) -> None:
+    assert "300 labels at a reach of 0.5 need 3 x 300 / 0.5 = 1800 scored questions" in run("sample", "--help")
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question": "a"}\n')
+    shown = run("collect", questions, "--model", f"python:{__name__}:MODEL", "--out", tmp_path / "r.jsonl", "--n", 2)
+    assert "To label 300 from the lower half of the scores takes 1800 questions." in shown
 
 
 def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:

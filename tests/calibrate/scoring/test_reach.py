@@ -96,7 +96,10 @@ def test_a_draw_is_uniform_within_reach_and_says_how_it_was_made() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"share": 0.5, "n": 200}, r"500 questions are within reach 0\.5; .* 3 x 200 = 600\. Draw 166 or fewer"),
+        (
+            {"share": 0.5, "n": 200},
+            r"500 questions are within reach 0\.5.* 3 x 200 = 600\. Draw 166 or fewer, .*1200 in all; there are 1000",
+        ),
         ({"share": 50, "n": 10}, r"the reach must be a share in \(0, 1\], got 50"),
         ({"share": 0.5, "n": 501, "fixed_beforehand": True}, "only 500 questions are within reach"),
         ({"share": 0.5, "n": 0}, "must be at least 1, got 0"),

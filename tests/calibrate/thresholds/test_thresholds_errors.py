@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.thresholds import conformal_selection, fit, rules
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, Infeasible
 
 U, E = [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1]
 
@@ -136,3 +136,26 @@ def test_one_item_is_enough_to_ask() -> None:
         outcome = fit([1.0], [0], alpha=0.5, rule=rule)
         assert outcome.n == 1
         assert not isinstance(outcome, Feasible) or outcome.n_accepted == 1
+
+
+def test_an_infeasible_outcome_has_the_attributes_of_a_feasible_one() -> None:
+    outcome = fit([0.1, 0.2, 0.3, 0.4] * 25, [1, 1, 0, 1] * 25, alpha=0.1)
+    assert isinstance(outcome, Infeasible)
+    accepted = (outcome.threshold, outcome.n_accepted, outcome.n_errors, outcome.acceptance, outcome.error_rate)
+    assert accepted == (None, 0, 0, 0.0, None)
+    assert outcome.reason.value
+    assert outcome.smallest_feasible_alpha == outcome.diagnostics.smallest_feasible_alpha
+    assert "smallest_feasible_alpha=" in repr(outcome)
+
+
+@pytest.mark.parametrize("rule", ["acrc", "certified"])
+def test_a_confidence_passed_as_an_uncertainty_is_named(rule: str) -> None:
+    confidence = np.linspace(0, 1, 200)
+    wrong = (confidence < 0.4).astype(int)
+    for score in (confidence, confidence[:12]):  # the second has too few items as well
+        outcome = fit(score, wrong[: score.size] if score.size > 12 else [1] * 6 + [0] * 6, alpha=0.1, rule=rule)
+        assert isinstance(outcome, Infeasible)
+        assert outcome.detail.startswith("Wrong answers have the lower scores. If these are confidences, pass")
+    noise = fit(np.arange(200) % 10, np.arange(200) % 2, alpha=0.1, rule=rule, diagnose="fast")
+    assert isinstance(noise, Infeasible)
+    assert "confidences" not in noise.detail

@@ -201,3 +201,12 @@ def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: py
         error = capsys.readouterr().err
         assert "GUARDRAIL_NOTIFY" in error
         assert "hunter2" not in error
+
+
+def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
+    chat = Destination(receiver.url, format="slack", kinds=("audit",))
+    deliverer = Deliverer(store, SECRET, destinations=(chat,))
+    deliverer.run_once()
+    store.enqueue(content(kind="audit", allowed=("approve", "reject")))
+    deliverer.run_once()
+    assert receiver.plain[0]["text"] == "An answer to label waits for review"

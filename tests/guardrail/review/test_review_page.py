@@ -838,22 +838,57 @@ def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
     assert store.item(late.id).state == "expired"
 
 
-def test_an_answer_to_label_shows_no_verdict(store: ReviewStore, address: str) -> None:
-    """As `calibrate label --review-store` sends it: the score must not influence the label."""
-    shown = Content(
-        question="2 + 2?", kind="audit", candidate=Candidate(text="5"), allowed=("approve", "edit", "reject")
+def to_label(question: str = "2 + 2?") -> Content:
+    """Return an item as `calibrate label --review-store` queues it."""
+    return Content(
+        question=question,
+        kind="audit",
+        candidate=Candidate(text="5"),
+        alternatives=(("4", 0.6), ("5", 0.4)),
+        allowed=("approve", "edit", "reject"),
     )
-    item = store.enqueue(shown)
+
+
+def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, address: str) -> None:
+    item = store.enqueue(to_label())
     browser = Client(address).sign_in("ann")
     browser.post(f"/items/{item.id}/claim")
     text = browser.get(f"/items/{item.id}")[1]
     assert "answer to label" in text
-    assert "audit of an accepted answer" not in text
-    assert "Why it was" not in text
+    assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
+    for hint in ("Why it was", "%", "percent", 'class="answers"', "Other answers of the model", 'data-key="1"'):
+        assert hint not in text
     browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
     decision = store.item(item.id).decision
     assert decision is not None
     assert decision.action == "reject"
+    decided = browser.get(f"/items/{item.id}")[1]
+    assert "Other answers of the model" in decided
+    assert "60 %" in decided
+
+
+def test_one_key_labels_and_opens_the_next(store: ReviewStore, address: str) -> None:
+    held = store.enqueue(held_back())
+    first, second = (store.enqueue(to_label(question)) for question in ("1 + 1?", "2 + 2?"))
+    browser = Client(address).sign_in("ann")
+    queue = browser.get("/")[1]
+    assert queue.count(">to label<") == 2
+    assert ">audit<" not in queue
+    browser.post(f"/items/{first.id}/claim")
+    page = browser.get(f"/items/{first.id}")[1]
+    assert re.search(r'value="approve" data-key="a">Right', page)
+    assert re.search(r'value="reject" data-key="r">Wrong', page)
+
+    def decide(item: str, lease: str) -> str:
+        assert browser.post(f"/items/{item}/decide", lease=lease, action="approve")[0] == 303
+        return browser.headers["location"]
+
+    assert decide(first.id, lease_of(page)) == f"/items/{second.id}"
+    assert store.item(second.id).holder == "ann"
+    assert decide(second.id, lease_of(browser.get(f"/items/{second.id}")[1])) == "/"
+    browser.post(f"/items/{held.id}/claim")
+    store.enqueue(to_label("3 + 3?"))
+    assert decide(held.id, lease_of(browser.get(f"/items/{held.id}")[1])) == "/", "a caller waits for an answer"
 
 
 def test_items_without_the_usual(store: ReviewStore, address: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import re
 import shlex
@@ -50,6 +52,20 @@ def run_commands() -> None:
     for line in shown:
         done = CliRunner().invoke(app, shlex.split(line))
         assert done.exit_code == 0, done.output
+
+
+def test_the_cold_start_has_its_imports() -> None:
+    """A reader who starts at this section has these names only: the model, the tools, the prompt and the requests."""
+    page = PAGE.read_text(encoding="utf-8")
+    section = page[page.index("## No artifact yet") :]
+    block = re.search(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    assert block is not None
+    tree = ast.parse(block[1])
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    own = {"chat", "balance", "transfer", "SYSTEM", "requests"}
+    assert used - bound - imported - set(dir(builtins)) == own
 
 
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,13 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
         ask(agent(model, collecting(), system="Another."), "send", "3")
 
 
+def test_it_asks_which_arguments_matter_before_it_collects(caplog: pytest.LogCaptureFixture) -> None:
+    ask(agent(chat(send=[sending(40)]), collecting()), "send")
+    (asked,) = [record.getMessage() for record in caplog.records if "Which arguments matter?" in record.getMessage()]
+    assert "(transfer: to; close: account)" in asked, "amount is a number, and balance is exempt"
+    assert "--compare TOOL=ARGUMENT,ARGUMENT" in asked
+
+
 async def test_it_collects_on_an_event_loop_too() -> None:
     guarded_agent = agent(chat(send=[sending(40)]), collecting(records="own.jsonl"))
     result = await guarded_agent.ainvoke({"messages": "send"}, {"configurable": {"thread_id": "1"}})
@@ -249,6 +256,36 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     refused = CliRunner().invoke(app, ["steps", "other.sqlite"])
     assert refused.exit_code == 2
     assert "Give --records" in " ".join(refused.output.split())
+
+
+def test_a_free_note_does_not_make_equal_calls_differ() -> None:
+    def refund(amount: int, note: str) -> Any:
+        return calls(("transfer", {"to": "bob", "amount": amount, "note": note}))
+
+    names = [f"case{i}" for i in range(4)]
+    model = chat(**{name: [refund(40, "as agreed"), refund(40, "refund"), refund(40, "sorry")] for name in names})
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        guarded_agent = agent(model, collecting(), saver=saver)
+        for name in names:
+            ask(guarded_agent, name, name)
+            if name != "case1":
+                answer(guarded_agent, APPROVE, thread=name)
+    common = ("threads.sqlite", "--records", "agent.records.jsonl")
+    output = command(*common)
+    assert "Which arguments of transfer matter? Samples differ in note (2) of 2 messages" in output
+    assert "--compare transfer=ARGUMENT,ARGUMENT" in output
+    assert "2 decisions wait for the oldest open one, which counts as wrong until then. Or use them now" in output
+    assert "--missing wrong" in output
+    assert "leave-out" in output
+    scores = [record.scores for record in read_records("steps.transfer.jsonl").records]
+    assert all(score["primary_disagreement:tool_call"].value == 1.0 for score in scores)
+    output = command(*common, "--missing", "leave-out", "--compare", "transfer=to,amount")
+    assert "Which arguments" not in output
+    part = read_records("steps.transfer.jsonl")
+    assert [score.value for record in part.records for score in record.scores.values()] == [0.0] * 3
+    assert [record.correct for record in part.records] == [True] * 3
+    refused = CliRunner().invoke(app, ["steps", *common, "--compare", "amount"])
+    assert "--compare must be TOOL=ARGUMENT,ARGUMENT, got 'amount'" in " ".join(refused.output.split())
 
 
 MODEL = chat(**{name: [sending(40), sending(40), sending(4)] for name in ASKED})
