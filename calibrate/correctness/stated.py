@@ -165,7 +165,7 @@ def _doubt(sentences: Sequence[Sequence[_Word]], reference: _Reference, asked: f
 
 
 def _spans(words: Sequence[_Word], reference: _Reference, asked: frozenset[str]) -> Iterator[tuple[int, int]]:
-    """Where a sentence has a reference: the place of its first word, and the place behind its last."""
+    """Places of a reference in a sentence: that of its first word, and the one behind its last."""
     texts, wanted = [word.text for word in words], [word.text for word in reference.words]
     n = len(wanted)
     if reference.kind == "date":

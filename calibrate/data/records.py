@@ -111,6 +111,8 @@ class RecordFile:
         right, total = sum(labels), len(self.records)
         by = "" if header.correctness is None else f", by rule {header.correctness.name}"
         labelled = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
+        if undecided := int(self.records.undecided().sum()):
+            labelled += f"; {undecided} undecided answers count as wrong"
         measured = {
             key: sum(
                 (score := record.scores.get(key)) is not None and score.value is not None for record in self.records

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
+from calibrate.cascade import matched
+from calibrate.data.labels import refuse_contradictions
 from calibrate.data.questions import row_digest
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.split import one_per_cluster, split
+from calibrate.evaluation.audit import audit
+from calibrate.evaluation.choice import choose_estimator
+from calibrate.evaluation.label_checks import suspicious
 from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, refit, require_same
+from calibrate.report.sentences import undecided_answers
+from calibrate.scoring.ensemble import fit_ensemble, fit_members
 from calibrate.scoring.scores import arrays
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact
@@ -178,3 +186,54 @@ def test_the_header_of_a_part_describes_the_part(labelled: RecordFile) -> None:
     assert header.n_questions == 7
     assert header.questions_sha256 != labelled.header.questions_sha256
     assert part_header(labelled.header, labelled.records) == labelled.header
+
+
+def test_undecided_answers_count_as_wrong_wherever_labels_are_used(labelled: RecordFile) -> None:
+    """The same records with every third answer undecided, and with these answers labelled wrong, give the same."""
+    key, other = "semantic_entropy", "discrete_semantic_entropy"
+
+    def labelled_as(changes: Mapping[str, object]) -> RecordFile:
+        records = [r.model_copy(update=changes) if i % 3 == 0 else r for i, r in enumerate(labelled.records)]
+        return RecordFile(labelled.path, labelled.header, records)
+
+    files = [labelled_as({"correct": None, "label_detail": "in doubt"}), labelled_as({"correct": False})]
+    undecided, wrong = files
+    scored = [arrays(file.records, key) for file in files]
+    assert [scores.n_undecided for scores in scored] == [int(undecided.records.undecided().sum()), 0]
+    assert 60 < scored[0].n_undecided <= 80
+    assert scored[0].error.tolist() == scored[1].error.tolist()
+    artifacts = [fit_artifact(file, estimator=key, alpha=0.6, part=file.records[:120]) for file in files]
+    assert artifacts[0].outcome == artifacts[1].outcome
+    assert (artifacts[0].data.n_unlabelled, artifacts[1].data.n_undecided) == (0, 0)
+    tests = [file.records[120:] for file in files]
+    assert held_out(artifacts[0], tests[0], key) == held_out(artifacts[1], tests[1], key)
+    audits = [audit(artifact, test, key) for artifact, test in zip(artifacts, tests, strict=True)]
+    assert audits[0].n_errors == audits[1].n_errors > 0
+    assert audits[0].held_out == audits[1].held_out
+    assert choose_estimator(undecided, alpha=0.3).ranking == choose_estimator(wrong, alpha=0.3).ranking
+    assert matched(files[:1] * 2, [key, other]).error.tolist() == matched(files[1:] * 2, [key, other]).error.tolist()
+    weights = [fit_ensemble(file.records, fit_members(file, [key, other])) for file in files]
+    assert weights[0] == weights[1]
+
+    # What people read or compare is not counted as wrong: the answers to look at again, and labels that contradict.
+    names = {record.id for record in suspicious(undecided.records, key, k=1000).wrong}
+    assert names.isdisjoint(record.id for record in undecided.records[::3])
+    refuse_contradictions([labelled.records[1], undecided.records[0].model_copy(update={"id": "again"})])
+    text = undecided_answers(artifacts[0])
+    assert text is not None
+    assert f"{artifacts[0].data.n_undecided} of {artifacts[0].data.n_used} answers are undecided" in text
+    assert undecided_answers(artifacts[1]) is None
+
+
+def test_an_answer_that_nobody_labelled_yet_is_not_undecided(labelled: RecordFile) -> None:
+    def changed(changes: Mapping[str, object]) -> RecordFile:
+        return RecordFile(
+            labelled.path, labelled.header, [labelled.records[0].model_copy(update=changes), *labelled.records[1:]]
+        )
+
+    waiting = ({"correct": None}, {"correct": None, "references": (), "label_detail": "there is no reference"})
+    for changes in waiting:
+        scored = arrays(changed(changes).records, "semantic_entropy")
+        assert (scored.n_unlabelled, scored.n_undecided) == (1, 0)
+    unanswered = {"correct": None, "label_detail": "there is no answer to label", "drawn": None}
+    assert not changed(unanswered).records.undecided().any()

@@ -47,7 +47,7 @@ def rule_from(
     Args:
         file: The records.
         name: Name of the rule, with parameters or without (`make_rule`).
-        threshold: Parameter of token_f1.
+        threshold: Parameter of token_f1, and names that rule if ``name`` is None.
         tolerance: Parameter of numeric.
         judge_model: The model of chat_judge, as a user writes it.
         cache: File that keeps the verdicts of chat_judge.
@@ -62,7 +62,7 @@ def rule_from(
     params = {key: value for key, value in params.items() if value is not None}
     if name is not None and name.startswith("chat_judge("):
         params["cache"] = cache
-    if name is None:  # only token_f1 has a threshold
+    if name is None:  # token_f1 was the default, and settings from then give its threshold alone
         default = default_rule(file.records, file.header.plan.bindings).spec.name
         name = "token_f1" if threshold is not None else default
     return make_rule(name, **params)

@@ -295,3 +295,18 @@ def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     run("fit", records, "--alpha", 0.3, "--out", out, "--trust-labels")
     run("label", records)
     assert "look broken" not in run("fit", records, "--alpha", 0.3, "--out", out)
+
+
+def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    questions, out = tmp_path / "q.jsonl", tmp_path / "out"
+    # The right answer has six words too many for rule exact: its reference is one of them.
+    rows = [{**row, "references": [str(row["references"][0]).split()[0]]} for row in fakes.faq_rows(80)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = ("--model", "python:tests.calibrate.fakes:faq", "--n", 4)
+    command = ("run", "--questions", questions, *model, "--out", out, "--splits", 0, "--correctness", "exact")
+    assert "look broken" in run(*command, code=2)
+    assert not (out / "artifact.json").exists()
+    assert not (out / "test-records.jsonl").exists()
+    run(*command, "--trust-labels")
+    assert (out / "artifact.json").is_file()
