@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Self
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError, require
+from guardrail.errors import RecordError, UsageError, require
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator
 
@@ -351,13 +352,43 @@ def from_frame(
     scores = tuple(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in listed_scores)
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
-    imported = import_rows(numbered, mapped, name="frame")
+    try:
+        imported = import_rows(numbered, mapped, name="frame")
+    except (RecordError, UsageError) as error:
+        raise type(error)(_in_python(str(error))) from error
     file = imported.file
     if model is not None and not isinstance(model, str):
         identity = model if isinstance(model, ModelIdentity) else identify(model)
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
-    return Records(file, [*imported.notes, *left_out])
+    return Records(file, [_in_python(note) for note in (*imported.notes, *left_out)])
+
+
+_IN_PYTHON = (
+    (
+        r"--map score=NAME:COLUMN --score-direction\s+higher-is-certain",
+        'score=ScoreColumn("NAME", "COLUMN", certain=True)',
+    ),
+    (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
+    (r"--map confidence=NAME:COLUMN", 'score=ScoreColumn("NAME", "COLUMN", confidence=True)'),
+    (r"--map (\w+)=-", r"drop the column \1"),
+    (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),
+    (r"--map (\w+)=(\w+)", r'\1="\2"'),
+    (r"Correct the --map", "Correct the argument"),
+    (r"--map\b(?! \w+=)", "the arguments"),
+    (r", or name the layout: --format [^.]*", ""),
+    (r"--skip-bad", "settings=ImportSettings(skip_bad=True)"),
+    (r"--(system|other-labels) (\w+)", lambda m: f'settings=ImportSettings({m[1].replace("-", "_")}="{m[2]}")'),
+    (r"--option-scale (\w+)", r'settings=ImportSettings(option_scale="\1")'),
+    (r"\(--temperature\)", "(settings=ImportSettings(temperature=...))"),
+)
+"""Options of `calibrate import` in its errors, and the arguments of `from_frame` that do the same."""
+
+
+def _in_python(message: str) -> str:
+    for option, argument in _IN_PYTHON:
+        message = re.sub(option, argument, message)
+    return message
 
 
 def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:

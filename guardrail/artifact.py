@@ -583,7 +583,8 @@ class CalibrationArtifact(Persisted):
         # An entry point, because `guardrail` must not import `calibrate`.
         refits = entry_points(group="acrc_guardrail.refit")
         if not refits:
-            raise MissingDependencyError("refitting needs: pip install 'acrc-guardrail[calibrate]'")
+            way = "pip install 'acrc-guardrail[calibrate]', or in a clone: pip install '.[calibrate]'"
+            raise MissingDependencyError(f"refitting needs: {way}")
         refit = next(iter(refits)).load()
         refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
         return refitted

@@ -110,3 +110,18 @@ def test_the_agent_holds_the_unclear_transfer(tmp_path: Path, monkeypatch: pytes
         exec(compile(blocks("python")[4], "README.md", "exec"), names)
     assert "'alternatives'" in printed.getvalue()
     assert "alex.meyer" in str(names["held"]["__interrupt__"][0].value["candidate"])
+
+
+def test_every_model_of_the_readme_has_its_install_line() -> None:
+    """`openai:gpt-4o-mini` is resolved by LangChain, which no extra of the quick start brings."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    before = page[: page.index(f'model="{NAMED}"')].rsplit("```", 2)[-2]
+    assert "pip install langchain langchain-openai" in before
+
+
+def test_every_missing_extra_names_a_command_that_works_from_a_clone() -> None:
+    for folder in ("guardrail", "calibrate", "integrations"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for place in (match.start() for match in re.finditer(r"pip install '?(acrc-guardrail\[|\{extra\})", text)):
+                assert "in a clone: pip install" in text[place : place + 160], path

@@ -172,22 +172,24 @@ def _paper_rows(view: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
 def _print_result(cell: Cell, *, named: bool) -> None:
     """Print the table of one pool, estimator and size."""
     evaluation = cell.evaluation
+    # With standard errors the table has 100 columns; in a narrower terminal the files keep them.
+    wide = not console.is_terminal or console.width >= 100
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
     rows = [
         [
             rule_text(row.rule, row.options),
             f"{row.alpha:g}",
-            _shown(row.scer) + few(row),
+            _shown(row.scer, wide=wide) + few(row),
             "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}",
-            _shown(row.pooled) + few(row),
-            *map(_shown, (row.acceptance, row.power, row.violation_rate)),
-            *map(_shown, (row.pool_violation_rate, row.infeasible_rate)),
+            _shown(row.pooled, wide=wide) + few(row),
+            *(_shown(share, wide=wide) for share in (row.acceptance, row.power, row.violation_rate)),
+            *(_shown(share, wide=wide) for share in (row.pool_violation_rate, row.infeasible_rate)),
         ]
         for row in evaluation.rows
     ]
     source = f"{cell.dataset}, {cell.model}, " if named else ""
     sizes = f"fitted on {evaluation.n_calibration} of {evaluation.n}"
-    title = f"{source}{cell.estimator}: {evaluation.splits} splits, {sizes}, % ± se"
+    title = f"{source}{cell.estimator}: {evaluation.splits} splits, {sizes}, %" + (" ± se" if wide else "")
     console.print(table(title, columns, rows))
     area = "-" if evaluation.auroc is None else f"{evaluation.auroc:.3f}"
     spread = "" if evaluation.test_auroc is None else f" (test parts {_plain(evaluation.test_auroc)})"
@@ -208,10 +210,10 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     console.print()
 
 
-def _shown(value: Estimate | None) -> str:
+def _shown(value: Estimate | None, *, wide: bool) -> str:
     if value is None:
         return "-"
-    return f"{100 * value.value:.1f}" + ("" if value.se is None else f"±{100 * value.se:.1f}")
+    return f"{100 * value.value:.1f}" + ("" if value.se is None or not wide else f"±{100 * value.se:.1f}")
 
 
 def _plain(value: Estimate) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,9 @@ class RunConfig(Frozen):
     allow_identical_samples: bool = Field(
         default=False, description="Accept that no question has two different samples."
     )
+    price: float | None = Field(
+        default=None, ge=0, description="Price of one model call, in any currency; the run says what it costs first."
+    )
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
 
     def collect_options(self) -> CollectOptions:
@@ -218,6 +222,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
+    for line in _forecast(settings, len(questions) + len(test_questions), questions):
+        print_line(line)
     model = resolve_model(settings.model)
     records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
     print_structured(records, key)
@@ -257,6 +263,22 @@ def run(config: Path | None = None, **flags: Any) -> None:
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
+
+
+def _forecast(settings: RunConfig, n_questions: int, questions: Sequence[Question]) -> list[str]:
+    """What each part of the run takes, before it starts; answers that are on file already cost nothing again."""
+    options = settings.collect_options()
+    plan = options.drawing.plan(questions)
+    calls = 1 + plan.n + len(plan.follow_ups)
+    total = n_questions * calls
+    minutes = math.ceil(total / (settings.max_concurrency or 16) / 60)
+    money = "" if settings.price is None else f", {total * settings.price:,.2f} at {settings.price:g} a call"
+    judged = f"{n_questions:,} more calls of {settings.judge_model}" if settings.judge_model is not None else "seconds"
+    return [
+        f"1. Asking: {n_questions:,} questions x {calls} answers = {total:,} calls{money}; about {minutes:,} min if a "
+        "call takes 1 s. Stop it at any time: the same command goes on.",
+        f"2. Scoring: no calls, unless a judge is a model. Labels: {judged}. Fit and report: a minute.",
+    ]
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
@@ -374,7 +396,7 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
     flags = []
     for name, field in RunConfig.model_fields.items():
         value = getattr(settings, name)
-        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size"):
+        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size", "price"):
             continue
         flag = "--" + name.replace("_", "-")
         for item in value if isinstance(value, tuple) else (value,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from guardrail.errors import require
 
 __all__ = ["Progress", "bar", "silent"]
+
+EVERY = 60.0
+"""Seconds between the lines of long work outside a terminal."""
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,9 +36,33 @@ def silent(done: int, total: int, note: str = "") -> None:
     """Report nothing."""
 
 
+def _lines(console: Console, title: str, unit: str) -> Progress:
+    """Report by a line a minute, the first one after a minute: short work stays silent."""
+    begun = last = time.monotonic()
+    before: int | None = None
+
+    def report(done: int, total: int, note: str = "") -> None:
+        nonlocal last, before
+        now = time.monotonic()
+        if before is None:  # what was there before does not count as speed
+            before = done
+        if now - last < EVERY:
+            return
+        last = now
+        left = (total - done) * (now - begun) / (done - before) if done > before else None
+        remaining = "" if left is None else f", about {max(1, round(left / 60))} min left"
+        said = f"{title}: {done} of {total} {unit}{remaining}" + (f" ({note})" if note else "")
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+    return report
+
+
 @contextmanager
 def bar(console: Console, title: str, unit: str = "questions") -> Iterator[Progress]:
-    """A rich progress bar with rate and time left. Outside a terminal nothing is drawn until the end."""
+    """A rich progress bar with rate and time left. Outside a terminal a line a minute takes its place."""
+    if not console.is_terminal:
+        yield _lines(console, title, unit)
+        return
     rich = require("rich.progress", extra="calibrate")
     columns = (
         rich.TextColumn("{task.description}"),

@@ -211,6 +211,7 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     """
     if not path.is_file():
         raise UsageError(f"no file at {path}. Give the path of a .jsonl, .json or .csv file.")
+    refuse_spreadsheet(path)
     kind = path.suffix.lower()
     if kind == ".json":
         return _good_rows(json_rows(path))
@@ -219,6 +220,38 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     if kind == ".csv":
         return _csv_rows(path)
     raise UsageError(f"{path} is neither .jsonl, .json nor .csv. Convert it, or rename it if it is one of them.")
+
+
+def refuse_spreadsheet(path: Path) -> None:
+    """Refuse an Excel file, whatever its name.
+
+    Raises:
+        UsageError: With the ways to make a CSV file of it.
+    """
+    with path.open("rb") as file:
+        # The zip of .xlsx, and the older compound file of .xls: no text file begins so.
+        excel = file.read(4) in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+    if excel:
+        out = path.with_suffix(".csv").name
+        raise UsageError(
+            f'{path} is an Excel file. Save it there as "CSV UTF-8 (comma delimited)", or in Python: '
+            f"pandas.read_excel({path.name!r}).to_csv({out!r}, index=False)."
+        )
+
+
+def check_separator(path: Path, names: Sequence[str]) -> None:
+    """Refuse the header of a CSV file whose cells are not separated by commas.
+
+    Raises:
+        RecordError: Naming the columns, and a command that converts the file.
+    """
+    separator = next((sign for sign in (";", "\t", "|") if len(names) == 1 and sign in names[0]), None)
+    if separator is not None:
+        raise RecordError(
+            f"{path}:1: the columns {', '.join(names[0].split(separator))} are separated by {separator!r}, not by "
+            f"commas. Convert the file: pandas.read_csv({path.name!r}, sep={separator!r}).to_csv("
+            f"{path.stem + '-commas.csv'!r}, index=False)."
+        )
 
 
 def json_document(path: Path, hint: str) -> Any:
@@ -315,6 +348,7 @@ def _csv_rows(path: Path) -> Iterator[RawRow]:
         try:
             names = [name.strip() for name in reader.fieldnames or ()]
             reader.fieldnames = names
+            check_separator(path, names)
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise RecordError(f"{path}:1: column {sorted(twice)[0]!r} appears twice; rename or remove one")

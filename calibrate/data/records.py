@@ -32,6 +32,7 @@ from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
+from .questions import refuse_spreadsheet
 from .record import Record, RecordHeader
 from .table import RecordTable, among, table_of
 
@@ -528,12 +529,21 @@ def parse_header(path: Path, line: bytes) -> RecordHeader:
     Raises:
         RecordError: The line holds no header, or one of another version.
     """
+    if path.suffix.lower() in (".csv", ".tsv", ".xlsx", ".xls", ".parquet"):
+        refuse_spreadsheet(path)
+        columns = (
+            "" if path.suffix.lower() == ".parquet" else f" with the columns {line.decode(errors='replace').strip()}"
+        )
+        raise RecordError(
+            f"{path} is a table{columns}, not a record file. Make one of it: calibrate import {shlex.quote(str(path))} "
+            "--map question=COLUMN --map correct=COLUMN --map confidence=NAME:COLUMN (or --map samples=COLUMN,COLUMN)."
+        )
     values = _json_object(path, 1, line)
     header = values.get("header")
     if not isinstance(header, dict):
         raise RecordError(
             f'{path}:1: got fields {sorted(values)}; the first line of a record file is {{"header": {{...}}}}. '
-            "Is this a question file? `calibrate collect` turns one into records."
+            "Is this a question file? `calibrate collect` turns one into records. With answers: `calibrate import`."
         )
     check_version(header.get("format"), 1, f"{path}:1: the file", "collect again", error=RecordError)
     try:

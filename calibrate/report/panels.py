@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..evaluation.evaluate import EvaluationRow
+from ..evaluation.evaluate import FEW_SPLITS, EvaluationRow
 from ..evaluation.tables import TableRow, rule_of
 from .figures import Figure, Palette, render
 
@@ -32,6 +32,8 @@ def across_alpha(
 ) -> Figure:
     """Error rate among answered questions, and share answered, against alpha: a line for each rule.
 
+    A point of the error rate that rests on fewer than ten splits is left out.
+
     Args:
         rows: Rules at several alphas.
         alpha: The alpha in use: a vertical line.
@@ -46,7 +48,7 @@ def across_alpha(
         left.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1)
         base = [] if base_error is None else [(100 * base_error, "none")]
         top = max([1.2 * targets[-1], *(1.15 * y for y, _ in base)])
-        _lines(left, series, colour, lambda row: None if row.pooled is None else row.pooled.value, top, base)
+        _lines(left, series, colour, _known_error, top, base)
         _lines(right, series, colour, lambda row: row.acceptance.value, 104, [(100.0, "none")] if base else [])
         for panel in axes:
             panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
@@ -56,6 +58,11 @@ def across_alpha(
         right.set_title("questions answered, %", loc="left", color=colour.ink, fontsize=11)
 
     return render(draw, name, "Error rate and share answered against alpha, by rule", panels=(1, 2))
+
+
+def _known_error(row: EvaluationRow) -> float | None:
+    """The error rate over all splits; None where fewer than ten answer something, which says little about the rule."""
+    return None if row.pooled is None or row.n_feasible < FEW_SPLITS < row.splits else row.pooled.value
 
 
 def violations(rows: Sequence[EvaluationRow], promised: Mapping[str, float], name: str = "violations") -> Figure:

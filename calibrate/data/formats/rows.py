@@ -16,7 +16,7 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError, require
 
-from ..questions import RawRow, json_rows, jsonl_row
+from ..questions import RawRow, check_separator, json_rows, jsonl_row, refuse_spreadsheet
 
 __all__ = ["KINDS", "Found", "RowSource", "folder_rows", "open_rows", "parquet_rows"]
 
@@ -55,6 +55,8 @@ def open_rows(path: Path, kind: str | None = None) -> RowSource:
         return RowSource(path, iter(folder_rows(path)))
     if not path.is_file():
         raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv or .parquet file, or a data folder.")
+    if path.suffix.lower() != ".parquet" and kind != "parquet":
+        refuse_spreadsheet(path)
     kind = kind or {".ndjson": "jsonl"}.get(path.suffix.lower(), path.suffix.lower().removeprefix("."))
     if kind == "jsonl":
         return RowSource(path, _jsonl(path))
@@ -126,6 +128,7 @@ def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RecordError(f"{path}:1: column {twice[0]!r} appears twice; rename or remove one")
+    check_separator(path, names)
     return names
 
 

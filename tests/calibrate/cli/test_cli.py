@@ -6,21 +6,23 @@ import csv
 import io
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.cli.frame.terminal import console, table
+from calibrate.cli.frame.terminal import VisibleConsole, console, table
 from calibrate.cli.run import RunConfig
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.evaluation.grid import EvaluationGrid
+from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.evaluation.planning import Plan
 from calibrate.pipeline import part_header, split
 from calibrate.report.comparison import PaperView
 from calibrate.scoring.ensemble import training_of
+from calibrate.thresholds.registry import compared_rules
 from guardrail.artifact import CalibrationArtifact
 from tests.calibrate import fakes
 
@@ -95,7 +97,11 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
 def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.15", "--splits", "2")
-    shown = run(*arguments)
+    shown = run(*arguments, "--price", "0.0005")
+    forecast = "1. Asking: 240 questions x 11 answers = 2,640 calls, 1.32 at 0.0005 a call; about 3 min"
+    assert forecast in shown
+    assert shown.index(forecast) < shown.index("questions are on file")
+    assert "2. Scoring: no calls" in shown
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("records.jsonl", "test-records.jsonl", "artifact.json"),
@@ -399,6 +405,22 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
     assert not (tmp_path / "b.json").exists()
     shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
     assert not (tmp_path / "r.html").exists()
+
+
+def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate_command = import_module("calibrate.cli.evaluate")
+    for width, errors in ((80, False), (120, True)):
+        out = io.StringIO()
+        monkeypatch.setattr(evaluate_command, "console", VisibleConsole(file=out, width=width, force_terminal=True))
+        grid = evaluate_grid(
+            sources([labelled], apart=True), ["semantic_entropy"], rules=compared_rules(), alphas=[0.1], splits=30
+        )
+        evaluate_command._print_result(grid.cells[0], named=False)
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+        rows = [line for line in lines if line.strip().startswith(tuple(f"{rule} " for rule in compared_rules()))]
+        assert len(rows) == len(compared_rules()), "no row is broken over two lines"
+        assert max(map(len, rows)) <= width
+        assert ("\u00b1" in "".join(rows)) == errors
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Figures that compare rules over splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrate.evaluation.evaluate import FEW_SPLITS, evaluate
+from calibrate.report import panels
+
+
+def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = np.random.default_rng(0)
+    scores = dice.random(240)
+    wrong = (dice.random(240) < 0.1 + 0.5 * scores).astype(int)
+    rules, alphas = ["acrc", "certified"], [0.1, 0.15, 0.2, 0.3, 0.4]
+    rows = evaluate(scores, wrong, rules=rules, alphas=alphas, n_calibration=120, splits=30).rows
+    few = [row for row in rows if 0 < row.n_feasible < FEW_SPLITS]
+    assert few, "the control: some rows rest on few splits"
+    drawn: list[list[float | None]] = []
+
+    def lines(axes: Any, series: Any, colour: Any, figure_of: Any, top: float, level: Any = ()) -> None:
+        drawn.append([figure_of(row) for group in series for row in group])
+
+    monkeypatch.setattr(panels, "_lines", lines)
+    panels.across_alpha(rows, 0.2)
+    errors, answered = drawn[0], drawn[1]
+    for row, error, share in zip(rows, errors, answered, strict=True):
+        expected = None if row.pooled is None or row.n_feasible < FEW_SPLITS else row.pooled.value
+        assert (error, share) == (expected, row.acceptance.value)
