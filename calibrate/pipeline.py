@@ -476,7 +476,8 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
     if plan.options is not None:
         return plan
-    return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+    reads_samples = needs.samples or plan.primary == "majority"
+    return plan.model_copy(update={"n": plan.n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
 def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:

@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from .artifact import CalibrationArtifact, CascadeArtifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError
-from .judges import Judge
+from .judges import Judge, with_majority
 from .models import resolve_model
 from .outcome import Infeasible
 from .plain_json import visible
@@ -278,11 +278,10 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     if unmet := unmet_needs(estimator, plan):
         detail = f"{estimator.name} needs {', '.join(need for need, _ in unmet)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
-    drawn = (
-        f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}"
-        if plan.n
-        else "one answer"
-    )
+    samples = f"{plan.n} samples at temperature {plan.temperature:g}"
+    drawn = f"one {plan.primary} answer and {samples}" if plan.n else "one answer"
+    if plan.primary == "majority":
+        drawn = f"{samples}, of which the most frequent is the answer"
     return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
@@ -392,7 +391,8 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     """Whether the model keeps to the longest answer of a call."""
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
-    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p)
+    how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
+    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p)
     drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
         excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
@@ -437,6 +437,7 @@ def _question(
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             drawn = draw(model, [messages], plan, callbacks=[recorder])[0]
+            drawn = with_majority(drawn) if plan.primary == "majority" else drawn
     except (Exception, SystemExit) as error:
         yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
         return

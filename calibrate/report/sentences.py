@@ -667,9 +667,10 @@ def _plan(artifact: CalibrationArtifact) -> str:
     if plan.options is not None and plan.n == 0:
         return f"likelihood of the options {', '.join(plan.options)}"
     samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
-    return f"1 {plan.primary} answer and {samples}, up to {plan.max_tokens} tokens" + (
-        ", log-probabilities" * plan.logprobs
-    )
+    answer = f"1 {plan.primary} answer and {samples}"
+    if plan.primary == "majority":
+        answer = f"{samples}, of which the most frequent is the answer"
+    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
 
 
 def _prompt(artifact: CalibrationArtifact) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
@@ -159,7 +160,7 @@ def _imported(
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
     remaining = _without(records, settings.exclude)
-    header = _header(path, settings, layout, model, columns, remaining)
+    header = _header(path, settings, layout, model, builder, remaining)
     _refuse_unseen(path, columns, reader.seen)
     notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, remaining, header.plan), *_excluded(settings)]
     name = layout.name if layout is not None else kind
@@ -332,14 +333,15 @@ def _header(
     settings: ImportSettings,
     layout: Layout | None,
     model: str | None,
-    columns: ColumnMap,
+    builder: Builder,
     records: Sequence[Record],
 ) -> RecordHeader:
+    columns = builder.columns
     questions = [record.to_question() for record in records]
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
-        plan=_plan(settings, layout, records),
+        plan=_plan(settings, layout, records, builder.planned),
         prompt=settings.prompt,
         questions_name=path.name,
         questions_sha256=fingerprint(questions),
@@ -350,7 +352,12 @@ def _header(
     )
 
 
-def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Record]) -> SamplingPlan:
+def _plan(
+    settings: ImportSettings,
+    layout: Layout | None,
+    records: Sequence[Record],
+    primary: Literal["greedy", "sampled", "majority"],
+) -> SamplingPlan:
     n = max((len(record.drawn.samples) for record in records if record.drawn is not None), default=0)
     if n == 1:
         raise UsageError("there is one sample a question, and one cannot disagree with itself. Map at least two.")
@@ -362,6 +369,7 @@ def _plan(settings: ImportSettings, layout: Layout | None, records: Sequence[Rec
         max_tokens=settings.max_tokens,
         logprobs=any(_has_logprobs(record) for record in records),
         bindings=_bindings(records),
+        primary=primary,
     )
     temperature = settings.temperature if settings.temperature is not None else stated
     if temperature is not None:
