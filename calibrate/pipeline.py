@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, EstimatorChoice, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
@@ -190,6 +190,7 @@ def fit_artifact(
         looks=looked,
         choice=choice,
     )
+    artifact = _priced(artifact)
     return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
@@ -220,14 +221,16 @@ def refit(
         spent = outcome.delta
     else:
         spent = _spent(delta, rule or outcome.rule, looks)
-    return artifact.model_copy(
-        update={
-            "created": _now(),
-            "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
-            "certificate": _certificate(scores, alpha, looks),
-            "packages": package_versions(),
-            "lineage": (*artifact.lineage, artifact.digest),
-        }
+    return _priced(
+        artifact.model_copy(
+            update={
+                "created": _now(),
+                "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
+                "certificate": _certificate(scores, alpha, looks),
+                "packages": package_versions(),
+                "lineage": (*artifact.lineage, artifact.digest),
+            }
+        )
     )
 
 
@@ -459,6 +462,18 @@ def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float
 def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -> Feasible | Infeasible:
     """The certificate that an artifact of any rule carries."""
     return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks))
+
+
+def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """The artifact with what rule acrc would answer beside a certificate; nothing for other rules."""
+    scores, price = artifact.calibration, None
+    dependent = scores.group is not None and len(set(scores.group)) < len(scores.group)
+    if artifact.outcome.certifies and not dependent:
+        u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
+        average = fit(u, error, alpha=artifact.alpha, rule=AVERAGE, diagnose="fast")
+        share = average.acceptance if isinstance(average, Feasible) else 0.0
+        price = Price(average=share if artifact.reach is None else artifact.reach.of_all(share))
+    return artifact.model_copy(update={"price": price})
 
 
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:

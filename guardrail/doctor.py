@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         findings.append(finding)
         if not arguments.json:
-            print(visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}"))  # noqa: T201
+            line = visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
+            print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
             if finding.fix:
                 print(visible(f"      -> {finding.fix}"))  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
@@ -143,6 +146,10 @@ def examine(
     kind = f"a cascade of {len(stages)} stages, " if isinstance(artifact, CascadeArtifact) else ""
     yield Finding("artifact", "ok", f"loads, {kind}digest {artifact.digest[:19]}")
     yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
+    if artifact.warning is not None:
+        yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
+    for check, promise in zip(("promise", "other promise"), artifact.promises, strict=True):
+        yield Finding(check, "ok", promise)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
     if models and len(models) != len(stages):
