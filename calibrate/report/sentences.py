@@ -150,7 +150,7 @@ def _paragraphs(
         body = [f"Why: {artifact.outcome.detail}", *on_test]
     elif verdict.status == "answers":
         by_segment = steps[:-1] if artifact.segments is not None else []
-        body = [*by_segment, *on_test, *audit]
+        body = [promise(artifact), *by_segment, *on_test, *audit]
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
