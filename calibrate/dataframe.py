@@ -26,6 +26,7 @@ from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from .evaluation.planning import with_labels_needed
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -217,7 +218,8 @@ class Records:
             groups: Whether groups are categories, or clusters of dependent questions.
 
         Returns:
-            The artifact; an infeasible outcome is a result: its gate abstains on everything.
+            The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
+            its two promises.
 
         Raises:
             UsageError: As `fit_artifact`.
@@ -228,9 +230,10 @@ class Records:
             chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
-        self.artifact = fit_artifact(
+        artifact = fit_artifact(
             self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, choice=choice
         )
+        self.artifact = with_labels_needed(artifact)
         return self.artifact
 
     def report(
@@ -314,7 +317,9 @@ def from_frame(
         correct: Column that says whether the answer is right. Without it, `Records.label` decides.
         group: Column with the category, or the cluster of dependent questions (conversation, user, document).
         id: Column with the id of the row; default: a hash of the question.
-        answer: Column with the primary answer; default: the most frequent sample (``settings.primary``).
+        answer: Column with the primary answer, which stands for the greedy one; default: the most frequent sample
+            (``settings.primary``). The artifact remembers which, and a guard gives out the same: the vote of its
+            samples for a majority.
         options: Column with the options of multiple choice, label to text.
         score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for a confidence. No
             guard can compute such a score, so none can use an artifact that is fitted on it.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, EstimatorChoice, Looks
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
 
@@ -190,6 +190,7 @@ def fit_artifact(
         looks=looked,
         choice=choice,
     )
+    artifact = _priced(artifact)
     return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
@@ -220,14 +221,16 @@ def refit(
         spent = outcome.delta
     else:
         spent = _spent(delta, rule or outcome.rule, looks)
-    return artifact.model_copy(
-        update={
-            "created": _now(),
-            "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
-            "certificate": _certificate(scores, alpha, looks),
-            "packages": package_versions(),
-            "lineage": (*artifact.lineage, artifact.digest),
-        }
+    return _priced(
+        artifact.model_copy(
+            update={
+                "created": _now(),
+                "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
+                "certificate": _certificate(scores, alpha, looks),
+                "packages": package_versions(),
+                "lineage": (*artifact.lineage, artifact.digest),
+            }
+        )
     )
 
 
@@ -461,6 +464,18 @@ def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -
     return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks))
 
 
+def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """The artifact with what rule acrc would answer beside a certificate; nothing for other rules."""
+    scores, price = artifact.calibration, None
+    dependent = scores.group is not None and len(set(scores.group)) < len(scores.group)
+    if artifact.outcome.certifies and not dependent:
+        u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
+        average = fit(u, error, alpha=artifact.alpha, rule=AVERAGE, diagnose="fast")
+        share = average.acceptance if isinstance(average, Feasible) else 0.0
+        price = Price(average=share if artifact.reach is None else artifact.reach.of_all(share))
+    return artifact.model_copy(update={"price": price})
+
+
 def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """The plan that run time needs for this one estimator: a collection may have drawn more, for others.
 
@@ -476,7 +491,8 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
     if plan.options is not None:
         return plan
-    return plan.model_copy(update={"n": plan.n if needs.samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+    reads_samples = needs.samples or plan.primary == "majority"
+    return plan.model_copy(update={"n": plan.n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
 def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:

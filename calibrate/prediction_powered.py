@@ -249,6 +249,7 @@ def _outcome(
         "n": people.size,
         "guarantee": _guarantee(alpha, delta, people.size, options["judge_only"]),
         "diagnostics": plain.diagnostics,
+        "certifies": False,
     }
     if tested.threshold is None:
         reason, detail = _why(tested, people.size, alpha)
@@ -268,7 +269,7 @@ def _outcome(
 def _guarantee(alpha: float, delta: float, people: int, judge_only: int) -> str:
     return (
         f"Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted answers, "
-        f"by people's labels, exceeds {alpha:g} tends to at most {delta:g} as both label sets grow ({people} answers "
+        f"by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} answers "
         f"labelled by people, {judge_only} by the judge only). It needs independent questions from the source that is "
         "served later, and a random sample for people."
     )

@@ -151,6 +151,7 @@ def _nothing_for_others(outcome: Feasible | Infeasible, n: int, delta: float, se
             max_acceptance=0.0,
             smallest_feasible_alpha=None,
         ),
+        certifies=outcome.certifies,
         reason=InfeasibleReason.UNKNOWN_SEGMENT,
         detail=(
             "The question is of none of the segments that have a threshold, so nothing is accepted (they are: "

@@ -31,7 +31,17 @@ from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
 from .files import Persisted
 from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
-from .outcome import Feasible, InfeasibleReason, Outcome
+from .outcome import (
+    AVERAGE,
+    CERTIFIED,
+    Feasible,
+    InfeasibleReason,
+    Outcome,
+    Price,
+    Terms,
+    nothing_stopped,
+    promise_lines,
+)
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
@@ -334,6 +344,8 @@ class CalibrationArtifact(Persisted):
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
+    price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
+    """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
 
     @classmethod
     def uncalibrated(
@@ -412,6 +424,10 @@ class CalibrationArtifact(Persisted):
             return f"answer if {column} <= {threshold:.12g}"
         return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
 
+    def __str__(self) -> str:
+        """The short form, and the two promises."""
+        return "\n".join(filter(None, (repr(self), self.warning, *self.promises)))
+
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
         yield "model", self.model.model
@@ -426,7 +442,7 @@ class CalibrationArtifact(Persisted):
 
     def _repr_html_(self) -> str:
         answered, wrong = self.n_accepted, self.n_errors
-        proven = self.certificate
+        in_use, other = self.promises
         facts = [
             ("model", f"{self.model.provider}, {self.model.model}"),
             ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
@@ -438,19 +454,18 @@ class CalibrationArtifact(Persisted):
         if answered:
             facts += [
                 ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
-                ("promise", self.outcome.guarantee),
+                ("assumptions", self.outcome.guarantee),
             ]
         elif not isinstance(self.outcome, Feasible):
             facts.append(("why", self.outcome.detail))
-        if self.segments is None:
-            share = f"{percent(proven.acceptance)} of its questions" if isinstance(proven, Feasible) else "nothing"
-            facts.append(("certified", f"a gate that answers {share} (confidence {percent(1 - (proven.delta or 0))})"))
+        facts += [("promise", in_use), ("the other", other)]
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
+        title = title if self.warning is None else f"Calibration artifact. {self.warning}"
         imported = self.estimator.name.startswith("imported:")
         if imported:
             facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
             title = "Calibration artifact: for evaluation only, no guard can use it" if answered else title
-        return as_html(title, facts, good=answered > 0 and not imported)
+        return as_html(title, facts, good=answered > 0 and not imported and not self.stops_nothing)
 
     def plot(self, ax: Any = None) -> Any:
         """Error rate among answered questions against the share answered, with target and threshold.
@@ -494,6 +509,64 @@ class CalibrationArtifact(Persisted):
             return 0.0
         return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
 
+    @property
+    def certifies(self) -> bool | None:
+        """Whether the rule in use is a certificate; None if an older file does not say so.
+
+        Of older files it is known for the two default rules, and for segments, which only certificates have.
+        """
+        stated = self.outcome.certifies
+        if stated is None and self.outcome.rule == AVERAGE:
+            return False
+        return True if stated is None and (self.outcome.rule == CERTIFIED or self.segments is not None) else stated
+
+    @property
+    def promises(self) -> tuple[str, str]:
+        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it."""
+        outcome, segments = self.outcome, self.segments
+        delta, scope = outcome.delta or 0.0, ""
+        if segments is not None:
+            delta = segments.delta
+            each = "" if segments.share == "together" else ", for each by itself"
+            scope = f" in each of {len(segments.outcomes)} segments{each}"
+        feasible = outcome if isinstance(outcome, Feasible) and segments is None else None
+        interval = None if feasible is None else feasible.interval
+        in_use = Terms(
+            outcome.rule,
+            self.certifies,
+            self._confidence(delta),
+            self.acceptance,
+            self.n_accepted,
+            self.n_errors,
+            interval,
+            scope,
+        )
+        return promise_lines(self.alpha, len(self.calibration.error), in_use, self._certificate, self.price)
+
+    @property
+    def _certificate(self) -> Terms:
+        proven = self.certificate
+        confidence = self._confidence(proven.delta or 0.0)
+        if not isinstance(proven, Feasible):
+            return Terms(CERTIFIED, True, confidence, 0.0)
+        share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
+        return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
+
+    def _confidence(self, delta: float) -> float:
+        # Declared looks share the failure probability, and the promise holds at all of them together.
+        return 1 - delta * (1 if self.looks is None else len(self.looks.schedule))
+
+    @property
+    def stops_nothing(self) -> bool:
+        """Whether the threshold accepts every calibration question; never with a reach that leaves questions out."""
+        whole = self.reach is None or not self.reach.leaves_out
+        return whole and 0 < self.n_accepted == len(self.calibration.error)
+
+    @property
+    def warning(self) -> str | None:
+        """The sentence to show in red if the gate stops nothing; otherwise None."""
+        return nothing_stopped(self.n_accepted, self.n_errors) if self.stops_nothing else None
+
     def outcome_in(self, segment: str | None) -> Outcome:
         """The outcome that decides about questions of a segment: its own, or that of all others."""
         return self.outcome if self.segments is None else self.segments.outcomes.get(segment or "", self.outcome)
@@ -517,7 +590,7 @@ class CalibrationArtifact(Persisted):
         part = CalibrationScores(
             uncertainty=tuple(scores.uncertainty[i] for i in places), error=tuple(scores.error[i] for i in places)
         )
-        update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None}
+        update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None, "price": None}
         return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
 
     def refuse_segments(self, where: str) -> Self:
@@ -692,3 +765,30 @@ class CascadeArtifact(Persisted):
     def alpha(self) -> float:
         """Target error rate among the system's answers."""
         return self.outcome.alpha
+
+    @property
+    def promises(self) -> tuple[str, str]:
+        """The two promises about the whole system, as `CalibrationArtifact.promises`."""
+        in_use, certificate = (
+            Terms(
+                outcome.rule,
+                outcome.rule == CERTIFIED,
+                1 - (outcome.delta or 0.0),
+                outcome.acceptance,
+                outcome.n_accepted,
+                outcome.n_errors,
+                outcome.interval,
+            )
+            for outcome in (self.outcome, self.certificate)
+        )
+        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint")
+
+    @property
+    def stops_nothing(self) -> bool:
+        """Whether the thresholds accept every calibration question."""
+        return 0 < self.outcome.n_accepted == self.outcome.n
+
+    @property
+    def warning(self) -> str | None:
+        """The sentence to show in red if the system stops nothing; otherwise None."""
+        return nothing_stopped(self.outcome.n, self.outcome.n_errors) if self.stops_nothing else None

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from langchain_core.messages import HumanMessage
 from .artifact import CalibrationArtifact, CascadeArtifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError
-from .judges import Judge
+from .judges import Judge, with_majority
 from .models import resolve_model
 from .outcome import Infeasible
 from .plain_json import visible
@@ -42,6 +43,7 @@ Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         findings.append(finding)
         if not arguments.json:
-            print(visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}"))  # noqa: T201
+            line = visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
+            print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
             if finding.fix:
                 print(visible(f"      -> {finding.fix}"))  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
@@ -143,6 +146,10 @@ def examine(
     kind = f"a cascade of {len(stages)} stages, " if isinstance(artifact, CascadeArtifact) else ""
     yield Finding("artifact", "ok", f"loads, {kind}digest {artifact.digest[:19]}")
     yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
+    if artifact.warning is not None:
+        yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
+    for check, promise in zip(("promise", "other promise"), artifact.promises, strict=True):
+        yield Finding(check, "ok", promise)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
     if models and len(models) != len(stages):
@@ -278,11 +285,10 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     if unmet := unmet_needs(estimator, plan):
         detail = f"{estimator.name} needs {', '.join(need for need, _ in unmet)}, which the plan does not draw"
         return Finding("plan for the estimator", "fail", detail, "calibrate again")
-    drawn = (
-        f"one {plan.primary} answer and {plan.n} samples at temperature {plan.temperature:g}"
-        if plan.n
-        else "one answer"
-    )
+    samples = f"{plan.n} samples at temperature {plan.temperature:g}"
+    drawn = f"one {plan.primary} answer and {samples}" if plan.n else "one answer"
+    if plan.primary == "majority":
+        drawn = f"{samples}, of which the most frequent is the answer"
     return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
@@ -392,7 +398,8 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     """Whether the model keeps to the longest answer of a call."""
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
-    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=plan.primary, temperature=plan.temperature, top_p=plan.top_p)
+    how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
+    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p)
     drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
         excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
@@ -437,6 +444,7 @@ def _question(
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             drawn = draw(model, [messages], plan, callbacks=[recorder])[0]
+            drawn = with_majority(drawn) if plan.primary == "majority" else drawn
     except (Exception, SystemExit) as error:
         yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
         return

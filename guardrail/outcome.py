@@ -1,11 +1,13 @@
 """Results of a threshold rule: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
 
-They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy.
+They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy. So do the
+words of the two promises that every place prints about a gate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -14,7 +16,21 @@ from pydantic import Field
 from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
-__all__ = ["Diagnostics", "Feasible", "Infeasible", "InfeasibleReason", "Outcome"]
+__all__ = [
+    "AVERAGE",
+    "CERTIFIED",
+    "Diagnostics",
+    "Feasible",
+    "Infeasible",
+    "InfeasibleReason",
+    "LabelsNeeded",
+    "Outcome",
+    "Price",
+    "Terms",
+    "nothing_stopped",
+    "promise_lines",
+    "target_text",
+]
 
 
 class InfeasibleReason(StrEnum):
@@ -64,6 +80,9 @@ class _OutcomeBase(Frozen):
     """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
+    certifies: bool | None = Field(default=None, exclude_if=lambda certifies: certifies is None)
+    """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n. None if an
+    older file does not say so."""
 
     @property
     def smallest_feasible_alpha(self) -> float | None:
@@ -196,3 +215,156 @@ class Infeasible(_OutcomeBase):
 
 Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]
 """Result of a threshold rule."""
+
+
+# -- The two promises of a gate in words: the one in use, and beside it the one that another rule would make -----------
+# Every place that chooses or uses a threshold prints these two lines, so that they read the same everywhere.
+
+CERTIFIED, AVERAGE = "certified", "acrc"
+"""Names of the default certificate and of the default rule, which holds on average."""
+OFTEN_ABOVE = "about 40 % of such gates end above"
+"""How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+
+
+class LabelsNeeded(Frozen):
+    """How many labels rule certified would need, by a simulation of questions like those of the calibration."""
+
+    n: int
+    """Number of labels; the largest number simulated, unless it is enough."""
+    verdict: Literal["enough", "too_few", "never"]
+    """Whether n labels are enough in 80 % of calibrations; "never": no threshold has so low an error rate there."""
+
+
+class Price(Frozen):
+    """Figures of the rule that is not in use, for `promise_lines`. None where they are not needed, or unknown."""
+
+    average: float | None = None
+    """Beside a certificate: share of all measured questions that rule acrc answers; 0 if it finds no threshold."""
+    labels: LabelsNeeded | None = Field(default=None, exclude_if=lambda labels: labels is None)
+    """Where rule certified finds no threshold: the labels that it needs, see `calibrate.evaluation.planning`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The result of one rule, as the lines state it.
+
+    Attributes:
+        rule: Name of the rule.
+        certifies: Whether it is a certificate; None if an older file does not say so.
+        confidence: 1 - delta of a certificate.
+        acceptance: Share of all measured questions that it answers; 0 if it finds no threshold.
+        n_accepted: Calibration questions that it answers.
+        n_errors: Wrong answers among them.
+        interval: 95 % interval of their error rate, if there is one.
+        scope: Which questions a certificate is about, in words; "" for all of them together.
+    """
+
+    rule: str
+    certifies: bool | None
+    confidence: float
+    acceptance: float
+    n_accepted: int = 0
+    n_errors: int = 0
+    interval: tuple[float, float] | None = None
+    scope: str = ""
+
+
+def promise_lines(
+    alpha: float, n: int, in_use: Terms, certificate: Terms, price: Price | None = None, *, average: str = AVERAGE
+) -> tuple[str, str]:
+    """The promise in use, and the other promise with its price in answered questions and the flag that selects it.
+
+    Args:
+        alpha: Target error rate among answers.
+        n: Calibration questions.
+        in_use: The rule in use.
+        certificate: The certified rule on the same questions.
+        price: Further figures.
+        average: The rule to name beside a certificate.
+    """
+    target, price = percent(alpha), price or Price()
+    labels = _labels(price.labels)
+    return _in_use(target, n, in_use, labels), (
+        _average(target, in_use, price, average)
+        if in_use.certifies
+        else _certificate(target, n, in_use, certificate, labels)
+    )
+
+
+def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
+    if not terms.n_accepted:
+        found = f"In use: rule {terms.rule} found no threshold for {target} wrong answers on {n} labels"
+        return f"{found}, so nothing is answered; {labels}." if terms.certifies else f"{found}, so nothing is answered."
+    if terms.certifies:
+        promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}."
+    elif terms.certifies is None:
+        promise = "on average unless it is a certificate, which this older file does not say (fit again)."
+    elif terms.rule == AVERAGE:
+        promise = f"on average over calibrations, not a certificate: {OFTEN_ABOVE} {target} wrong."
+    else:
+        promise = "on average at best, not a certificate."
+    wrong = percent(terms.n_errors / terms.n_accepted)
+    interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
+    return (
+        f"In use: rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
+        f"{wrong} of these answers were wrong{interval}."
+    )
+
+
+def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str) -> str:
+    if not terms.n_accepted:
+        return f"Certificate: --rule {terms.rule} finds no threshold on {n} labels; {labels}."
+    return (
+        f"Certificate: with --rule {terms.rule}, {_certain(target, terms.confidence)}. It answers "
+        f"{percent(terms.acceptance)} of questions, {_points(terms.acceptance - in_use.acceptance)}."
+    )
+
+
+def _average(target: str, in_use: Terms, price: Price, average: str) -> str:
+    start = f"On average only: --rule {average}"
+    if price.average is None:
+        return f"{start} may answer more questions, and certifies nothing."
+    if not price.average:
+        return f"{start} finds no threshold, either."
+    return (
+        f"{start} answers {percent(price.average)} of questions, {_points(price.average - in_use.acceptance)}, and "
+        f"{OFTEN_ABOVE} {target} wrong."
+    )
+
+
+def _certain(target: str, confidence: float) -> str:
+    return f"at most {target} of the answers given are wrong, with {percent(confidence)} confidence"
+
+
+def _points(difference: float) -> str:
+    if abs(difference) < 0.0005:
+        return "as many"
+    return f"{percent(abs(difference)).removesuffix(' %')} points {'more' if difference > 0 else 'fewer'}"
+
+
+def _labels(needed: LabelsNeeded | None) -> str:
+    if needed is None:
+        return "`calibrate plan` says how many labels would do"
+    if needed.verdict == "enough":
+        return f"about {needed.n:,} labels would do in 4 of 5 cases"
+    if needed.verdict == "too_few":
+        return f"more than {needed.n:,} labels would be needed"
+    return "more labels would hardly help: use a better score or model, or a larger alpha"
+
+
+def target_text(alpha: float, *, certifies: bool) -> str:
+    """The target of a gate in a verdict; only a certificate is stated without "on average"."""
+    return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
+
+
+def nothing_stopped(n: int, n_errors: int) -> str:
+    """The warning about a gate whose threshold accepts every calibration question.
+
+    Args:
+        n: Calibration questions.
+        n_errors: Wrong answers among them.
+    """
+    return (
+        f"This gate stops nothing: its threshold accepts each of the {n} calibration questions, and "
+        f"{percent(n_errors / n)} of their answers were wrong."
+    )

@@ -164,9 +164,10 @@ class SamplingPlan(Frozen):
     run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
-    primary: Literal["greedy", "sampled"] = "greedy"
-    """The way the primary answer is drawn: "greedy" at temperature 0, "sampled" with the temperature and top_p of the
-    samples, for models that take no other temperature than 1 (reasoning models)."""
+    primary: Literal["greedy", "sampled", "majority"] = "greedy"
+    """The way the primary answer is drawn: "greedy" at temperature 0; "sampled" with the temperature and top_p of the
+    samples, for models that take no other temperature than 1 (reasoning models); "majority", not drawn: it is the most
+    frequent of the n samples (`guardrail.judges.majority`), as in imported files without an answer."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -196,6 +197,13 @@ class SamplingPlan(Frozen):
             )
         if self.primary == "sampled" and self.temperature == 0:
             raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
+        # With fewer samples than n, another answer may be the most frequent: nothing may end the drawing early, and a
+        # follow-up would be asked before the vote.
+        if self.primary == "majority" and (self.n < 2 or self.unanimous_at is not None or self.follow_ups):
+            raise ValueError(
+                'a primary answer by "majority" is the vote of all n samples: it needs n of at least 2, without '
+                f"unanimous_at and follow_ups, got n = {self.n}, {self.unanimous_at} and {self.follow_ups}."
+            )
         if self.n == 1:
             raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
         if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
@@ -205,8 +213,8 @@ class SamplingPlan(Frozen):
         return self
 
     def primary_only(self) -> SamplingPlan:
-        """The same plan without the n samples and further questions: the primary answer alone."""
-        return self.model_copy(update={"n": 0, "follow_ups": ()})
+        """The same plan without further questions, and without samples unless the primary answer is their vote."""
+        return self if self.primary == "majority" else self.model_copy(update={"n": 0, "follow_ups": ()})
 
 
 class ToolCall(Frozen):

@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     gateway.config = config  # with the flags
     if arguments.check:
         _print(
-            config.model_dump_json(indent=1, exclude_defaults=True), "The configuration and its artifacts are valid."
+            config.model_dump_json(indent=1, exclude_defaults=True),
+            *_promises(gateway),
+            "The configuration and its artifacts are valid.",
         )
         return 0
     _serve(uvicorn, gateway)
@@ -111,6 +113,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             port = self.servers[0].sockets[0].getsockname()[1]
             _print(
                 f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
+                *_promises(gateway),
             )
 
     # No access log: it would hold addresses and paths, which name tickets. No proxy headers: any client can forge them.
@@ -134,6 +137,11 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
     server.run()
+
+
+def _promises(gateway: Gateway) -> list[str]:
+    """The two promises of each alias that guards, a line each, after a warning about a gate that stops nothing."""
+    return [f"{name}: {line}" for name in gateway.aliases for line in gateway.promises.get(name, ())]
 
 
 def _print(*lines: str) -> None:

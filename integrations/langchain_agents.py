@@ -32,6 +32,7 @@ from guardrail.guard.observe import Observed, ObserveQueue
 from guardrail.guard.observers import Observer
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.effects import Effect, Steps, arun, run
+from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
@@ -209,6 +210,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             max_concurrency=max_concurrency,
             records=records,
         )
+        if mode == "observe":
+            refuse_majority(self._gate.artifacts.plan, "observe the messages of an agent")
         self._mode, self._observe_rate, self._queue = mode, observe_rate, ObserveQueue()
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged

@@ -16,11 +16,10 @@ from guardrail.notebook import percent
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..report.sentences import no_early_stopping
-from ..thresholds.stages import RULES
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
-from .frame.terminal import console, finish, table
+from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_early_stopping
 
 __all__ = ["fit_cascade"]
@@ -80,9 +79,12 @@ def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
     lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]
-    if not RULES[outcome.rule].certifies:
-        lines.append("Certified on the same questions: " + _headline(artifact.certificate))
+    if artifact.warning is not None:
+        title, style = "This gate stops nothing", "red"
+        lines.insert(0, artifact.warning)
     console.print(Panel(escape("\n\n".join(lines)), title=title, title_align="left", border_style=style))
+    for line in artifact.promises:
+        print_line(line)
     rows = []
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"

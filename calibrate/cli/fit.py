@@ -24,6 +24,7 @@ from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.planning import with_labels_needed
 from ..pipeline import fit_artifact, looked_before, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
@@ -274,6 +275,7 @@ def fit(
         refuse_broken(file)
     warn_incomplete(file)
     fitted = fitting.fit(file, key)
+    fitted = replace(fitted, artifact=with_labels_needed(fitted.artifact))
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.artifact.save(out)
     if fitted.beside is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -12,7 +12,7 @@ from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS
 
-from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, import_file, parse_map, write_bad
+from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.records import write_records
 from .frame.app import app
 from .frame.files import keep_inputs
@@ -44,7 +44,11 @@ def import_(
         ),
     ] = None,
     primary: Annotated[
-        str, typer.Option(help="The answer: first or majority of the samples, or the column that holds it.")
+        str,
+        typer.Option(
+            help="The answer: first (greedy), sampled (the first, drawn like the others) or majority of the "
+            "samples, or the column that holds it."
+        ),
     ] = "majority",
     option_scale: Annotated[
         str | None, typer.Option(help="Option scores are: logit, logprob (log-probabilities) or probability.")
@@ -82,7 +86,7 @@ def import_(
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
     if not 0 <= max_bad <= 1:
         raise UsageError(f"--max-bad must be in [0, 1], got {max_bad:g}. Write 0.1 for 10 %.")
-    named = primary in ("first", "majority")
+    chosen = next((name for name in get_args(Primary) if name == primary), None)
     settings = ImportSettings(
         format=format,
         columns=parse_map(
@@ -91,8 +95,8 @@ def import_(
             certain=_one_of("--score-direction", score_direction, "higher-is-uncertain", "higher-is-certain")
             == "higher-is-certain",
         ),
-        primary="first" if primary == "first" else "majority",
-        answer=None if named else primary,
+        primary=chosen or "majority",
+        answer=None if chosen else primary,
         option_scale=None
         if option_scale is None
         else _one_of("--option-scale", option_scale, "logit", "logprob", "probability"),

@@ -32,6 +32,7 @@ from ..data.split import Groups, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..evaluation.planning import with_labels_needed
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -253,6 +254,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
         groups=groups,
         choice=choice,
     )
+    artifact = with_labels_needed(artifact)
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]

@@ -85,7 +85,10 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
     if test is not None and test.verdict == "refuted":
         return ArtifactVerdict("above", "Above the target on the test questions", "yellow")
     if unguardable(artifact) is not None:
-        return ArtifactVerdict("answers", "For evaluation only: no guard can use it", "yellow")
+        colour: Literal["red", "yellow"] = "red" if artifact.stops_nothing else "yellow"
+        return ArtifactVerdict("answers", "For evaluation only: no guard can use it", colour)
+    if artifact.stops_nothing:
+        return ArtifactVerdict("answers", "This gate stops nothing", "red")
     return ArtifactVerdict("answers", "May answer, within limits", "green")
 
 
@@ -97,6 +100,7 @@ class VerdictText:
         verdict: The verdict.
         in_use: See `threshold_in_use`.
         paragraphs: Its reasons, the headline first.
+        promises: The promise in use, and the other (`CalibrationArtifact.promises`).
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
         early_stopping: See `no_early_stopping`.
@@ -108,6 +112,7 @@ class VerdictText:
     verdict: ArtifactVerdict
     in_use: str
     paragraphs: tuple[str, ...]
+    promises: tuple[str, str]
     steps: tuple[str, ...]
     opening: str | None
     early_stopping: str | None
@@ -131,6 +136,7 @@ def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merge
         verdict=verdict,
         in_use=threshold_in_use(artifact),
         paragraphs=tuple(_paragraphs(artifact, test, verdict, steps)),
+        promises=artifact.promises,
         steps=tuple(steps),
         opening=opening,
         early_stopping=no_early_stopping(artifact),
@@ -149,7 +155,7 @@ def _paragraphs(
         body = [f"Why: {artifact.outcome.detail}", *on_test]
     elif verdict.status == "answers":
         by_segment = steps[:-1] if artifact.segments is not None else []
-        body = [promise(artifact), certificate(artifact), *by_segment, *on_test, *audit]
+        body = [promise(artifact), *by_segment, *on_test, *audit]
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
@@ -181,6 +187,8 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         return f'Do not let the model "{model}" answer through this gate. {audited(test)[0]} {_at_calibration(test)}'
     if test is not None and status == "above":
         return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
+    if artifact.warning is not None:
+        return " ".join(filter(None, (artifact.warning, unguardable(artifact))))
     if artifact.segments is not None:
         return _headline_of_segments(artifact)
     if isinstance(outcome, Infeasible):
@@ -692,9 +700,10 @@ def _plan(artifact: CalibrationArtifact) -> str:
     if plan.options is not None and plan.n == 0:
         return f"likelihood of the options {', '.join(plan.options)}"
     samples = f"{plan.n} samples at temperature {plan.temperature:g}, top_p {plan.top_p:g}" if plan.n else "no samples"
-    return f"1 {plan.primary} answer and {samples}, up to {plan.max_tokens} tokens" + (
-        ", log-probabilities" * plan.logprobs
-    )
+    answer = f"1 {plan.primary} answer and {samples}"
+    if plan.primary == "majority":
+        answer = f"{samples}, of which the most frequent is the answer"
+    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
 
 
 def _prompt(artifact: CalibrationArtifact) -> str:

@@ -97,8 +97,7 @@ class Acrc(Rule):
             return "None: the instance-wise envelope condition never holds, so the rule never accepts anything."
         return (
             "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
-            "tends to at most alpha as n grows. Not a certificate: roughly half of calibrations end slightly above "
-            "alpha."
+            "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
         )
 
     def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:

@@ -125,7 +125,7 @@ class ClusterFixedSequence(Rule):
         of = "every question as a group of its own" if groups is None else f"{groups} groups here"
         return (
             f"Asymptotic in the number of groups ({of}), not exact: the probability over calibrations that the error "
-            f"rate among accepted answers exceeds {request.alpha:g} tends to at most {request.level:g} as groups are "
+            f"rate among accepted answers exceeds {request.alpha:g} tends to {request.level:g} or less as groups are "
             "added, if groups are independent draws from the same source and the start of the sequence was fixed "
             "without looking at labels. Questions within a group may depend on each other."
         )

@@ -72,7 +72,7 @@ class Empirical(Rule):
     def guarantee(self, request: RuleRequest) -> str:
         """None."""
         return (
-            "None: the observed error rate is at most alpha on these items, chosen by looking at them; expect about "
+            "None: the observed error rate is alpha or less on these items, chosen by looking at them; expect about "
             "half of all calibrations to exceed alpha on new questions."
         )
 

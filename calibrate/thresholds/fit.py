@@ -96,6 +96,7 @@ def _outcome(
         "n": prefix.n,
         "guarantee": rule.guarantee(request),
         "diagnostics": diagnostics,
+        "certifies": rule.certifies,
     }
     if index is None:
         why, detail = _reason(prefix, rule, request, diagnostics.smallest_feasible_alpha)

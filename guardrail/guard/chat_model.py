@@ -29,7 +29,7 @@ from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..sampling.sampler import Sampler
+from ..sampling.sampler import Sampler, refuse_majority
 from ..specs import identify
 from ..types import Sample
 from ..uncertainty import from_spec
@@ -167,6 +167,8 @@ class Guardrail(GuardedChatModel):
     def _same_procedure(self) -> Self:
         artifact = self.artifact
         artifact.check_model(identify(self.model))
+        if self.mode == "observe":
+            refuse_majority(artifact.plan, "observe answers that were served")
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
         estimator = from_spec(

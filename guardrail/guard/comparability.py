@@ -37,6 +37,8 @@ def unlike_plan(settings: Mapping[str, Any], plan: SamplingPlan, fixed: Mapping[
         plan: The plan.
         fixed: Settings that every call has beside the plan's.
     """
+    if plan.primary == "majority":  # no single call draws the vote of several samples
+        return ["primary"]
     greedy = plan.primary == "greedy"
     planned: dict[str, Any] = {
         **_NEUTRAL,

@@ -10,7 +10,7 @@ from typing import Literal
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
-from ..outcome import Infeasible, InfeasibleReason
+from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
@@ -169,11 +169,12 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
             f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
             f"answer itself may be fine. {way_out}"
         )
+    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
     if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {outcome.alpha:.0%} error."
+        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {target}."
     return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {outcome.alpha:.0%} error "
-        f"among answers that are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
+        f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {target} among answers that "
+        f"are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
         "more precisely."
     )
 

@@ -23,6 +23,7 @@ from langchain_core.messages import BaseMessage
 
 from ..artifact import DataFingerprint
 from ..gate import accepts
+from ..judges import with_majority
 from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
 from ..sampling.sampler import Sampler
@@ -84,7 +85,7 @@ def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator, 
 
 def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
     """Whether some of the plan's samples can decide before all are drawn: the meaning of ``early_stopping="on"``."""
-    whole = plan.options is None and not plan.follow_ups
+    whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
     return whole and estimator.bounds is not None and len(wave_ends(plan.n)) > 1
 
 
@@ -165,15 +166,18 @@ def draw_until_decided(
         primary_first: Draw the primary answer alone at first. Not for plans with follow-ups.
     """
     plan = sampler.plan
+    if plan.primary == "majority":
+        (drawn,) = yield from sampler.draw_steps([messages])
+        return Drawn(with_majority(drawn))
     stop = plan.unanimous_at if plan.n and plan.options is None and not plan.follow_ups else None
     at_once = (plan.n,) if stop is None else (stop, plan.n)
     in_waves = wave_ends(plan.n, stop or FIRST_WAVE)
     done = 0 if primary_first else (in_waves if early else at_once)[0]
     wave: Sampler = replace(sampler, plan=_up_to(done, plan))
-    drawn: SampleSet | None = None
+    so_far: SampleSet | None = None
     while True:
         (more,) = yield from wave.draw_steps([messages])
-        drawn = more if drawn is None else _joined(drawn, more)
+        so_far = drawn = more if so_far is None else _joined(so_far, more)
         judging = gates(drawn.primary)
         # A primary draw that failed needs no samples: no gate could accept its answer.
         if done == plan.n or not judging or (not done and drawn.problem is not None):

@@ -22,6 +22,7 @@ from .similarity import (
 )
 from .text import distinct_answers, is_refusal, normalise, token_f1, words
 from .tool_call import ToolCallJudge, is_canonical_call
+from .vote import majority, with_majority
 
 __all__ = [
     "BatchJudge",
@@ -50,10 +51,12 @@ __all__ = [
     "list_entailments",
     "list_judges",
     "list_similarities",
+    "majority",
     "make_entailment",
     "make_judge",
     "make_similarity",
     "normalise",
     "token_f1",
+    "with_majority",
     "words",
 ]

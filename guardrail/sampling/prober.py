@@ -252,7 +252,7 @@ def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
 def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
     # A fresh seed each time: a cache would answer a repeated one from an earlier probe.
     calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
-    if plan.primary == "greedy":
+    if plan.primary != "sampled":
         return calls
     # A model that takes no other temperature than 1 is not asked at 0, and needs room for its thoughts.
     longest = max(plan.max_tokens, calls[0].max_tokens)

@@ -29,7 +29,25 @@ from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
 from .replies import cause_of, failed_calls, only_readable
 
-__all__ = ["Sampler", "adraw", "draw"]
+__all__ = ["Sampler", "adraw", "draw", "refuse_majority"]
+
+
+def refuse_majority(plan: SamplingPlan, purpose: str) -> None:
+    """Refuse a plan whose primary answer is the vote of the samples.
+
+    Args:
+        plan: The plan.
+        purpose: The use that needs the answer of a single call, in words.
+
+    Raises:
+        UsageError: The primary answer is the vote.
+    """
+    if plan.primary == "majority":
+        raise UsageError(
+            f"this plan cannot {purpose}: its primary answer is the most frequent of {plan.n} samples, and one answer "
+            "alone is wrong more often. Use a guard, which draws the samples and gives out their vote, or calibrate "
+            "the answers that are served (`calibrate collect`, or name their column: `calibrate import --primary`)."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +104,12 @@ class Sampler:
         return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
 
     def draw_behind_steps(self, messages: Sequence[BaseMessage], primary: Sample) -> Steps[SampleSet]:
-        """The samples for a prompt whose primary answer was given already, and the follow-ups about that answer."""
+        """The samples for a prompt whose primary answer was given already, and the follow-ups about that answer.
+
+        Raises:
+            UsageError: The plan's primary answer is the vote of the samples, so none was given already.
+        """
+        refuse_majority(self.plan, "measure an answer that was served")
         drawn = SampleSet(question=question_text(messages), primary=None)
         if self.plan.n or self.plan.options is not None:
             (drawn,) = yield from replace(self, first=0)._answers([messages])
@@ -101,6 +124,10 @@ class Sampler:
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
             return []
+        if self.plan.primary == "majority" and self.first < 0:
+            # Fail closed: until the caller has counted the vote, the set has no answer that could be given out.
+            drawn = yield from replace(self, first=0)._answers(prompts)
+            return [sample_set.model_copy(update={"primary": None}) for sample_set in drawn]
         if self.plan.stop_token_ids and "stop_token_ids" not in type(self.model).model_fields:
             raise UsageError(
                 f"{type(self.model).__name__} does not take stop_token_ids, got {self.plan.stop_token_ids}. Use stop "

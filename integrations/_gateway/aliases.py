@@ -80,6 +80,13 @@ class ServedAlias:
         return self.config.observe.plan if self.single is None else self.single.plan
 
     @property
+    def promises(self) -> tuple[str, ...]:
+        """The two promises of the artifact, after a warning if the gate stops nothing; none without a gate."""
+        if self.artifact is None or not self.guarded:
+            return ()
+        return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
+
+    @property
     def single(self) -> CalibrationArtifact | None:
         """The artifact; for a cascade that of its first stage."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact

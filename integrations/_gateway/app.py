@@ -223,7 +223,8 @@ class Gateway:
         if path == "/readyz":
             faults = {"draining": self._stops_at is not None, "reload_failed": self._reload_failed}
             reasons = [name for name, wrong in faults.items() if wrong]
-            return _responses.JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+            status = {"ready": not reasons, "reasons": reasons, "promises": self._promises_for(request)}
+            return _responses.JSONResponse(status, 503 if reasons else 200)
         key = self._authenticate(request)
         if method == "POST" and path == CHAT:
             return await self._chat(request, request_id, key)
@@ -241,6 +242,19 @@ class Gateway:
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         raise refuse_endpoint(path, method)
+
+    @property
+    def promises(self) -> dict[str, tuple[str, ...]]:
+        """The promises of each alias that guards (`CalibrationArtifact.promises`)."""
+        return {name: alias.promises for name, alias in self.aliases.items() if alias.promises}
+
+    def _promises_for(self, request: Any) -> dict[str, tuple[str, ...]]:
+        """The promises that a caller may read: probes need no key, and without one they learn no model's name."""
+        try:
+            key = self._authenticate(request)
+        except ApiError:
+            return {}
+        return {name: lines for name, lines in self.promises.items() if _may_use(key, name)}
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]

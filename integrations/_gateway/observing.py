@@ -22,7 +22,7 @@ from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import read_reply
-from guardrail.sampling.sampler import Sampler
+from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan
 
@@ -70,6 +70,8 @@ class Observing:
 
     def __init__(self, alias: ServedAlias) -> None:
         self.alias, self._settings = alias, alias.config.observe
+        if alias.plan is not None:
+            refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings
         self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
         self._client: Any = None

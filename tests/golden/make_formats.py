@@ -44,7 +44,7 @@ from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import DriftMonitor, RiskMonitor
-from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore, audit_sample
 from guardrail.review.hooks import content_of
@@ -143,6 +143,20 @@ def artifact(
         choice=EstimatorChoice(
             candidates=("perplexity", "sequence_nll"), auroc=0.75, n=3, questions=("00" * 8, "11" * 8, "22" * 8)
         ),
+    )
+
+
+def majority_artifact() -> CalibrationArtifact:
+    """Return an artifact whose primary answer is the vote, with the fields of the two promises."""
+    older = artifact()
+    plan = SamplingPlan(n=4, temperature=0.5, top_p=1.0, max_tokens=32, logprobs=True, seed=7, primary="majority")
+    return older.model_copy(
+        update={
+            "plan": plan,
+            "outcome": older.outcome.model_copy(update={"certifies": False}),
+            "certificate": older.certificate.model_copy(update={"certifies": True}),
+            "price": Price(average=0.75, labels=LabelsNeeded(n=230, verdict="enough")),
+        }
     )
 
 
@@ -455,6 +469,10 @@ def write_artifact(path: Path) -> None:
     artifact().save(path)
 
 
+def write_majority_artifact(path: Path) -> None:
+    majority_artifact().save(path)
+
+
 def write_tool_artifact(path: Path) -> None:
     artifact(threshold=None, bindings=Bindings(tools=(TRANSFER,), tool_choice="transfer")).save(path)
 
@@ -722,6 +740,7 @@ def write_estimator_table(path: Path) -> None:
 
 FORMATS: dict[str, Callable[[Path], None]] = {
     "artifact.json": write_artifact,
+    "artifact-majority.json": write_majority_artifact,
     "artifact-tools.json": write_tool_artifact,
     "cascade.json": write_cascade,
     "candidates.json": write_candidates,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +38,7 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.testing import ScriptedChat
-from guardrail.types import ToolCall, Unmeasured
+from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.verdict import Reason
 from integrations._agents.held import from_json, to_json, unpack
 from integrations._agents.state import NoteChannel
@@ -59,6 +60,7 @@ from .make_formats import (
     ToyJudge,
     ToySimilarity,
     artifact,
+    majority_artifact,
     model,
     sql_of,
 )
@@ -115,6 +117,31 @@ def test_the_artifact_has_every_field() -> None:
     assert CalibrationArtifact.load(FOLDER / "artifact.json") == artifact()
     older = CalibrationArtifact.load(VERSION_1 / "artifact.json")  # lacks the questions that it was fitted on
     assert (older.data.questions, older.data.n_questions) == (None, 6)
+
+
+def test_an_artifact_of_votes_states_its_promises_and_gives_out_the_vote() -> None:
+    stored = CalibrationArtifact.load(FOLDER / "artifact-majority.json")
+    assert stored == majority_artifact()
+    assert "on average over calibrations, not a certificate" in stored.promises[0]
+    assert stored.promises[1] == (
+        "Certificate: --rule certified finds no threshold on 4 labels; about 230 labels would do in 4 of 5 cases."
+    )
+    guard = Guardrail(model=model("Schiller", "Goethe"), artifact=stored)  # greedy, then every sample
+    assert guard.assess(QUESTION).candidate == Sample(
+        text="Goethe", tokens=("Goethe",), logprobs=(math.log(0.5),), finish_reason="stop"
+    )
+
+
+@pytest.mark.parametrize("name", ["artifact.json", "version1/artifact.json"])
+def test_an_artifact_without_these_fields_states_what_it_knows(name: str) -> None:
+    stored = CalibrationArtifact.load(FOLDER / name)
+    assert (stored.price, stored.outcome.certifies, stored.plan.primary) == (None, None, "greedy")
+    assert stored.promises == (
+        "In use: rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % "
+        "wrong. It answers 75 % of questions; at calibration 0 % of these answers were wrong (95 % interval 0 % to "
+        "70.8 %).",
+        "Certificate: --rule certified finds no threshold on 4 labels; `calibrate plan` says how many labels would do.",
+    )
 
 
 @VERSIONS

@@ -23,7 +23,7 @@ from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from guardrail.__main__ import main
-from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
 from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point
 from guardrail.models import resolve_model
@@ -87,10 +87,26 @@ def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert findings["ok"] is True
     checks = [finding["check"] for finding in findings["findings"]]
     assert checks == [
-        "artifact", "threshold", "age", "estimator", "plan for the estimator", "judge", "model", "endpoint", "requests",
-        "sampling", "measuring", "cost of a question",
+        "artifact", "threshold", "gate", "promise", "other promise", "age", "estimator", "plan for the estimator",
+        "judge", "model", "endpoint", "requests", "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
-    assert {finding["status"] for finding in findings["findings"]} == {"ok"}
+    # The gate of `make_artifact` accepts its one calibration question.
+    assert [finding["check"] for finding in findings["findings"] if finding["status"] != "ok"] == ["gate"]
+
+
+def test_both_promises_are_printed_and_a_gate_that_stops_nothing_in_red(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path)
+    promises = CalibrationArtifact.load(path).promises
+    assert main(["doctor", path]) == 0
+    printed = capsys.readouterr().out
+    assert f"ok    promise: {promises[0]}\nok    other promise: {promises[1]}\n" in printed
+    assert "warn  gate: This gate stops nothing" in printed
+    assert "\x1b" not in printed  # plain text where it is not a terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["doctor", path]) == 0
+    assert "\x1b[31mwarn  gate: This gate stops nothing" in capsys.readouterr().out
 
 
 def test_without_a_model_only_the_artifact_is_checked(tmp_path: Path) -> None:

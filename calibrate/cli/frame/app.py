@@ -75,7 +75,7 @@ app = typer.Typer(
     help=(
         "Find out when a model may answer by itself.\n\n"
         "Ask it labelled questions several times, measure how much its answers disagree, and fit the disagreement up "
-        "to which at most a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
+        "to which a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
         "that a [bold]Guardrail[/bold] loads.\n\n"
         "All at once:   [cyan]calibrate run --questions q.jsonl --model transformers:PATH --out results[/cyan]\n\n"
         "Step by step:  [cyan]collect[/cyan] (asks the model; slow, resumable) then [cyan]score[/cyan], "

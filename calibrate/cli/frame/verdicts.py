@@ -33,9 +33,12 @@ def print_verdict(text: VerdictText) -> None:
     """Print the verdict in a panel, and tables of both parts and of the segments."""
     if text.opening is not None:
         print_line(text.opening)
-    body, verdict = escape("\n\n".join(text.paragraphs)), text.verdict
+    verdict, (headline, *reasons) = text.verdict, map(escape, text.paragraphs)
+    body = "\n\n".join([f"[bold red]{headline}[/]" if verdict.colour == "red" else headline, *reasons])
     console.print(Panel(body, title=verdict.title, title_align="left", border_style=verdict.colour))
     print_line(text.in_use, "bold")
+    for line in text.promises:
+        print_line(line)
     if text.parts:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))

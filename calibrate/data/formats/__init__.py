@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .build import Primary
 from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
@@ -18,6 +19,7 @@ __all__ = [
     "ImportSettings",
     "Imported",
     "Loaded",
+    "Primary",
     "ScoreColumn",
     "import_file",
     "import_rows",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from guardrail.judges import normalise
+from guardrail.judges import majority
 from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertainty, Unmeasured
 
 from ..questions import Question, RawRow, content_id, get_name, reference_label
@@ -24,11 +24,14 @@ OptionScale = Literal["logit", "logprob", "probability"]
 OtherLabels = Literal["wrong", "unlabelled"]
 """What a label is that says neither right nor wrong, such as "unparseable"."""
 
-Primary = Literal["first", "majority"]
+Primary = Literal["first", "sampled", "majority"]
 """Which sample is the answer, where no column holds one.
 
 * first: the first sample, which is then no longer a sample (for files that put the greedy answer first).
-* majority: the most frequent sample (normalised, 18 as 18.0; the earliest of them on a tie). All stay samples.
+* sampled: the same, for files whose first sample was drawn like the others.
+* majority: the most frequent sample (`guardrail.judges.majority`). All stay samples.
+
+The plan records it, and a guard draws its answers in the same way.
 """
 
 
@@ -272,11 +275,18 @@ class Builder:
             return _Drawn(Sample(text=scores.best)), samples
         if not samples:
             return None, samples
-        if self.primary == "first":
+        if self.primary != "majority":
             return samples[0], samples[1:]
-        counts = Counter(_same(drawn.sample.text) for drawn in samples)
-        most = counts.most_common(1)[0][0]  # the earliest of the most frequent: Counter keeps the order of insertion
-        return next(drawn for drawn in samples if _same(drawn.sample.text) == most), samples
+        place = majority([drawn.sample for drawn in samples])
+        assert place is not None, "there are samples"
+        return samples[place], samples
+
+    @property
+    def planned(self) -> Literal["greedy", "sampled", "majority"]:
+        """How a guard draws the primary answer, so that it gives out answers like those that were read."""
+        # An answer in a column, and the first of the samples, stand for the greedy one; options have no samples.
+        own_column = self.expected & {"answer", "option_scores"} or "samples" not in self.expected
+        return "greedy" if own_column or self.primary == "first" else self.primary
 
     def _correct(self, row: RawRow, primary: _Drawn | None) -> bool | None:
         right, wrong = self._truth(row, "correct"), self._truth(row, "error")
@@ -313,15 +323,6 @@ def check_references(row: RawRow, record: Record) -> None:
     if question.options and question.references and reference_label(question) is None:
         rule = f"one of them must be an option label ({', '.join(question.options)}) or the text of exactly one option"
         raise row.fail("references", list(question.references), rule)
-
-
-def _same(text: str) -> str:
-    """Equal for samples that count as one answer in a vote: normalised, and 18 is 18.0."""
-    folded = normalise(text)
-    try:
-        return repr(float(folded))
-    except ValueError:
-        return folded
 
 
 def _is_nan(value: object) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
@@ -168,7 +169,7 @@ def _imported(
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
     remaining = _without(records, settings.exclude)
-    header = _header(path, settings, layout, model, columns, remaining, reader.seen)
+    header = _header(path, settings, layout, model, builder, remaining, reader.seen)
     _refuse_unseen(path, columns, reader.seen)
     notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, remaining, header.plan), *_excluded(settings)]
     name = layout.name if layout is not None else kind
@@ -346,15 +347,16 @@ def _header(
     settings: ImportSettings,
     layout: Layout | None,
     model: str | None,
-    columns: ColumnMap,
+    builder: Builder,
     records: Sequence[Record],
     seen: Collection[str],
 ) -> RecordHeader:
+    columns = builder.columns
     questions = [record.to_question() for record in records]
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
-        plan=_plan(settings, layout, records, seen),
+        plan=_plan(settings, layout, records, builder.planned, seen),
         prompt=settings.prompt,
         questions_name=path.name,
         questions_sha256=fingerprint(questions),
@@ -366,7 +368,11 @@ def _header(
 
 
 def _plan(
-    settings: ImportSettings, layout: Layout | None, records: Sequence[Record], seen: Collection[str]
+    settings: ImportSettings,
+    layout: Layout | None,
+    records: Sequence[Record],
+    primary: Literal["greedy", "sampled", "majority"],
+    seen: Collection[str],
 ) -> SamplingPlan:
     n = max((len(record.drawn.samples) for record in records if record.drawn is not None), default=0)
     if n == 1:
@@ -383,6 +389,7 @@ def _plan(
         max_tokens=settings.max_tokens,
         logprobs=any(_has_logprobs(record) for record in records),
         bindings=_bindings(records),
+        primary=primary,
     )
     temperature = settings.temperature if settings.temperature is not None else stated
     if temperature is not None:

@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import VisibleConsole, console, table
+from calibrate.cli.frame.verdicts import print_verdict
 from calibrate.cli.run import RunConfig
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.evaluation.planning import Plan
-from calibrate.pipeline import part_header, split
+from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.comparison import PaperView
+from calibrate.report.sentences import verdict_text
 from calibrate.scoring.ensemble import training_of
 from calibrate.thresholds.registry import compared_rules
 from guardrail.artifact import CalibrationArtifact
@@ -82,16 +84,61 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert loaded.data.n_questions == 168
     assert "May answer, within limits" in shown
     assert "On 72 questions kept out of the fit" in shown
+    promises = " ".join(loaded.promises)
+    assert promises.startswith("In use: rule acrc, on average over calibrations, not a certificate")
+    assert promises in shown
     test = tmp_path / "a.test.jsonl"
     assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
     assert len(read_records(test).records) == 72
     run("report", records, "--artifact", artifact, "--test", test, "--out", page, "--splits", "3")
-    assert "kept out of the fit" in page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
+    assert "kept out of the fit" in html
+    assert all(f"<p>{line}</p>" in html for line in loaded.promises)
     shown = run("inspect", artifact)
+    assert promises in shown
     assert loaded.digest[:40] in shown
     assert "What this does not promise" in shown
     raw = json.loads(run("inspect", artifact, "--json"))
     assert raw["digest"] == loaded.digest
+
+
+def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_path: Path) -> None:
+    artifact, page = tmp_path / "a.json", tmp_path / "report.html"
+    shown = run("fit", records_path, "--alpha", "0.9", "--out", artifact)
+    loaded = CalibrationArtifact.load(artifact)
+    assert loaded.stops_nothing
+    assert loaded.warning is not None
+    for text in (shown, run("inspect", artifact)):
+        assert "\u2500 This gate stops nothing \u2500" in text  # the title of the panel
+        assert loaded.warning in text
+        assert "May answer, within limits" not in text
+        assert "may answer by itself" not in text
+        assert "\x1b" not in text
+    run("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
+    html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
+    assert '<section class="verdict red">\n<b>This gate stops nothing</b>' in html
+    assert f"<p>{loaded.warning}</p>" in html
+
+
+def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = fit_artifact(records_path, estimator="semantic_entropy", alpha=0.9)
+    terminal = VisibleConsole(force_terminal=True, color_system="standard", file=io.StringIO(), width=100)
+    monkeypatch.setattr("calibrate.cli.frame.verdicts.console", terminal)
+    print_verdict(verdict_text(artifact))
+    assert isinstance(terminal.file, io.StringIO)
+    assert "\x1b[1;31mThis gate stops nothing: its threshold accepts each of the" in terminal.file.getvalue()
+
+
+def test_without_a_certificate_the_labels_that_would_do_are_named(records_path: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "a.json"
+    shown = run("fit", records_path, "--alpha", "0.02", "--rule", "certified", "--out", artifact)
+    price = CalibrationArtifact.load(artifact).price
+    assert price is not None
+    assert price.labels is not None
+    assert "In use: rule certified found no threshold for 2 % wrong answers" in shown
+    assert price.labels.verdict == "never"  # one answer in 50 is wrong even where the model is most certain
+    assert "so nothing is answered; more labels would hardly help" in shown
+    assert "On average only: --rule acrc" in shown
 
 
 def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> None:
@@ -110,6 +157,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     }
     assert "On 72 questions kept out of the fit" in shown
     first = CalibrationArtifact.load(out / "artifact.json")
+    assert " ".join(first.promises) in shown
     assert first.estimator.name == "semantic_entropy"
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page

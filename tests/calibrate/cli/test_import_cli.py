@@ -55,6 +55,38 @@ def imported(tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.parametrize(
+    ("flags", "primary", "n"),
+    [((), "majority", 3), (("--primary", "sampled"), "sampled", 2), (("--primary", "first"), "greedy", 2),
+     (("--primary", "said"), "greedy", 3)],
+)  # fmt: skip
+def test_the_plan_records_which_answer_was_read(flags: tuple[str, ...], primary: str, n: int, tmp_path: Path) -> None:
+    rows = [
+        {"question": f"q{i}", "samples": ["no", "yes", "yes"], "said": "no", "references": ["yes"]} for i in range(9)
+    ]
+    source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run("import", source, "--out", out, *flags)
+    plan = read_records(out).header.plan
+    assert (plan.primary, plan.n) == (primary, n)
+    assert read_records(out).records[0].answer == ("yes" if primary == "majority" else "no")
+
+
+def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> None:
+    rows = [{"question": f"q{i}", "samples": ["no", "yes", "yes"], "references": ["yes"]} for i in range(60)]
+    source, out, artifact = tmp_path / "s.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
+    source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run("import", source, "--out", out, "--model", "m", "--provider", "scripted")
+    run("score", out)
+    run("label", out, "--rule", "exact")
+    run("fit", out, "--alpha", "0.1", "--estimator", "discrete_semantic_entropy", "--out", artifact)
+    assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
+        "inspect", artifact
+    )
+    model = ScriptedChat(default=["greedy", "no", "yes", "yes"], name_of_model="m")
+    assert Guardrail(model=model, artifact=artifact).assess("q0").candidate.text == "yes"  # type: ignore[union-attr]
+
+
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)

@@ -10,11 +10,13 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks.paper.pools import read_samples
-from calibrate.evaluation.planning import Binormal, Pilot, Plan, _crossing, _wilson, plan
+from calibrate.evaluation.planning import Binormal, Pilot, Plan, _crossing, _wilson, plan, with_labels_needed
 from calibrate.scoring.metrics import auroc, scer
 from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, Infeasible, LabelsNeeded, Price
+from guardrail.testing import ScriptedChat, make_artifact
 
 QWEN = Binormal(0.714, 0.762)
 
@@ -194,3 +196,48 @@ def test_a_pilot_that_says_nothing_is_refused() -> None:
 def test_refusals(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         plan(**{"alpha": 0.15, "accuracy": 0.7, "auroc": 0.7, "repetitions": 2, "sizes": [50], **settings})
+
+
+def infeasible(accuracy: float, n: int = 300, seed: int = 0) -> CalibrationArtifact:
+    u, e = Binormal(accuracy, 0.75).draw(np.random.default_rng(seed), n)
+    none = fit(u, e, alpha=0.1, rule="certified")
+    assert isinstance(none, Infeasible)
+    scores = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(e.tolist()))
+    fields = {"outcome": none, "certificate": none, "calibration": scores, "price": Price(average=0.25)}
+    return make_artifact(ScriptedChat()).model_copy(update=fields)
+
+
+def test_an_artifact_without_a_certificate_learns_how_many_labels_would_do() -> None:
+    artifact = infeasible(0.8, n=100)
+    price = with_labels_needed(artifact).price
+    assert price is not None
+    assert price.average == 0.25  # what else is known stays
+    assert price.labels is not None
+    scores = artifact.calibration
+    pilot = Pilot.of(np.array(scores.uncertainty), np.array(scores.error, dtype=np.int64))
+    sizes = [100, 150, 200, 300, 500, 800, 1300]
+    (needed,) = plan(0.1, pilot=pilot, rules=["certified"], sizes=sizes, repetitions=60).needed
+    assert needed.n is not None
+    assert price.labels.verdict == "enough"
+    assert 0 <= price.labels.n - needed.n < 100  # two leading digits, upwards
+
+
+def test_a_number_that_is_not_enough_is_said_to_be_too_few() -> None:
+    price = with_labels_needed(infeasible(0.7)).price
+    assert price is not None
+    assert price.labels == LabelsNeeded(n=3_900, verdict="too_few")  # 13 times the 300 labels
+
+
+def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() -> None:
+    hopeless = infeasible(0.2)
+    reversed_scores = CalibrationScores(
+        uncertainty=tuple(-u for u in hopeless.calibration.uncertainty), error=hopeless.calibration.error
+    )
+    price = with_labels_needed(hopeless.model_copy(update={"calibration": reversed_scores})).price
+    assert price is not None
+    assert price.labels == LabelsNeeded(n=3_900, verdict="never")
+    feasible = make_artifact(ScriptedChat())
+    assert with_labels_needed(feasible) is feasible
+    few = infeasible(0.6)
+    tiny = few.model_copy(update={"calibration": CalibrationScores(uncertainty=(0.1,) * 5, error=(0, 1, 0, 0, 0))})
+    assert with_labels_needed(tiny) is tiny  # no population can be made of five questions

@@ -438,6 +438,18 @@ def test_a_stream_whose_verdict_comes_in_time_has_its_status(serve: Serve, endpo
 # -- keys and limits ---------------------------------------------------------------------------------------------------
 
 
+def test_readiness_states_the_promises_to_callers_that_may_use_the_model(serve: Serve) -> None:
+    promises = list(make_artifact(MODEL, n=4, threshold=0.1).promises)
+    stated = serve().http.get("/readyz").json()["promises"]["support"]
+    assert stated[0].startswith("This gate stops nothing")  # it accepts its one calibration question
+    assert stated[1:] == promises
+    key, row = key_named("a", models=["support"])
+    http = serve(keys=[row]).http
+    # A probe needs no key, and learns no model's name.
+    assert http.get("/readyz").json() == {"ready": True, "reasons": [], "promises": {}}
+    assert http.get("/readyz", headers={"x-guardrail-key": key}).json()["promises"] == {"support": stated}
+
+
 def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     ann, row = key_named("ann", models=["support"], requests_per_minute=3)
     bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
@@ -744,7 +756,8 @@ def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
     path.write_text("{}")
     assert not gateway.reload()
-    assert served.http.get("/readyz").json() == {"ready": False, "reasons": ["reload_failed"]}
+    readiness = served.http.get("/readyz").json()
+    assert (readiness["ready"], readiness["reasons"]) == (False, ["reload_failed"])
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
 
 

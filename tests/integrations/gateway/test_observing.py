@@ -17,11 +17,12 @@ from guardrail.errors import ArtifactError, UsageError
 from guardrail.guard.observe import Observed
 from guardrail.judges import normalise
 from guardrail.review.audits import chosen
+from guardrail.testing import make_artifact
 from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
-from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served, cascade
+from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
 RECORDED = Path(__file__).parents[3] / "examples" / "recorded" / "triviaqa-500.jsonl"
@@ -236,6 +237,16 @@ def test_a_cascades_artifact_cannot_observe(serve: Serve) -> None:
     """A served answer is one model's; two upstreams are refused as well (below)."""
     with pytest.raises(ArtifactError, match="cascade"):
         serve({"mode": "observe"}, artifact=cascade())
+
+
+def test_an_artifact_of_votes_cannot_observe(serve: Serve, endpoint: Held) -> None:
+    """The served answer is one draw, and what was calibrated is the vote of several."""
+    voted = make_artifact(MODEL, n=4)
+    voted = voted.model_copy(update={"plan": voted.plan.model_copy(update={"primary": "majority"})})
+    with pytest.raises(UsageError, match="cannot observe the answers of models"):
+        serve({"mode": "observe"}, artifact=voted)
+    with pytest.raises(UsageError, match="cannot observe the answers of models"):
+        observing(serve, endpoint, artifact=False, plan={"n": 4, "primary": "majority"})
 
 
 def test_a_configuration_that_cannot_observe_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""A guard whose calibrated answer is the vote of the samples gives out that vote, and every other way in is closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from pydantic import ValidationError
+
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
+from guardrail.doctor import examine
+from guardrail.errors import UsageError
+from guardrail.guard.comparability import unlike_plan
+from guardrail.guard.early_stopping import can_stop_early
+from guardrail.sampling.sampler import Sampler, draw
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample, SamplingPlan
+from guardrail.uncertainty import make_estimator
+
+QUESTION = "Capital of France?"
+GREEDY = "Rome"
+MODEL = ScriptedChat(script={QUESTION: [GREEDY, "Paris", "Paris", "Oslo", "paris"]})
+"""The greedy answer is not among the four samples, of which three say Paris."""
+
+
+def artifact(threshold: float | None = 1.0, model: Any = MODEL) -> CalibrationArtifact:
+    made = make_artifact(model, threshold=threshold, n=4)
+    return made.model_copy(update={"plan": made.plan.model_copy(update={"primary": "majority"})})
+
+
+def test_the_vote_is_given_out_and_the_greedy_answer_is_not_even_asked_for() -> None:
+    guard = Guardrail(model=MODEL, artifact=artifact())
+    reply = guard.invoke(QUESTION)
+    assert (reply.content, reply.response_metadata["guardrail"]["cost"]["calls"]) == ("Paris", 4)
+    assert guard.assess(QUESTION).candidate == Sample(text="Paris", finish_reason="stop")
+
+
+def test_a_plan_without_the_vote_gives_out_the_greedy_answer() -> None:
+    """The negative control: today's default plan on the same model."""
+    assert Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=1.0, n=4)).invoke(QUESTION).content == GREEDY
+
+
+@pytest.mark.anyio
+async def test_the_same_on_an_event_loop() -> None:
+    assert (await Guardrail(model=MODEL, artifact=artifact()).ainvoke(QUESTION)).content == "Paris"
+
+
+def test_all_samples_are_drawn_because_each_has_a_vote() -> None:
+    plan = artifact().plan
+    assert not can_stop_early(plan, make_estimator("discrete_semantic_entropy"))
+    guard = Guardrail(model=MODEL, artifact=artifact(), early_stopping="on")
+    assert guard.assess(QUESTION).cost.calls == 4
+
+
+def test_a_person_sees_the_vote_where_nothing_can_be_accepted() -> None:
+    verdict = Guardrail(model=MODEL, artifact=artifact(threshold=None)).assess(QUESTION)
+    assert (verdict.accepted, verdict.candidate and verdict.candidate.text) == (False, "Paris")
+
+
+def test_a_set_has_no_answer_before_the_vote() -> None:
+    (drawn,) = draw(MODEL, [[HumanMessage(QUESTION)]], artifact().plan)
+    assert (drawn.primary, len(drawn.samples)) == (None, 4)
+
+
+def test_served_answers_are_no_votes() -> None:
+    plan = artifact().plan
+    with pytest.raises(ValidationError, match="the most frequent of 4 samples"):
+        Guardrail(model=MODEL, artifact=artifact(), mode="observe")
+    with pytest.raises(UsageError, match="cannot measure an answer that was served"):
+        Guardrail(model=MODEL, artifact=artifact()).assess_served([HumanMessage(QUESTION)], Sample(text="Paris"))
+    with pytest.raises(UsageError, match="cannot measure"):
+        next(Sampler(MODEL, plan).draw_behind_steps([HumanMessage(QUESTION)], Sample(text="Paris")))
+    assert unlike_plan({"temperature": plan.temperature, "top_p": plan.top_p}, plan) == ["primary"]
+
+
+@pytest.mark.parametrize("changed", [{"n": 0}, {"unanimous_at": 2}, {"follow_ups": ("p_true",)}])
+def test_what_would_cut_the_vote_short_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="the vote of all n samples"):
+        SamplingPlan(**{"n": 4, "primary": "majority", **changed})
+
+
+def test_doctor_asks_as_the_guard_does(tmp_path: Path) -> None:
+    model = ScriptedChat(default=["Rome", "Paris", "Paris", "Oslo", "Paris"])
+    path = artifact(model=model).save(tmp_path / "artifact.json")
+    findings = {finding.check: finding for finding in examine(str(path), model)}
+    assert "of which the most frequent is the answer" in findings["plan for the estimator"].detail
+    assert findings["measuring"].status == "ok"
+    assert findings["cost of a question"].detail.startswith("4 calls")
+
+
+def test_an_agent_gets_the_vote() -> None:
+    agents = pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+    from integrations.langchain_agents import GuardrailMiddleware
+
+    made = make_artifact(MODEL, threshold=1.0, n=4)
+    voted = made.model_copy(update={"plan": made.plan.model_copy(update={"primary": "majority"})})
+    with pytest.raises(UsageError, match="observe the messages of an agent"):
+        GuardrailMiddleware(artifact=voted, mode="observe")
+    agent = agents.create_agent(MODEL, [], middleware=[GuardrailMiddleware(artifact=voted, on_abstain="message")])
+    last = agent.invoke({"messages": [HumanMessage(QUESTION)]})["messages"][-1]
+    assert isinstance(last, AIMessage)
+    assert last.content == "Paris"

@@ -1,0 +1,150 @@
+"""The two promises: their words, where their figures come from, and that no gate on average says "at most"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibrate.thresholds import fit
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach, Segments
+from guardrail.outcome import Feasible, LabelsNeeded, Outcome, Price, Terms, promise_lines
+from guardrail.testing import ScriptedChat, make_artifact
+
+MODEL = ScriptedChat(script={"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]})
+AVERAGE = Terms("acrc", False, 1.0, 0.5, 100, 8, (0.035, 0.152))
+CERTIFICATE = Terms("certified", True, 0.9, 0.2, 40, 1, (0.001, 0.132))
+NOTHING = Terms("certified", True, 0.9, 0.0)
+
+
+def artifact(outcome: Outcome, certificate: Outcome, **more: Any) -> CalibrationArtifact:
+    """An artifact of 200 questions: the 100 most certain have 8 errors, the others 50."""
+    scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E))
+    fields = {"outcome": outcome, "certificate": certificate, "calibration": scores, **more}
+    return make_artifact(MODEL).model_copy(update=fields)
+
+
+U = [i / 100 for i in range(200)]
+E = [int(i % 12 == 5) if i < 100 else i % 2 for i in range(200)]
+ACRC = fit(U, E, alpha=0.1, rule="acrc")
+CERTIFIED = fit(U, E, alpha=0.2, rule="certified")
+NONE = fit(U, E, alpha=0.02, rule="certified")
+
+
+def test_on_average_beside_the_certificate_and_its_price() -> None:
+    in_use, other = promise_lines(0.1, 200, AVERAGE, CERTIFICATE)
+    assert in_use == (
+        "In use: rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % "
+        "wrong. It answers 50 % of questions; at calibration 8 % of these answers were wrong (95 % interval 3.5 % to "
+        "15.2 %)."
+    )
+    assert other == (
+        "Certificate: with --rule certified, at most 10 % of the answers given are wrong, with 90 % confidence. It "
+        "answers 20 % of questions, 30 points fewer."
+    )
+
+
+def test_a_certificate_in_use_beside_what_would_be_answered_on_average() -> None:
+    in_use, other = promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE, Price(average=0.5))
+    assert in_use.startswith(
+        "In use: rule certified, a certificate: at most 10 % of the answers given are wrong, with 90 % confidence. It "
+        "answers 20 %"
+    )
+    assert other == (
+        "On average only: --rule acrc answers 50 % of questions, 30 points more, and about 40 % of such gates end "
+        "above 10 % wrong."
+    )
+    assert "certifies nothing" in promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE)[1]  # an older file
+    assert "finds no threshold, either" in promise_lines(0.1, 200, NOTHING, NOTHING, Price(average=0.0))[1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (LabelsNeeded(n=2_700, verdict="enough"), "about 2,700 labels would do in 4 of 5 cases."),
+        (LabelsNeeded(n=3_900, verdict="too_few"), "more than 3,900 labels would be needed."),
+        (LabelsNeeded(n=3_900, verdict="never"), "more labels would hardly help: use a better score or model"),
+        (None, "`calibrate plan` says how many labels would do."),
+    ],
+)
+def test_without_a_certificate_the_line_says_how_many_labels_would_do(labels: LabelsNeeded | None, words: str) -> None:
+    for in_use, place in ((AVERAGE, 1), (NOTHING, 0)):
+        line = promise_lines(0.1, 200, in_use, NOTHING, Price(labels=labels))[place]
+        assert "no threshold" in line
+        assert words in line
+
+
+def test_other_rules_promise_an_average_at_best_and_an_older_file_says_what_it_lacks() -> None:
+    assert (
+        "on average at best, not a certificate" in promise_lines(0.1, 200, Terms("lec", False, 1.0, 0.5, 9), NOTHING)[0]
+    )
+    assert "does not say (fit again)" in promise_lines(0.1, 200, Terms("sgr", None, 0.9, 0.5, 9), NOTHING)[0]
+    assert "as many" in promise_lines(0.1, 200, AVERAGE, Terms("certified", True, 0.9, 0.5, 9))[1]
+
+
+def test_an_artifact_takes_the_figures_from_its_fields() -> None:
+    assert (ACRC.certifies, CERTIFIED.certifies) == (False, True)
+    own = artifact(ACRC, NONE)
+    assert own.promises[0].startswith("In use: rule acrc, on average")
+    assert own.promises[1].startswith("Certificate: --rule certified finds no threshold on 200 labels;")
+    assert str(own).splitlines() == [repr(own), *own.promises]
+    assert all(line in own._repr_html_() for line in own.promises)
+    proven = artifact(CERTIFIED, CERTIFIED)
+    assert "with 90 % confidence" in proven.promises[0]
+    older = artifact(CERTIFIED.model_copy(update={"certifies": None}), CERTIFIED)
+    assert older.promises == proven.promises
+    assert older.certifies is True
+    assert artifact(ACRC.model_copy(update={"rule": "sgr", "certifies": None}), NONE).certifies is None
+
+
+def test_looks_share_their_confidence_and_a_reach_counts_all_questions() -> None:
+    each = fit(U, E, alpha=0.2, rule="certified", delta=0.05)
+    looks = Looks(schedule=(100, 200), look=2)
+    assert "with 90 % confidence" in artifact(each, each, looks=looks).promises[0]
+    cut = max(U)
+    reach = Reach(estimator="x", share=0.5, cut=cut, n_pool=1_000, n_within=500, n=200, seed=0, fixed_beforehand=True)
+    assert isinstance(CERTIFIED, Feasible)
+    assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within reach
+    assert "answers 29.8 % of questions" in artifact(CERTIFIED, CERTIFIED, reach=reach).promises[0]
+
+
+def test_each_segment_has_its_own_certificate() -> None:
+    segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
+    scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
+    line = artifact(NONE, CERTIFIED, segments=segments, calibration=scores).promises[0]
+    assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
+
+
+@pytest.mark.parametrize("question", ["sure?", "unsure?"])
+def test_only_a_certificate_is_stated_without_on_average(question: str) -> None:
+    """Every text of a verdict: its detail, its guarantee, and the three forms in which people read it."""
+
+    def shown(outcome: Outcome) -> str:
+        calibrated = make_artifact(MODEL, n=4).model_copy(update={"outcome": outcome})
+        verdict = Guardrail(model=MODEL, artifact=calibrated).assess(question)
+        forms = (verdict.explain(), verdict._repr_markdown_(), verdict._repr_html_(), str(verdict.to_metadata()))
+        return " ".join((verdict.detail, verdict.guarantee, *forms))
+
+    at = {"threshold": 0.5}
+    average, certain = shown(ACRC.model_copy(update=at)), shown(CERTIFIED.model_copy(update=at))
+    assert "error on average" in average
+    assert "at most" not in average
+    assert "error on average" not in certain
+
+
+def test_a_gate_that_stops_nothing_says_so() -> None:
+    everything = fit(U[:100], E[:100], alpha=0.2, rule="certified")
+    scores = CalibrationScores(uncertainty=tuple(U[:100]), error=tuple(E[:100]))
+    open_gate = artifact(everything, everything, calibration=scores)
+    assert open_gate.stops_nothing
+    assert open_gate.warning == (
+        "This gate stops nothing: its threshold accepts each of the 100 calibration questions, and 8 % of their "
+        "answers were wrong."
+    )
+    assert open_gate.warning in str(open_gate)
+    assert "This gate stops nothing" in open_gate._repr_html_()
+    assert artifact(ACRC, NONE).warning is None  # it holds some back
+    reach = Reach(estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True)
+    assert not artifact(everything, everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
+    assert not artifact(NONE, NONE).stops_nothing
