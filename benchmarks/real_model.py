@@ -1,7 +1,7 @@
 """Speed of SmolLM2-135M-Instruct in float32 and bfloat16, in one run: `python -m benchmarks.real_model`.
 
 Twenty questions of the demo, the greedy answer and ten samples each, at most 24 tokens; the rounds of the two dtypes
-alternate. `generate` draws its samples by `num_return_sequences`, question by question.
+alternate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 
-import torch
 from langchain_core.messages import HumanMessage
 
 from examples.demo import smollm2
@@ -26,25 +25,6 @@ PLAN = SamplingPlan(n=10, temperature=0.7, top_p=0.9, max_tokens=24, stop=("\n",
 def batches(chat: TransformersChat, plan: SamplingPlan) -> None:
     """Draw all questions in one batch."""
     chat.draw_samples(QUESTIONS, plan, seeds=range(len(QUESTIONS)))
-
-
-def generate(chat: TransformersChat) -> None:
-    """Draw ten samples of each question by transformers' own `generate`."""
-    for messages in QUESTIONS:
-        ids = torch.tensor([chat._encode(messages, ())[1]])
-        with torch.inference_mode():
-            chat._local.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=24,
-                do_sample=True,
-                temperature=0.7,
-                top_p=0.9,
-                num_return_sequences=10,
-                pad_token_id=0,
-                tokenizer=chat._local.tokenizer,
-                stop_strings=["\n"],
-            )
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -67,7 +47,6 @@ def main() -> None:
             for name, work in (
                 ("11 answers", lambda chat=chat: batches(chat, PLAN)),
                 ("greedy only", lambda chat=chat: batches(chat, greedy)),
-                ("generate, 10", lambda chat=chat: generate(chat)),
             ):
                 times.setdefault((name, dtype), []).append(seconds(work))
     for name in dict.fromkeys(name for name, _ in times):

@@ -17,7 +17,7 @@ from rich.text import Text
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.progress import bar
-from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import write_report
 from calibrate.scoring.scores import arrays, score_records
@@ -77,6 +77,7 @@ def run(out: Path, *, full: bool = False, live: bool = True) -> list[Path]:
     elif full:
         CONSOLE.print("FULL=1 needs the model; the records are shown instead.", style="yellow")
     file = scored(file)
+    write_records(file.path, file.header, file.records)  # for `calibrate evaluate` and the other commands
     calibration, test = halves(file)
     _say_where_from(file, calibration, test, model, full=full)
     _ask(test[:10], test, file.header.plan, model)
