@@ -390,14 +390,17 @@ def _label_on_page(url: str, token: str, answer_key: Mapping[str, Question], dec
         form = _field(browser.get("/sign-in").text, "form_token")
         browser.post("/sign-in", data={"form_token": form, "token": token})
         form = _field(browser.get("/").text, "form_token")  # raises if the sign-in failed: a redirect has no form
-        while (item := browser.post("/next", data={"form_token": form}).headers["location"]) != "/":
+        item = browser.post("/next", data={"form_token": form}).headers["location"]
+        while item != "/":
             page = browser.get(item).text
             question = answer_key[_text(page, r'<h1 class="question">(.*?)</h1>')]
             right = is_right(_text(page, r'<div class="candidate pre" id="candidate">(.*?)</div>'), question)
             decision = {"lease": _field(page, "lease"), "action": "approve" if right else "reject"}
-            if browser.post(f"{item}/decide", data={"form_token": form, **decision}).status_code != 303:
+            reply = browser.post(f"{item}/decide", data={"form_token": form, **decision})
+            if reply.status_code != 303:
                 raise RuntimeError("the review page refused a decision.")
             decided()
+            item = reply.headers["location"]  # after a label, the next answer
 
 
 def _field(page: str, name: str) -> str:
