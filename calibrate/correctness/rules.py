@@ -13,7 +13,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
-from guardrail.judges.text import NEGATIONS, SCALES, contradicts, overlap
+from guardrail.judges.text import NEGATIONS, SCALES, contradicts, overlap, word_set, word_tuple, written
 from guardrail.judges.tool_call import read_calls
 from guardrail.models import import_named
 from guardrail.plain_json import sha256_hex
@@ -48,11 +48,17 @@ class Exact:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=3, params={})
+        return CorrectnessSpec(name="exact", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
-        return Label(normalise(answer) in {normalise(reference) for reference in question.references})
+        return Label(
+            any(
+                normalise(text) == normalise(reference)
+                for reference in question.references
+                for text in _readings(question, answer, reference)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +85,17 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=4, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=5, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
-        return Label(any(self._same(question.question, answer, reference) for reference in question.references))
+        return Label(
+            any(
+                self._same(question.question, text, reference)
+                for reference in question.references
+                for text in _readings(question, answer, reference)
+            )
+        )
 
     def _same(self, question: str, answer: str, reference: str) -> bool:
         if normalise(answer) == normalise(reference):
@@ -107,16 +119,36 @@ class Contains:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="contains", version=1, params={})
+        return CorrectnessSpec(name="contains", version=2, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Containment of any reference."""
         return Label(any(_says(answer, reference) for reference in question.references))
 
 
+_EQUALS = " = "
+"""Between spaces only: "==", ">=", "f(x=70)" and "/?q=70" are other signs, other code or an address."""
+_FILLERS = word_set("answer are is so")
+_SIDE = re.compile(r"(?:[\w+*/^()%$ -]|[.,](?=\d))+")
+"""One side of an equation: no list, no second sentence, no comparison."""
+
+
+def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...]:
+    """The answer, and the right-hand side if it is an equation: "70" of "7 x 10 = 70.".
+
+    Any other word could deny or limit the equation, so the left-hand side may have numbers, marks, single letters and
+    words of the question only. A chain ("12 x 9 = 108 + 0 = 108") has no words at all.
+    """
+    *sides, right = written(answer).split(_EQUALS)
+    words_before = {word for side in sides for word in word_tuple(side) if len(word) > 1 and not word[-1].isdecimal()}
+    allowed = _FILLERS.union(word_tuple(question.question)) - NEGATIONS - {"or"} if len(sides) == 1 else frozenset()
+    equation = "=" not in reference and "\n" not in answer.strip() and all(map(_SIDE.fullmatch, sides))
+    return (answer, right) if sides and equation and words_before <= allowed else (answer,)
+
+
 _WORDLIKE = re.compile(r"[^\W\d_]{2}")
-_SIGNS = frozenset({"minus", "negative"})
-_MULTIPLES = SCALES | {"percent", "per", "squared", "cubed", "factorial"}
+_SIGNS = frozenset({"minus", "negative", "x"})
+_MULTIPLES = SCALES | {"percent", "per", "squared", "cubed", "factorial", "x"}
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -125,7 +157,15 @@ def _says(answer: str, reference: str) -> bool:
     if not words:
         return normalise(answer) == normalise(reference)
     whole = _SENTENCE_END.search(reference.strip()) is not None  # "St. Louis" is not a sentence either
-    return any(_in_sentence(_chunks(part), words) for part in ([answer] if whole else _SENTENCE_END.split(answer)))
+    sentences = [answer] if whole else _SENTENCE_END.split(answer)
+    return any(_in_sentence(_chunks(part), words) for sentence in sentences for part in _parts(sentence, reference))
+
+
+def _parts(sentence: str, reference: str) -> tuple[str, ...]:
+    """The sentence, and what follows its last "=" unless a negation stands before it."""
+    left, equals, right = written(sentence).rpartition(_EQUALS)
+    states = equals and "=" not in reference and NEGATIONS.isdisjoint(word_tuple(left))
+    return (sentence, right) if states else (sentence,)
 
 
 def _in_sentence(words: list[str], phrase: list[str]) -> bool:
@@ -201,7 +241,7 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=5, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=6, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
@@ -212,7 +252,13 @@ class Numeric:
         ]
         if not comparable:
             return Label(None, f"no reference is a number: {list(question.references)}")
-        return Label(any(self._same(answer, reference) for reference in comparable))
+        return Label(
+            any(
+                self._same(text, reference)
+                for reference in comparable
+                for text in _readings(question, answer, reference)
+            )
+        )
 
     def _same(self, answer: str, reference: str) -> bool:
         number, expected = parse_number(answer), parse_number(reference)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import apart, guards_hold, is_refusal, normalise, overlap
+from .text import apart, guards_hold, is_echo, is_refusal, normalise, overlap
 
 __all__ = ["ExactJudge", "TokenF1Judge"]
 
@@ -49,8 +49,9 @@ class TokenF1Judge(BatchJudge):
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
     or neither a negation or a refusal. Nor may each have a number in words or Roman numerals that the other lacks
     ("Henry VIII" / "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
-    A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an
-    answer at most. Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
+    An answer that only repeats the question ("The capital of Eritrea is Eritrea.") is at most the same as another such
+    answer. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
+    Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
     are *not* caught, nor are names that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if
     they occur.
 
@@ -70,7 +71,7 @@ class TokenF1Judge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=4, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=5, params={"threshold": self.threshold})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
@@ -85,6 +86,8 @@ class TokenF1Judge(BatchJudge):
             return True
         # The guards come first: no overlap of words outweighs another number or a negation.
         alike = is_refusal(a) == is_refusal(b) and guards_hold(a, b) and not apart(a, b)
+        # An echo has no words of its own to compare: by the question's words it would equal every whole sentence.
+        alike = alike and is_echo(question, a) == is_echo(question, b)
         return alike and overlap(question, a, b) >= self.threshold
 
 

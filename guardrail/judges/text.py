@@ -22,6 +22,7 @@ __all__ = [
     "contradicts",
     "distinct_answers",
     "guards_hold",
+    "is_echo",
     "is_hedged",
     "is_refusal",
     "normalise",
@@ -322,6 +323,12 @@ def overlap(question: str, a: str, b: str) -> float:
     ours, theirs = _said(question, a, b)
     named = [[word for word in own if not word[-1].isdecimal()] for own in (ours, theirs)]
     return _f1(*(named if all(named) else (ours, theirs))) if ours and theirs else token_f1(a, b)
+
+
+def is_echo(question: str, answer: str) -> bool:
+    """Whether an answer only repeats the question: it has content words, and all of them stand in the question."""
+    said = [word for word in word_tuple(answer) if word not in FUNCTION_WORDS]
+    return bool(said) and frozenset(word_tuple(question)).issuperset(said)
 
 
 def shared(question: str, a: str, b: str) -> float:

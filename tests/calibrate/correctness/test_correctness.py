@@ -7,6 +7,8 @@ from fractions import Fraction
 import pytest
 
 from calibrate.correctness import (
+    Contains,
+    CorrectnessRule,
     Exact,
     Label,
     Numeric,
@@ -231,6 +233,88 @@ def starts_alike(answer: str, asked: Question) -> bool | None:
 
 def says_maybe(answer: str, asked: Question) -> str:
     return "maybe"
+
+
+EQUATION_RULES = (Exact(), TokenF1(), Contains(), Numeric())
+
+
+@pytest.mark.parametrize("rule", EQUATION_RULES, ids=lambda rule: rule.spec.name)
+@pytest.mark.parametrize(
+    ("asked", "answer", "reference"),
+    [
+        ("What is 7 x 10?", "7 x 10 = 70.", "70"),
+        ("What is 7 x 10?", "The answer is 7 \u00d7 10 = 70", "70"),
+        ("What is 12 x 9?", "12 x 9 = 100 + 8 = 108.", "108"),
+        ("What is x?", "x\u00a0= -70", "-70"),
+        ("What is the total of 40 and 30?", "So the total of 40 and 30 = 70", "70"),
+        ("What is 700 x 10?", "700 x 10 = 7,000", "7000"),
+    ],
+)
+def test_an_equation_says_its_right_hand_side(rule: CorrectnessRule, asked: str, answer: str, reference: str) -> None:
+    assert rule.label(answer, Question(id="q", question=asked, references=(reference,))).correct is True
+
+
+@pytest.mark.parametrize("rule", EQUATION_RULES, ids=lambda rule: rule.spec.name)
+@pytest.mark.parametrize(
+    ("asked", "answer", "reference"),
+    [
+        ("What is 7 x 10?", "7 x 10 = 60.", "70"),
+        ("What is 7 x 10?", "7 x 10 = 70.", "10"),
+        ("What is 7 x 10?", "70 = 7 x 10", "10"),
+        ("What is 9 x 12?", "9 x 12 = 12 x 9 = 100.", "12"),
+        ("What is x?", "x == 70", "70"),
+        ("What is x?", "x >= 70", "70"),
+        ("What is x?", "x != 70", "70"),
+        ("What is x?", "x \u2260 70", "70"),
+        ("What is x?", "x ~= 70", "70"),
+        ("What is x?", "x => 70", "70"),
+        ("What is x?", "x += 70", "70"),
+        ("What is x?", "x = 70 + 5", "70"),
+        ("What is x?", "x = 5 - 70", "70"),
+        ("What is x?", "f(x=70)", "70"),
+        ("What is x?", "https://x.org/?x=70", "70"),
+        ("What is 7 x 10?", "It is not true that 7 x 10 = 70.", "70"),
+        ("What is 7 x 10?", "7 x 10 isn't = 70.", "70"),
+        ("What is x?", "x = 3/70", "70"),
+    ],
+)
+def test_an_equation_says_nothing_else(rule: CorrectnessRule, asked: str, answer: str, reference: str) -> None:
+    assert rule.label(answer, Question(id="q", question=asked, references=(reference,))).correct is False
+
+
+@pytest.mark.parametrize("rule", [Exact(), TokenF1(), Numeric()], ids=lambda rule: rule.spec.name)
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("Is x 2 or 70?", "x = 2 or x = 70"),
+        ("What are x and y?", "x = 2 and y = 70"),
+        ("What are x and y?", "x = 2, y = 70"),
+        ("What is x?", "x = 2\ny = 70"),
+        ("What is x?", "x = 2. x = 70"),
+        ("What is 7 x 10?", "It would be wrong to say that 7 x 10 = 70"),
+        ("What is x?", "2 < x = 70"),
+    ],
+)
+def test_an_answer_that_says_more_is_no_equation(rule: CorrectnessRule, asked: str, answer: str) -> None:
+    assert rule.label(answer, Question(id="q", question=asked, references=("70",))).correct is False
+
+
+def test_other_words_before_an_equation_may_limit_it() -> None:
+    for answer in ("Unless x = 70", "let x = 70", "say x = 70"):
+        assert Exact().label(answer, Question(id="q", question="What is x?", references=("70",))).correct is False
+
+
+@pytest.mark.parametrize("rule", [Exact(), Contains(), Numeric()], ids=lambda rule: rule.spec.name)
+@pytest.mark.parametrize(("answer", "correct"), [("y=3*2", True), ("x = y=3*2", False)])
+def test_an_equation_as_reference_is_compared_as_a_whole(rule: CorrectnessRule, answer: str, correct: bool) -> None:
+    asked = Question(id="q", question="What is y?", references=("y=3*2",))
+    assert rule.label(answer, asked).correct is correct
+
+
+def test_contains_reads_an_equation_within_a_sentence() -> None:
+    asked = Question(id="q", question="What is 7 x 10?", references=("70",))
+    assert Contains().label("Multiply the two. To do so, take ten sevens: 7 x 10 = 70 in all.", asked).correct is True
+    assert Contains().label("Nobody thinks so, but 7 x 10 = 70.", asked).correct is False
 
 
 def test_a_rule_of_ones_own_is_a_function_named_by_its_module() -> None:

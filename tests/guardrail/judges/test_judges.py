@@ -97,6 +97,33 @@ def test_token_f1_judge_guards(a: str, b: str, same: bool) -> None:
     assert JUDGE.equivalent("q", [(b, a)]) == [same]
 
 
+ASKED = "What is the capital of Eritrea?"
+ECHO = "The capital of Eritrea is Eritrea."
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        (ECHO, "The capital of Eritrea is Asmara.", False),
+        (ECHO, "Asmara", False),
+        (ECHO, "The capital of Eritrea is not Asmara.", False),
+        (ECHO, "I don't know.", False),
+        (ECHO, "It is the capital of Eritrea.", True),
+        (ECHO, "Eritrea", True),
+        ("The capital of Eritrea is Asmara.", "Asmara", True),
+        ("It is.", "That is it.", True),  # no content word: nothing of the question is repeated
+    ],
+)
+def test_an_answer_that_repeats_the_question_is_like_no_other(a: str, b: str, same: bool) -> None:
+    assert JUDGE.equivalent(ASKED, [(a, b), (b, a)]) == [same, same]
+
+
+def test_an_echo_joins_no_two_answers() -> None:
+    pairs = [(ECHO, "The capital of Eritrea is Asmara."), (ECHO, "The capital of Eritrea is Aroma.")]
+    assert JUDGE.equivalent(ASKED, pairs) == [False, False]
+    assert JUDGE.equivalent("", pairs) == [True, True]  # the same texts repeat nothing where nothing was asked
+
+
 def test_exact_judge() -> None:
     assert ExactJudge().equivalent("q", [("The cat!", "cat"), ("cat", "cats")]) == [True, False]
 
