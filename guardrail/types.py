@@ -196,8 +196,6 @@ class SamplingPlan(Frozen):
             )
         if self.primary == "sampled" and self.temperature == 0:
             raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
-        if self.n == 1:
-            raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
         if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
             raise ValueError(
                 f"unanimous_at must be below n = {self.n}, got {self.unanimous_at}. Use 3, or None to draw all n."

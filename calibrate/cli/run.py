@@ -21,6 +21,7 @@ from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
+from guardrail.uncertainty.registry import advice
 
 from ..correctness import CorrectnessRule, make_rule
 from ..data.formats import load_questions
@@ -83,7 +84,7 @@ class RunConfig(Frozen):
     estimator: str | None = Field(
         default=None,
         description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
-        "does not use. Default: by kind of question.",
+        f"does not use. Default: by kind of question. {' '.join(advice())}",
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")

@@ -348,8 +348,8 @@ def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> 
     """The first need of the estimator that the set does not meet, if n samples were requested."""
     needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
-        # One sample agrees with itself, which every estimator over samples would take for certainty.
-        if len(drawn.samples) < max(n, 2):
+        # One sample agrees with itself, which an estimator over samples alone would take for certainty.
+        if len(drawn.samples) < max(n, estimator.fewest):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
         if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")

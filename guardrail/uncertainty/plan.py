@@ -57,6 +57,12 @@ def plan_for(
             f"{', '.join(hungry)} reads the likelihood of answer options, but no option labels were given. "
             "Pass options=('A', 'B', 'C', 'D'), or use an estimator for open answers such as semantic_entropy."
         )
+    few = [estimator.name for estimator in estimators if 0 < n < estimator.fewest]
+    if few:
+        raise UsageError(
+            f"{', '.join(few)} needs at least 2 samples, got n = {n}: one sample cannot disagree with itself. Use "
+            "n=10, or compare the sample with the answer (graded_disagreement, primary_disagreement)."
+        )
     return SamplingPlan(
         n=n if any(estimator.needs.samples for estimator in estimators) else 0,
         temperature=temperature,
@@ -87,8 +93,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
             unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
-        # A single sample agrees with itself, so it measures nothing.
-        if needs.samples and plan.n < 2:
+        if plan.n < member.fewest:
             unmet["samples"] = "collect with an estimator that draws them"
         if needs.logprobs and not plan.logprobs:
             unmet["token log-probabilities"] = "collect with an estimator that reads them, from a model that gives them"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,7 +25,7 @@ from . import entropy, graph, likelihood, relevance, selfcheck
 from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
 
-__all__ = ["ESTIMATORS", "from_spec", "list_estimators", "make_estimator"]
+__all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
 
 Made = TypeVar("Made")
 
@@ -44,6 +44,15 @@ for _estimator in ESTIMATORS.values():
 def list_estimators() -> tuple[str, ...]:
     """Names of the estimators, sorted."""
     return tuple(sorted(ESTIMATORS))
+
+
+def advice(names: Iterable[str] | None = None) -> list[str]:
+    """A sentence for each of these estimators (default: all) that another one replaces, for help texts and tables."""
+    return [
+        f"{name}: use {estimator.instead} instead; it needs the same and ranks answers better."
+        for name, estimator in sorted(ESTIMATORS.items())
+        if estimator.instead is not None and (names is None or name in names)
+    ]
 
 
 def make_estimator(

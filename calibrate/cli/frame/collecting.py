@@ -15,6 +15,7 @@ from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty.plan import plan_for
+from guardrail.uncertainty.registry import advice
 
 from ...data.batches import Batches
 from ...data.collect import Collected, DrawingEngine, collect_records
@@ -32,7 +33,11 @@ class PlanOptions:
 
     estimator: Annotated[
         list[str] | None,
-        typer.Option("--estimator", "-e", help="What will be computed; decides what is drawn. May be repeated."),
+        typer.Option(
+            "--estimator",
+            "-e",
+            help=f"What will be computed; decides what is drawn. May be repeated. {' '.join(advice())}",
+        ),
     ] = None
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7
