@@ -146,8 +146,10 @@ class Estimator:
         relevance: Size of the pieces; default: what ``needs`` says.
         members: The estimators whose scores it combines, for an ensemble.
         params: Parameters of the formula, as the spec stores them.
-        instead: Name of an estimator that needs the same and ranks answers better on every data set measured here; help
-            texts and tables name it.
+        after_first: For two stages (see `two_stage`): from the score of the first member to the smallest and the
+            largest score that the second one can still make of it.
+        instead: Name of an estimator that needs the same and certifies more on every data set measured here; help texts
+            and tables name it.
         bounds: How far further samples can still move the score (see `early_bounds`); None if that is not known, and
             then all samples are drawn. Not part of the spec: it moves no score.
     """
@@ -165,6 +167,7 @@ class Estimator:
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds | None = None
+    after_first: Callable[[float], tuple[float, float]] | None = None
     instead: str | None = None
 
     def __post_init__(self) -> None:

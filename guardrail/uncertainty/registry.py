@@ -21,7 +21,7 @@ from ..judges import (
 from ..sampling.follow_ups import register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from . import entropy, graph, likelihood, relevance, selfcheck
+from . import entropy, graph, likelihood, relevance, selfcheck, two_stage
 from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
 
@@ -49,7 +49,7 @@ def list_estimators() -> tuple[str, ...]:
 def advice(names: Iterable[str] | None = None) -> list[str]:
     """A sentence for each of these estimators (default: all) that another one replaces, for help texts and tables."""
     return [
-        f"{name}: use {estimator.instead} instead; it needs the same and ranks answers better."
+        f"{name}: use {estimator.instead} instead; it needs the same and certifies more."
         for name, estimator in sorted(ESTIMATORS.items())
         if estimator.instead is not None and (names is None or name in names)
     ]
@@ -124,6 +124,9 @@ def from_spec(
     if spec.name == NAME:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
         return from_ensemble_spec(spec, remake)
+    if spec.name == two_stage.NAME:
+        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
+        return two_stage.from_two_stage_spec(spec, remake)
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
     running = make_estimator(

@@ -46,7 +46,7 @@ def test_fields_are_flags_in_their_place_and_arrive_as_one_value() -> None:
 
 
 def test_help_and_tables_say_which_estimator_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = "perplexity: use sequence_nll instead; it needs the same and ranks answers better."
+    sentence = "perplexity: use sequence_nll instead; it needs the same and certifies more."
     for command in ("run", "collect", "score"):
         command_help = CliRunner().invoke(calibrate.cli.app, [command, "--help"], env={"COLUMNS": "400"}).output
         assert sentence in " ".join(command_help.replace("│", " ").split()), command
