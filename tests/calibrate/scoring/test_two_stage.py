@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.records import Record, read_records
+from calibrate.cli.run import _two_stage, load_config
+from calibrate.data.records import Record, read_records, write_records
 from calibrate.scoring.names import parse_estimator
 from calibrate.scoring.scores import usual_estimators
 from calibrate.scoring.two_stage import cut_for_scale, make_two_stage
@@ -142,3 +143,24 @@ def test_a_threshold_is_not_fitted_on_the_scale(tmp_path: Path, monkeypatch: pyt
         "330 of 800 calibration records are among the 330 questions the two-stage score has its scale from" in refused
     )
     assert "Wrote artifact.json" in calibrate("fit two_stage.rest.jsonl -e two_stage.json --alpha 0.2")
+
+
+def test_a_resumed_run_cuts_the_same_scale_although_some_answers_have_labels_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text(
+        "".join(json.dumps({"question": f"Where is {i}?", "references": ["x"]}) + "\n" for i in range(800))
+    )
+    collected = CliRunner().invoke(app, ["collect", "q.jsonl", "--calls", "1.4", "-m", f"python:{__name__}:model"])
+    assert collected.exit_code == 0, collected.output
+    settings = load_config(None, {"questions": "q.jsonl", "model": "scripted", "calls": 1.4})
+    _, fresh = _two_stage(settings, Path("records.jsonl"), "category")
+    half = [
+        each.model_copy(update={"correct": True}) if i % 2 else each
+        for i, each in enumerate(read_records("records.jsonl").records)
+    ]
+    write_records("records.jsonl", read_records("records.jsonl").header, half)
+    _, resumed = _two_stage(settings, Path("records.jsonl"), "category")
+    assert resumed == fresh
+    assert len(fresh) == 470
