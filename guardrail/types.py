@@ -204,8 +204,6 @@ class SamplingPlan(Frozen):
                 'a primary answer by "majority" is the vote of all n samples: it needs n of at least 2, without '
                 f"unanimous_at and follow_ups, got n = {self.n}, {self.unanimous_at} and {self.follow_ups}."
             )
-        if self.n == 1:
-            raise ValueError("n must be 0 or at least 2, got 1: one sample cannot disagree with itself. Use 10.")
         if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
             raise ValueError(
                 f"unanimous_at must be below n = {self.n}, got {self.unanimous_at}. Use 3, or None to draw all n."

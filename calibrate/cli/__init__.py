@@ -21,6 +21,7 @@ from . import (
     run,
     score,
     steps,
+    two_stage,
 )
 from .frame.app import app
 
@@ -41,4 +42,5 @@ __all__ = [
     "run",
     "score",
     "steps",
+    "two_stage",
 ]

@@ -22,12 +22,16 @@ from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
+from guardrail.uncertainty.plan import TWO_STAGES
+from guardrail.uncertainty.registry import advice
+from guardrail.uncertainty.two_stage import FEWEST
+from guardrail.uncertainty.two_stage import NAME as TWO_STAGE
 
 from ..correctness import CorrectnessRule, make_rule
 from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
-from ..data.records import RecordFile, rewrite_records
+from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_estimator
@@ -36,18 +40,20 @@ from ..evaluation.planning import with_labels_needed
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
+from ..scoring.ensemble import ScoreFile
 from ..scoring.scores import (
-    default_estimator,
     estimator_key,
     parse_estimator,
     score_records,
     supported,
     uses_models,
+    usual_estimators,
     with_cache,
 )
+from ..scoring.two_stage import cut_for_scale, make_two_stage
 from ..thresholds.fit import request_for
 from .frame.app import app
-from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
+from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.labels import (
     label_file,
@@ -86,7 +92,7 @@ class RunConfig(Frozen):
     estimator: str | None = Field(
         default=None,
         description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
-        "does not use. Default: by kind of question.",
+        f"does not use. Default: by kind of question. {' '.join(advice())}",
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
@@ -105,6 +111,7 @@ class RunConfig(Frozen):
         default=False,
         description="Groups are conversations, users or documents: split whole, fit on one question each.",
     )
+    calls: float | None = Field(default=None, description=CALLS_HELP)
     n: int = Field(default=10, description="Samples for each question.")
     temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
     top_p: float = Field(default=0.9, description="Nucleus mass.")
@@ -142,6 +149,7 @@ class RunConfig(Frozen):
         """The settings of the collection."""
         drawing = PlanOptions(
             estimator=None if self.estimator in (None, AUTO) else [self.estimator],
+            calls=self.calls,
             n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -226,7 +234,16 @@ def run(config: Path | None = None, **flags: Any) -> None:
     for line in _forecast(settings, len(questions) + len(test_questions), questions):
         print_line(line)
     model = resolve_model(settings.model)
-    records = _records(settings, model, questions, settings.out / "records.jsonl", settings.questions.name)
+    path = settings.out / "records.jsonl"
+    staged = None
+    if key == TWO_STAGE:
+        options = settings.collect_options()
+        ask(questions, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        staged, rest = _two_stage(settings, path, groups)
+        key = estimator_key(staged)
+    records = _records(settings, model, questions, path, settings.questions.name, staged)
+    if staged is not None:
+        records = RecordFile(path, records.header, [each for each in records.records if each.id in rest], records.torn)
     print_structured(records, key)
     print_label_checks(records)
     if not settings.trust_labels:
@@ -244,7 +261,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name)
+        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name, staged)
     artifact = fit_artifact(
         records,
         estimator=key,
@@ -308,29 +325,68 @@ def _questions(path: Path, format: str | None) -> list[Question]:
 
 def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
+    settings.collect_options().drawing.plan(questions)
     bindings = None if settings.tools is None else read_bindings(settings.tools)
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
         make_rule(settings.correctness)
+    if settings.calls == TWO_STAGES:
+        if settings.estimator is not None:
+            raise UsageError(
+                f"--calls 1.4 makes its own score, got --estimator {settings.estimator}. Leave it out, or choose the "
+                "stages with `calibrate two-stage`."
+            )
+        _refuse_few(questions)
+        return TWO_STAGE
     if settings.estimator == AUTO:
         return AUTO
     return estimator_key(_estimator(settings, bindings, options=option_labels(questions) is not None))
 
 
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
-    name = settings.estimator or default_estimator(options=options)
+    name = settings.estimator or usual_estimators(settings.calls, options=options, bindings=bindings)[0]
     return parse_estimator(name, judge=default_judge(bindings))
 
 
+def _refuse_few(questions: Sequence[Question]) -> None:
+    """Refuse two stages where the questions are too few for a scale and a fit."""
+    if len(questions) < 2 * FEWEST:
+        raise UsageError(
+            f"--calls 1.4 takes {round(1.1 * FEWEST)} questions for its scale, which the fit does not use, and there "
+            f"are {len(questions)} (of at least {2 * FEWEST}). Ask more questions, or give --calls 1."
+        )
+
+
+def _two_stage(settings: RunConfig, path: Path, groups: Groups) -> tuple[Estimator, set[str]]:
+    """The two-stage score of collected records, and the ids of those that are not in its scale."""
+    file = read_records(path)
+    bindings = file.header.plan.bindings
+    # Without labels, so that a resumed run, whose records have some, cuts the same questions.
+    records = [record.model_copy(update={"correct": None}) for record in file.records]
+    scaled, rest = cut_for_scale(records, groups=groups, seed=settings.seed)
+    names = usual_estimators(settings.calls, options=False, bindings=bindings)
+    cheap, second = (parse_estimator(name, judge=default_judge(bindings)) for name in names)
+    staged = make_two_stage(scaled, file.header.plan, cheap, second)
+    score_path = path.with_name(f"{TWO_STAGE}.json")
+    score_path.write_text(ScoreFile(spec=staged.spec).model_dump_json(indent=1) + "\n", encoding="utf-8")
+    print_line(f"Two stages: {len(scaled)} questions are the scale of the first; the fit uses the other {len(rest)}.")
+    return staged, {record.id for record in rest}
+
+
 def _records(
-    settings: RunConfig, model: BaseChatModel, questions: Sequence[Question], path: Path, name: str
+    settings: RunConfig,
+    model: BaseChatModel,
+    questions: Sequence[Question],
+    path: Path,
+    name: str,
+    staged: Estimator | None = None,
 ) -> RecordFile:
     """Collect, score and label one part; the file on disk is complete afterwards."""
     options = settings.collect_options()
     ask(questions, model, path, options, name=name, title=f"asking ({path.stem})")
-    estimators = _estimators(settings, options.drawing.plan(questions), path)
+    estimators = [staged] if staged is not None else _estimators(settings, options.drawing.plan(questions), path)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:

@@ -16,6 +16,7 @@ from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, list_estimators
+from guardrail.uncertainty.registry import advice
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -35,6 +36,7 @@ from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine
 from .frame.terminal import console, finish, say_stalled, table
+from .frame.verdicts import print_advice
 
 __all__ = ["score"]
 
@@ -50,7 +52,7 @@ def score(
             "-e",
             help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
             "ensemble's file, or all. May be repeated. Default: every estimator the records support (the rest are "
-            "listed with what they need).",
+            f"listed with what they need). {' '.join(advice())}",
         ),
     ] = None,
     judge: Annotated[
@@ -193,3 +195,4 @@ def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
         rows.append([key, str(len(values)), *spread, str(len(set(values))), missing])
     columns = ("uncertainty", "n", "lowest", "median", "highest", "values", "not measured")
     console.print(table("Scores (higher is less certain)", columns, rows))
+    print_advice(header.estimators)

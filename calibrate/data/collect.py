@@ -240,10 +240,15 @@ class _CollectTally:
         self.cut_off += record.cut_off
         if record.drawn.problem is not None:
             self.problems[f"{record.drawn.problem.value}: {record.drawn.problem_detail}"[:200]] += 1
-        elif len(record.drawn.samples) >= 2:
+            return
+        answers = record.drawn.samples
+        # A single sample is compared with the primary answer, as its estimators do.
+        if len(answers) == 1 and record.drawn.primary is not None:
+            answers = (record.drawn.primary, *answers)
+        if len(answers) >= 2:
             self.comparable += 1
-            first = record.drawn.samples[0]
-            self.varied += any((s.text, s.tool_calls) != (first.text, first.tool_calls) for s in record.drawn.samples)
+            first = answers[0]
+            self.varied += any((s.text, s.tool_calls) != (first.text, first.tool_calls) for s in answers)
 
 
 @dataclass(frozen=True, slots=True)

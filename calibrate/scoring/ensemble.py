@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, two_stage
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
 
 from ..data.records import Record, RecordFile
@@ -28,6 +28,7 @@ __all__ = [
     "PENALTIES",
     "EnsembleFile",
     "FitReport",
+    "ScoreFile",
     "cut_for_training",
     "ensemble_key",
     "fit_ensemble",
@@ -40,6 +41,8 @@ __all__ = [
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """L2 penalties that cross-validation chooses from, per item and squared weight."""
+_KINDS = {NAME: "ensemble was trained on", two_stage.NAME: "two-stage score has its scale from"}
+_COMMANDS = {NAME: "ensemble", two_stage.NAME: "two-stage"}
 FOLDS = 5
 FEWEST = 50
 """Fewest labelled, measured training questions."""
@@ -73,15 +76,23 @@ class FitReport(Frozen):
         return max(sorted(self.single_auroc), key=lambda name: self.single_auroc[name])
 
 
-class EnsembleFile(Frozen):
-    """The file that `calibrate ensemble` writes."""
+class ScoreFile(Frozen):
+    """The file that `calibrate two-stage` writes: an estimator that a name alone cannot make."""
 
     format: Literal[1] = 1
     """Version of this layout."""
     spec: EstimatorSpec
     """The estimator; an artifact stores the same."""
+
+
+class EnsembleFile(ScoreFile):
+    """The file that `calibrate ensemble` writes."""
+
     fit: FitReport
     """How it was found."""
+
+
+Stored = TypeVar("Stored", bound=ScoreFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +210,20 @@ def training_of(records: Sequence[Record]) -> Training:
 def refuse_overlap(
     spec: EstimatorSpec, records: Sequence[Record], *, groups: Groups = "category", what: str = "calibration"
 ) -> None:
-    """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
+    """Refuse to calibrate or test an ensemble, or a two-stage score, on a question that it was made from.
 
-    Questions are compared by id, and by their text with options; with clusters also by group. Other
-    estimators pass.
+    Scores there are too good. Questions are compared by id, and by their text with options; with clusters also by
+    group. Other estimators pass.
 
     Raises:
         UsageError: Naming how many records, the first ids, and the way out.
     """
-    if spec.name != NAME:
+    if spec.name == NAME:
+        training = EnsembleParams.model_validate(spec.params).training
+    elif spec.name == two_stage.NAME:
+        training = two_stage.TwoStageParams.from_stored(spec.params).training
+    else:
         return
-    training = EnsembleParams.model_validate(spec.params).training
     ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
     shared = [
         record.id
@@ -222,9 +236,9 @@ def refuse_overlap(
         more = ", ..." if len(shared) > 3 else ""
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
-            f"ensemble was trained on (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
+            f"{_KINDS[spec.name]} (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
             "scores there look better than on new questions, so that a threshold would promise too much. Use the "
-            "file of the rest that `calibrate ensemble` wrote, or on other questions."
+            f"file of the rest that `calibrate {_COMMANDS[spec.name]}` wrote, or on other questions."
         )
 
 
@@ -234,6 +248,10 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     Raises:
         UsageError: The file is missing, not an ensemble, or an ensemble of a newer version.
     """
+    return _parsed(EnsembleFile, path, _stored(path))
+
+
+def _stored(path: str | Path) -> Any:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -242,8 +260,12 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
         raise UsageError(f"{path}: cannot be read ({error}). Make one with `calibrate ensemble`.") from error
     if isinstance(content, dict):
         check_version(content.get("format"), 1, str(path), "make one with `calibrate ensemble`")
+    return content
+
+
+def _parsed(kind: type[Stored], path: str | Path, content: Any) -> Stored:
     try:
-        return EnsembleFile.from_stored(content)
+        return kind.from_stored(content)
     except ValidationError as error:
         raise UsageError(
             f"{path} is not an ensemble file ({problem_of(error)}). Make one with `calibrate ensemble`."
@@ -251,8 +273,11 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
 
 
 def load_ensemble(path: str | Path) -> Estimator:
-    """The estimator in an ensemble file."""
-    return from_spec(read_ensemble(path).spec)
+    """The estimator in the file of an ensemble or of a two-stage score."""
+    content = _stored(path)
+    spec = content.get("spec") if isinstance(content, dict) else None
+    staged = isinstance(spec, dict) and spec.get("name") == two_stage.NAME
+    return from_spec(_parsed(ScoreFile if staged else EnsembleFile, path, content).spec)
 
 
 def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpec]:
@@ -277,9 +302,9 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 
 def ensemble_key(spec: EstimatorSpec) -> str:
-    """Key of an ensemble in a record file: "ensemble:" and eight hex digits of a hash of its spec."""
+    """Key of an ensemble or a two-stage score in a record file: its name and eight hex digits of a hash of its spec."""
     canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
-    return f"{NAME}:{sha256_hex(canonical, 8)}"
+    return f"{spec.name}:{sha256_hex(canonical, 8)}"
 
 
 def _measured(record: Record, specs: dict[str, EstimatorSpec]) -> bool:

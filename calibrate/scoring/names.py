@@ -210,8 +210,8 @@ class _Written:
 
 def _read(text: str) -> _Written:
     name, *rest = (part.strip() for part in cut(text.strip(), ":"))
-    if name == "ensemble":
-        raise UsageError(f"{text!r}: name an ensemble by its file, which ends in .json: --estimator ensemble.json")
+    if name in ("ensemble", "two_stage"):
+        raise UsageError(f"{text!r}: name it by its file, which ends in .json: --estimator {name}.json")
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
     estimator = make_estimator(name)

@@ -16,8 +16,9 @@ from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
-from guardrail.types import SampleSet, SamplingPlan, Uncertainty
+from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
+from guardrail.uncertainty.plan import TWO_STAGES, samples_of
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
@@ -42,6 +43,7 @@ __all__ = [
     "supported",
     "taken",
     "uses_models",
+    "usual_estimators",
     "usual_key",
     "values_of",
     "with_cache",
@@ -80,6 +82,23 @@ class Scored:
 def default_estimator(*, options: bool) -> str:
     """The estimator used when none is named: predictive entropy over options, semantic entropy for open answers."""
     return "predictive_entropy" if options else "semantic_entropy"
+
+
+def usual_estimators(calls: float | None, *, options: bool, bindings: Bindings | None = None) -> list[str]:
+    """The estimators used when none is named: `default_estimator`, or the best for so many calls a question.
+
+    Raises:
+        UsageError: Calls for questions with options, or a number that no plan has.
+    """
+    if calls is None:
+        return [default_estimator(options=options)]
+    samples_of(calls)
+    if options:
+        raise UsageError("--calls is for open answers: the likelihoods of options take one call. Leave it out.")
+    # JSON and tool calls have no words of their own: the whole answer counts there.
+    cheap = "answer_word_nll" if bindings is None else "sequence_nll"
+    by_calls = {1.0: [cheap], TWO_STAGES: [cheap, "primary_disagreement"], 3.0: ["graded_disagreement"]}
+    return by_calls.get(calls, ["semantic_entropy"])
 
 
 def usual_key(plan: SamplingPlan) -> str:

@@ -224,6 +224,7 @@ class Guardrail(GuardedChatModel):
             trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
+            primary_first=early and estimator.after_first is not None,
             abstentions=memory,
         )
 

@@ -30,11 +30,13 @@ from ..sampling.sampler import Sampler
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Estimator, Evidence, Missing, measure
 from ..uncertainty.early_bounds import attainable_scores, has_useful_bounds
+from ..uncertainty.two_stage import primary_alone
 from .decide import Gate, unanimous
 
 __all__ = [
     "Drawn",
     "can_stop_early",
+    "decide_after_first",
     "decide_early",
     "draw_until_decided",
     "range_of",
@@ -79,6 +81,9 @@ def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator, 
     False if calibration left out questions that a guard would accept early (`DataFingerprint.covers_early_stopping`),
     for models that draw all samples in one call, and for judges without known bounds (`has_useful_bounds`).
     """
+    if estimator.after_first is not None:
+        # A failure after the first call counts as disagreement on both sides, so the promise covers every stop.
+        return can_stop_early(plan, estimator)
     useful = can_stop_early(plan, estimator) and has_useful_bounds(estimator) and not is_native(model)
     return useful and data.covers_early_stopping
 
@@ -86,6 +91,8 @@ def saves_calls(model: BaseChatModel, plan: SamplingPlan, estimator: Estimator, 
 def can_stop_early(plan: SamplingPlan, estimator: Estimator) -> bool:
     """Whether some of the plan's samples can decide before all are drawn: the meaning of ``early_stopping="on"``."""
     whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
+    if estimator.after_first is not None:
+        return whole and plan.n > 0
     return whole and estimator.bounds is not None and len(wave_ends(plan.n)) > 1
 
 
@@ -150,6 +157,29 @@ def decide_early(drawn: SampleSet, estimator: Estimator, n: int, threshold: floa
     return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
 
 
+def decide_after_first(
+    drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, threshold: float
+) -> Uncertainty | None:
+    """The uncertainty by which the first of two stages decides, or None if samples are needed.
+
+    Args:
+        drawn: A set with its primary answer.
+        estimator: An ordering in two stages.
+        plan: The plan of both stages.
+        threshold: The gate's threshold.
+    """
+    assert estimator.after_first is not None
+    cheap = measure(primary_alone(drawn), estimator.members[0], plan)
+    if cheap.value is None:
+        return estimator.unmeasured(cheap.reason or Unmeasured.NOT_FINITE, f"{cheap.estimator}: {cheap.detail}")
+    low, high = estimator.after_first(cheap.value)
+    if not accepts(high, threshold) and accepts(low, threshold):
+        return None
+    value = high if accepts(high, threshold) else low
+    detail = f"settled by the first call: {cheap.estimator} {cheap.value:.4g}, whatever the samples say"
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
+
+
 def draw_until_decided(
     sampler: Sampler, messages: Sequence[BaseMessage], gates: Gates, *, early: bool, primary_first: bool = False
 ) -> Steps[Drawn]:
@@ -184,14 +214,15 @@ def draw_until_decided(
             return Drawn(drawn)
         # One gate that needs all samples decides for all: they judge the same draw.
         early = all(gate.early != "none" for gate in judging)
-        if done:
+        staged = all(gate.estimator.after_first is not None for gate in judging)
+        if done or (early and staged):
             look = partial(_certain, drawn, judging, plan.n, early=early, adaptive=done == stop)
             slow = any(gate.estimator.takes_time(drawn) for gate in judging)
             settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)
             if settled is not None:
                 cost = drawn.cost.model_copy(update={"saved": plan.n - done})
                 return Drawn(drawn.model_copy(update={"cost": cost}), settled)
-        end = next(end for end in (in_waves if early else at_once) if end > done)
+        end = next(end for end in (in_waves if early and not staged else at_once) if end > done)
         wave = replace(sampler, plan=_up_to(end, plan), first=done, wave=wave.wave + 1)
         done = end
 
@@ -205,8 +236,13 @@ def _certain(
     settled = {}
     for gate in gates if early else ():
         threshold = gate.artifact.threshold
-        bound = None if threshold is None else decide_early(drawn, gate.estimator, n, threshold)
-        if bound is None or threshold is None:
+        if threshold is None:
+            return None
+        if gate.estimator.after_first is not None:
+            bound = decide_after_first(drawn, gate.estimator, gate.artifact.plan, threshold)
+        else:
+            bound = decide_early(drawn, gate.estimator, n, threshold)
+        if bound is None:
             return None
         # An unmeasured bound is no acceptance either: it must not stop the drawing.
         if gate.early == "acceptances" and not (bound.value is not None and accepts(bound.value, threshold)):

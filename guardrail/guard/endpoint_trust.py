@@ -193,6 +193,8 @@ def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: 
     """
     if not (needs.samples and (needs.judge or needs.similarity)) or artifact.threshold is None:
         return None
+    if artifact.plan.n < 2:  # a single sample always agrees with itself
+        return None
     scores = artifact.calibration.uncertainty
     highest = max(artifact.threshold, min(scores)) if stops_early else min(scores)
     n = artifact.plan.n

@@ -146,6 +146,10 @@ class Estimator:
         relevance: Size of the pieces; default: what ``needs`` says.
         members: The estimators whose scores it combines, for an ensemble.
         params: Parameters of the formula, as the spec stores them.
+        after_first: For two stages (see `two_stage`): from the score of the first member to the smallest and the
+            largest score that the second one can still make of it.
+        instead: Name of an estimator that needs the same and certifies more on every data set measured here; help texts
+            and tables name it.
         bounds: How far further samples can still move the score (see `early_bounds`); None if that is not known, and
             then all samples are drawn. Not part of the spec: it moves no score.
     """
@@ -163,6 +167,8 @@ class Estimator:
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds | None = None
+    after_first: Callable[[float], tuple[float, float]] | None = None
+    instead: str | None = None
 
     def __post_init__(self) -> None:
         if self.relevance is None:
@@ -182,6 +188,16 @@ class Estimator:
             # An ensemble has no judge of its own: its cost is that of its members.
             or any(member.is_slow for member in self.members)
         )
+
+    @property
+    def fewest(self) -> int:
+        """Samples below which nothing is measured; 0 if none are read.
+
+        One sample may contradict the primary answer. Among the samples alone it only agrees with itself.
+        """
+        if not self.needs.samples:
+            return 0
+        return 1 if self.needs.primary else 2
 
     def takes_time(self, drawn: SampleSet) -> bool:
         """Whether measuring a set may take noticeable time: the estimator is slow, or the answers are long."""

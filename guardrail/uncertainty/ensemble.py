@@ -123,6 +123,9 @@ def combined(drawn: SampleSet, estimators: Sequence[Estimator], scores: Sequence
 
 
 def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
+    if estimator.after_first is not None and scores[1].value is None:
+        # In two stages a failure after the first call counts as full disagreement (see `two_stage`).
+        scores = [scores[0], scores[1].model_copy(update={"value": 1.0, "reason": None, "detail": ""})]
     missing = [score for score in scores if score.reason is not None]
     if missing:  # a reason that depends on the question comes first: a guard never draws it again
         score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])

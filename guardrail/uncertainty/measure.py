@@ -16,6 +16,7 @@ from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
 from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
+from .two_stage import primary_alone
 
 __all__ = ["measure", "measure_all", "measure_many", "measure_stream"]
 
@@ -111,6 +112,7 @@ class _Wants:
         entailment: Asked what they contradict.
         stops: Decides in an adaptive plan: the estimator itself, or the ensemble that it is a member of.
         unanimity: Asked whether the first samples mean the same to ``stops``; None without an adaptive plan.
+        first: Whether it is the first of two stages, which reads the primary answer alone.
     """
 
     estimator: Estimator
@@ -119,6 +121,7 @@ class _Wants:
     entailment: Rater | None
     stops: Estimator
     unanimity: Rater | None
+    first: bool
 
     @classmethod
     def of(cls, estimator: Estimator, stops: Estimator, adaptive: bool) -> _Wants:
@@ -129,6 +132,7 @@ class _Wants:
             None if estimator.entailment is None else entailment_rater(estimator.entailment),
             stops,
             judge_rater(stops.judge or ExactJudge()) if adaptive else None,
+            stops.after_first is not None and estimator is stops.members[0],
         )
 
 
@@ -144,6 +148,10 @@ class _Set:
     @classmethod
     def of(cls, drawn: SampleSet) -> _Set:
         return cls(drawn, [sample.comparable for sample in drawn.samples])
+
+    def read_by(self, want: _Wants) -> _Set:
+        """The part that an estimator reads."""
+        return _Set.of(primary_alone(self.drawn)) if want.first else self
 
 
 _Measured = list[tuple[_Set, Missing | None]]
@@ -227,8 +235,10 @@ class _Batch:
         """Begin the judgements that each estimator needs."""
         measured: _Measured = []
         problem = _unusable(chosen[0][0].drawn, self._plan) if chosen else None
-        for want, (sample_set, n) in zip(self._wants, chosen, strict=True):
-            gap = problem or _gap(sample_set, want.estimator, self._plan, n)
+        for want, (whole, n) in zip(self._wants, chosen, strict=True):
+            sample_set = whole.read_by(want)
+            fault = problem if sample_set is whole else _unusable(sample_set.drawn, self._plan)
+            gap = fault or _gap(sample_set, want.estimator, self._plan, n)
             if gap is None:
                 self._begin(sample_set, want)
             measured.append((sample_set, gap))
@@ -348,8 +358,8 @@ def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> 
     """The first need of the estimator that the set does not meet, if n samples were requested."""
     needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
-        # One sample agrees with itself, which every estimator over samples would take for certainty.
-        if len(drawn.samples) < max(n, 2):
+        # One sample agrees with itself, which an estimator over samples alone would take for certainty.
+        if len(drawn.samples) < max(n, estimator.fewest):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
         if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")

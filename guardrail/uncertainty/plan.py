@@ -10,7 +10,23 @@ from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
-__all__ = ["plan_for", "unmet_needs"]
+__all__ = ["CALLS", "TWO_STAGES", "plan_for", "samples_of", "unmet_needs"]
+
+TWO_STAGES = 1.4
+"""Calls of a question in two stages: one, and two more where the first does not decide; 1.4 on average."""
+CALLS = {1.0: 0, TWO_STAGES: 2, 3.0: 2, 11.0: 10}
+"""Samples by the calls that a question costs."""
+
+
+def samples_of(calls: float) -> int:
+    """Samples of a plan that costs so many calls a question.
+
+    Raises:
+        UsageError: Not one of `CALLS`.
+    """
+    if calls not in CALLS:
+        raise UsageError(f"calls must be one of {', '.join(f'{own:g}' for own in CALLS)}, got {calls:g}. Or give n.")
+    return CALLS[calls]
 
 
 def plan_for(
@@ -27,6 +43,7 @@ def plan_for(
     primary: Literal["greedy", "sampled"] = "greedy",
     cut_off: Literal["abstain", "measure"] = "abstain",
     stop_token_ids: Sequence[int] = (),
+    calls: float | None = None,
 ) -> SamplingPlan:
     """The cheapest plan that gives every estimator what it declares it needs.
 
@@ -43,10 +60,12 @@ def plan_for(
         primary: "sampled" for models that take no other temperature than 1; pass ``temperature=1, top_p=1`` with it.
         cut_off: What an answer that was cut off at ``max_tokens`` is: unmeasured, or an answer like others.
         stop_token_ids: Tokens that end an answer, by their ids in the tokenizer of a local model.
+        calls: Calls that a question costs, one of `CALLS`; replaces ``n``. 1.4 is for two stages.
 
     Raises:
-        UsageError: No estimator is given, or one needs options and none are given.
+        UsageError: No estimator is given, one needs options and none are given, or one needs more samples.
     """
+    n = n if calls is None else samples_of(calls)
     # An ensemble's own needs name one follow-up only; its members name them all.
     estimators = expanded(list(estimators))
     if not estimators:
@@ -56,6 +75,17 @@ def plan_for(
         raise UsageError(
             f"{', '.join(hungry)} reads the likelihood of answer options, but no option labels were given. "
             "Pass options=('A', 'B', 'C', 'D'), or use an estimator for open answers such as semantic_entropy."
+        )
+    few = [estimator.name for estimator in estimators if n < estimator.fewest]
+    if few and calls is not None:
+        raise UsageError(
+            f"{', '.join(few)} needs samples, and calls = {calls:g} draws {n}. Give more calls, or an estimator of the "
+            "primary answer alone (answer_word_nll, sequence_nll)."
+        )
+    if few and n:
+        raise UsageError(
+            f"{', '.join(few)} needs at least 2 samples, got n = {n}: one sample cannot disagree with itself. Use "
+            "n=10, or compare the sample with the answer (graded_disagreement, primary_disagreement)."
         )
     return SamplingPlan(
         n=n if any(estimator.needs.samples for estimator in estimators) else 0,
@@ -87,8 +117,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
             unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
-        # A single sample agrees with itself, so it measures nothing.
-        if needs.samples and plan.n < 2:
+        if plan.n < member.fewest:
             unmet["samples"] = "collect with an estimator that draws them"
         if needs.logprobs and not plan.logprobs:
             unmet["token log-probabilities"] = "collect with an estimator that reads them, from a model that gives them"

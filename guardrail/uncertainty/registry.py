@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -21,11 +21,11 @@ from ..judges import (
 from ..sampling.follow_ups import register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from . import entropy, graph, likelihood, relevance, selfcheck
+from . import entropy, graph, likelihood, relevance, selfcheck, two_stage
 from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
 
-__all__ = ["ESTIMATORS", "from_spec", "list_estimators", "make_estimator"]
+__all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
 
 Made = TypeVar("Made")
 
@@ -44,6 +44,15 @@ for _estimator in ESTIMATORS.values():
 def list_estimators() -> tuple[str, ...]:
     """Names of the estimators, sorted."""
     return tuple(sorted(ESTIMATORS))
+
+
+def advice(names: Iterable[str] | None = None) -> list[str]:
+    """A sentence for each of these estimators (default: all) that another one replaces, for help texts and tables."""
+    return [
+        f"{name}: use {estimator.instead} instead; it needs the same and certifies more."
+        for name, estimator in sorted(ESTIMATORS.items())
+        if estimator.instead is not None and (names is None or name in names)
+    ]
 
 
 def make_estimator(
@@ -115,6 +124,9 @@ def from_spec(
     if spec.name == NAME:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
         return from_ensemble_spec(spec, remake)
+    if spec.name == two_stage.NAME:
+        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
+        return two_stage.from_two_stage_spec(spec, remake)
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
     running = make_estimator(

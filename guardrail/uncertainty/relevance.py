@@ -1,4 +1,4 @@
-"""Estimators that weigh each word or token by how much it matters to its answer: WSE and SAR.
+"""Estimators that weigh each word or token by how much it matters to its answer: WSE, SAR and the answer's own words.
 
 A piece matters as much as the answer changes without it. Notation: question x, n samples s_1 ... s_n, pieces w of a
 sample, g a similarity in [0, 1]. The similarity receives the question with the two texts; an embedding or a
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..judges import GuardedJaccard
 from ..judges.base import identity_of
+from ..judges.text import FUNCTION_WORDS, is_echo, word_tuple
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Steps
@@ -28,6 +29,7 @@ __all__ = [
     "ESTIMATORS",
     "Span",
     "all_pieces",
+    "answer_word_nll",
     "characters",
     "pieces",
     "relevance_of",
@@ -241,6 +243,39 @@ def _sequence_costs(evidence: Evidence) -> list[float] | Missing:
     return costs
 
 
+def answer_word_nll(evidence: Evidence) -> float | Missing:
+    """Answer-word NLL of the primary answer: -sum ln p(z) over the tokens of its own words. Nats, in [0, inf).
+
+    Own words are neither in the question nor function words (`guardrail.judges.text.FUNCTION_WORDS`): a full sentence
+    otherwise pays for its phrasing. Words are split at white space, so the marks at a word's end belong to it. An
+    answer of function words only ("No.") counts whole. An *echo*, whose content words all stand in the question, says
+    nothing and is unmeasured: a guard holds it back. So this score is not for questions that name their answer ("Is it
+    A or B?"). The sum grows with every own word, so that longer answers score as less certain.
+
+    Source: `sequence_nll`, which Aichberger et al. 2024 (arXiv 2412.15176) derive from a proper score as G-NLL, on
+    fewer tokens. The restriction to own words is this library's.
+    """
+    primary, question = evidence.drawn.primary, evidence.drawn.question
+    if primary is None:
+        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+    if primary.tool_calls:
+        return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be added")
+    extents = words(primary)
+    if isinstance(extents, Missing):
+        return extents
+    text = primary.text.strip()
+    if is_echo(question, text):
+        return Missing(Unmeasured.EMPTY_ANSWER, "the answer only repeats words of the question")
+    in_question = frozenset(word_tuple(question))
+    own = [
+        span.nll
+        for span in extents
+        if not in_question.union(FUNCTION_WORDS).issuperset(word_tuple(text[span.start : span.end]))
+    ]
+    # No own word and no echo: function words only, and those are the answer ("No.").
+    return _total(own or [span.nll for span in extents])
+
+
 # -- Alignment of tokens and text: the characters of each token, and the NLL of each word ------------------------------
 # The tokens must spell the answer, byte for byte, up to surrounding white space. Otherwise (a tool call was cut out of
 # the text, there is an end token, a server sent tokens of another text) words have no likelihoods, and the answer is
@@ -401,6 +436,7 @@ _TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevanc
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
+    Estimator("answer_word_nll", 1, "nats", Needs(logprobs=True), answer_word_nll),
     Estimator("sar", 1, "nats", _TOKENS, sar, similarity=_ALIKE),
     Estimator("sentence_sar", 1, "nats", _MATRIX, sentence_sar, similarity=_ALIKE),
     Estimator("token_sar", 1, "nats", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),

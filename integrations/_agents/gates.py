@@ -385,7 +385,8 @@ class ModelGates:
             trust=self.trust,
             observers=self.agent.observers,
             early=any(gate.early != "none" for gate in self.gates.values()),
-            primary_first=passes and not is_native(step.model),
+            primary_first=(passes and not is_native(step.model))
+            or any(gate.early != "none" and gate.estimator.after_first is not None for gate in self.gates.values()),
             usable=only_storable if storable else lambda drawn: drawn,
             abstentions=self.agent.abstentions,
             step=step.name,

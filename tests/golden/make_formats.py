@@ -30,7 +30,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from calibrate.evaluation.planning import Needed, Plan, PlanRow
-from calibrate.scoring.ensemble import EnsembleFile, FitReport
+from calibrate.scoring.ensemble import EnsembleFile, FitReport, ScoreFile
 from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
@@ -65,6 +65,7 @@ from guardrail.types import (
 )
 from guardrail.uncertainty import EstimatorSpec
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training
+from guardrail.uncertainty.two_stage import TwoStageParams
 from guardrail.verdict import Meaning, Reason, Verdict
 from integrations._agents.held import FrozenMessage, GuardState, HeldMessage, ReviewTarget, ToolCallOrder, pack, to_json
 from integrations._agents.verdicts import VerdictStore
@@ -512,6 +513,28 @@ def write_judge_replies(path: Path) -> None:
     judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",)))
 
 
+def two_stage_file() -> ScoreFile:
+    params = TwoStageParams(
+        weight=0.25,
+        scale=tuple(i / 8 for i in range(300)),
+        cheap=EstimatorSpec(name="sequence_nll", version=1, unit="nats"),
+        second=EstimatorSpec(
+            name="primary_disagreement",
+            version=1,
+            unit="probability",
+            judge=JudgeSpec(name="exact", version=1, params={}),
+            clustering="components",
+        ),
+        training=Training(ids=("00aa",), questions=("11aa",), groups=("22aa",)),
+    )
+    stored = params.model_dump(mode="json")
+    return ScoreFile(spec=EstimatorSpec(name="two_stage", version=1, unit="probability", params=stored))
+
+
+def write_two_stage(path: Path) -> None:
+    path.write_text(two_stage_file().model_dump_json(indent=1) + "\n", encoding="utf-8")  # like `calibrate two-stage`
+
+
 def write_ensemble(path: Path) -> None:
     path.write_text(ensemble_file().model_dump_json(indent=1) + "\n", encoding="utf-8")  # like `calibrate ensemble`
 
@@ -748,6 +771,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "labels.jsonl": write_labels,
     "judge-replies.jsonl": write_judge_replies,
     "ensemble.json": write_ensemble,
+    "two-stage.json": write_two_stage,
     "steps.jsonl": write_steps_file,
     "guard.json": write_guard,
     "guard-by-path.json": write_guard_by_path,

@@ -26,7 +26,7 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
-from calibrate.scoring.ensemble import load_ensemble, read_ensemble
+from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.bindings import read_bindings
@@ -39,6 +39,7 @@ from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
+from guardrail.uncertainty.two_stage import TwoStageParams
 from guardrail.verdict import Reason
 from integrations._agents.held import from_json, to_json, unpack
 from integrations._agents.state import NoteChannel
@@ -282,6 +283,15 @@ def test_the_ensemble_becomes_an_estimator_with_its_members() -> None:
     estimator = load_ensemble(FOLDER / "ensemble.json")
     assert [member.name for member in estimator.members] == ["perplexity", "sequence_nll"]
     assert estimator.spec == file.spec
+
+
+def test_the_two_stage_score_has_its_scale_and_its_stages() -> None:
+    spec = ScoreFile.from_stored((FOLDER / "two-stage.json").read_bytes()).spec
+    assert (spec.name, spec.version, spec.unit) == ("two_stage", 1, "probability")
+    params = TwoStageParams.from_stored(spec.params)
+    assert (params.cheap.name, params.second.name) == ("sequence_nll", "primary_disagreement")
+    # the scale is 0, 1/8, ..., 299/8: 9 of its 300 values are at most 1
+    assert (params.order(1.0, 0.0), params.order(1.0, 1.0)) == (9 / 300, 9 / 300 + 0.25)
 
 
 def test_steps_are_the_decisions_of_a_conversation() -> None:

@@ -26,11 +26,6 @@ def test_temperature_must_be_a_finite_number_above_zero(temperature: float) -> N
         SamplingPlan(temperature=temperature)
 
 
-def test_one_sample_cannot_disagree_with_itself() -> None:
-    with pytest.raises(ValidationError, match="n must be 0 or at least 2"):
-        SamplingPlan(n=1)
-
-
 def test_stop_token_ids_are_part_of_a_plan_and_leave_the_stored_form_of_others_alone() -> None:
     assert "stop_token_ids" not in SamplingPlan().model_dump_json()
     plan = SamplingPlan(stop_token_ids=(7, 9))

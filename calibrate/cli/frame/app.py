@@ -54,6 +54,7 @@ _ORDER = (
     "sample",
     "label",
     "ensemble",
+    "two-stage",
     "fit",
     "fit-cascade",
     "evaluate",

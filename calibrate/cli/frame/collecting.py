@@ -15,15 +15,22 @@ from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty.plan import plan_for
+from guardrail.uncertainty.registry import advice
 
 from ...data.batches import Batches
 from ...data.collect import Collected, DrawingEngine, collect_records
 from ...data.progress import bar
 from ...data.questions import Question, option_labels, slot_names
-from ...scoring.scores import default_estimator, parse_estimator
+from ...scoring.scores import parse_estimator, usual_estimators
 from .terminal import console, print_line
 
-__all__ = ["CallOptions", "CollectOptions", "PlanOptions", "PromptOptions", "ask"]
+__all__ = ["CALLS_HELP", "CallOptions", "CollectOptions", "PlanOptions", "PromptOptions", "ask"]
+
+
+CALLS_HELP = (
+    "Calls for each question, instead of --n: 1 (answer_word_nll), 1.4 (two stages), 3 (graded_disagreement) or 11 "
+    "(semantic_entropy)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +39,13 @@ class PlanOptions:
 
     estimator: Annotated[
         list[str] | None,
-        typer.Option("--estimator", "-e", help="What will be computed; decides what is drawn. May be repeated."),
+        typer.Option(
+            "--estimator",
+            "-e",
+            help=f"What will be computed; decides what is drawn. May be repeated. {' '.join(advice())}",
+        ),
     ] = None
+    calls: Annotated[float | None, typer.Option(help=CALLS_HELP)] = None
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9
@@ -58,12 +70,13 @@ class PlanOptions:
     def plan(self, questions: Sequence[Question]) -> SamplingPlan:
         """Make the plan that the named estimators need, or the default one."""
         labels = option_labels(questions)
-        names = self.estimator or [default_estimator(options=labels is not None)]
         bindings = None if self.tools is None else read_bindings(self.tools)
+        names = self.estimator or usual_estimators(self.calls, options=labels is not None, bindings=bindings)
         return plan_for(
             [parse_estimator(name, judge=default_judge(bindings)) for name in names],
             options=labels,
             n=self.n,
+            calls=self.calls,
             temperature=self.temperature,
             top_p=self.top_p,
             max_tokens=self.max_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import typer
@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.notebook import percent
+from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record
 from ...evaluation.choice import Chosen
@@ -21,6 +22,7 @@ from .terminal import console, finish, print_line, shortened, table
 
 __all__ = [
     "conclude",
+    "print_advice",
     "print_choice",
     "print_early_stopping",
     "print_second_look",
@@ -84,6 +86,12 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
             )
 
 
+def print_advice(keys: Iterable[str]) -> None:
+    """Print which of these scores another one replaces."""
+    for line in advice({key.partition(":")[0] for key in keys}):
+        print_line(line, "yellow")
+
+
 def print_choice(chosen: Chosen, most: int = 10) -> None:
     """Print the comparison by which `--estimator auto` chose."""
     rows = [
@@ -93,6 +101,7 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    print_advice(key for key, *_ in rows)
     print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
 
 

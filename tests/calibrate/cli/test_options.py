@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
+import calibrate.cli
 from calibrate.cli.frame.options import with_flags
+from calibrate.cli.frame.verdicts import print_advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,14 @@ def test_fields_are_flags_in_their_place_and_arrive_as_one_value() -> None:
     assert CliRunner().invoke(app, ["x", "--width", "4", "-n", "a", "-n", "b", "--last"]).exit_code == 0
     assert calls == [(Path("x"), 3, Size(), False), (Path("x"), 0, Size(4, ["a", "b"]), True)]
     assert CliRunner().invoke(app, ["x", "--width", "0"]).exit_code == 2
+
+
+def test_help_and_tables_say_which_estimator_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "perplexity: use sequence_nll instead; it needs the same and certifies more."
+    for command in ("run", "collect", "score"):
+        command_help = CliRunner().invoke(calibrate.cli.app, [command, "--help"], env={"COLUMNS": "400"}).output
+        assert sentence in " ".join(command_help.replace("│", " ").split()), command
+    print_advice(["sequence_nll", "semantic_entropy:exact"])
+    assert capsys.readouterr().out == ""
+    print_advice(["sequence_nll", "perplexity"])
+    assert sentence in " ".join(capsys.readouterr().out.split())

@@ -176,6 +176,15 @@ def test_samples_that_never_differ_are_refused_but_kept(tmp_path: Path) -> None:
     assert collect_records(questions(6), model, PLAN, path, allow_identical_samples=True).n_drawn == 0
 
 
+def test_a_single_sample_has_to_differ_from_the_answer_somewhere(tmp_path: Path) -> None:
+    plan = plan_for([make("primary_disagreement")], n=1)
+    same = fakes.scripted({f"plant {i}?": ["oak", "oak"] for i in range(6)})
+    with pytest.raises(GuardrailError, match="none of 6 questions has two different samples"):
+        collect_records(questions(6), same, plan, tmp_path / "same.jsonl")
+    once = fakes.scripted({f"plant {i}?": ["oak", "elm" if i == 5 else "oak"] for i in range(6)})
+    assert collect_records(questions(6), once, plan, tmp_path / "once.jsonl").n_drawn == 6
+
+
 class NativeChat(ScriptedChat):
     """A native sampler that remembers its batches."""
 

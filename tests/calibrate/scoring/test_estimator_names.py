@@ -149,7 +149,7 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         ("perplexity:exact", "Write perplexity"),
         ("degree:jaccard:greedy", "knows no clustering; leave 'greedy' out"),
         ("semantic_entropy:chat(model=openai:gpt-4o)", r"--judge 'chat\(model=PROVIDER:MODEL\)'"),
-        ("ensemble:0123abcd", "name an ensemble by its file"),
+        ("ensemble:0123abcd", "name it by its file"),
         ("imported:own", "came with an imported file"),
         ("num_sets:token_f1(treshold=1)", "does not take the parameters"),
     ],

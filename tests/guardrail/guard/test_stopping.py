@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
 from guardrail.guard.cascade import Cascade
 from guardrail.guard.decide import Gate, adaptive_subset
 from guardrail.guard.early_stopping import Drawn, draw_until_decided, saves_calls
@@ -20,6 +22,8 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, make_estimator, measure
+from guardrail.uncertainty.ensemble import Training
+from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
 from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 
 EXACT = make_estimator("discrete_semantic_entropy", judge=ExactJudge())
@@ -275,3 +279,50 @@ def test_stages_of_a_cascade_do_the_same(n_unmeasured: int) -> None:
     models = [FAILS_LATE.model_copy(update={"name_of_model": name}) for name in ("small", "large")]
     verdict = Cascade(models, artifact=base.model_copy(update={"stages": tuple(stages)})).assess("q")
     assert verdict.accepted == (n_unmeasured == 0)
+
+
+# -- two stages
+
+
+def two_stage_artifact(model: ScriptedChat, threshold: float) -> CalibrationArtifact:
+    """Scale 0, .01, ..., 2.99: F0 of an answer of -ln p = 1.495 is .5; w = .2 and two samples."""
+    cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
+    scale = tuple(i / 100 for i in range(300))
+    none = Training(ids=(), questions=())
+    params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none)
+    plan = SamplingPlan(n=2, logprobs=True, cut_off="abstain")
+    return make_artifact(model, threshold=threshold).model_copy(
+        update={"estimator": two_stage(params, cheap, second).spec, "plan": plan}
+    )
+
+
+@pytest.mark.parametrize(
+    ("threshold", "answers", "calls", "accepted", "score"),
+    [
+        (0.7, ["a", "a", "b"], 1, True, 0.7),  # F0 + w <= t: the samples could only agree more
+        (0.49, ["a", "a", "a"], 1, False, 0.5),  # F0 > t: the samples could only disagree
+        (0.6, ["a", "a", "b"], 3, True, 0.6),
+        (0.6, ["a", "b", "b"], 3, False, 0.7),
+        (0.6, ["a", RuntimeError("lost"), "a"], 3, False, 0.7),  # a lost sample disagrees
+    ],
+)
+def test_two_stages_draw_samples_only_where_the_first_call_does_not_decide(
+    threshold: float, answers: list[str | Exception], calls: int, accepted: bool, score: float
+) -> None:
+    model = ScriptedChat(default=answers, probability=math.exp(-1.495))
+    artifact = two_stage_artifact(model, threshold)
+    verdict = Guardrail(model=model, artifact=artifact, remember=0).assess("q")
+    assert (verdict.cost.calls, verdict.accepted) == (calls, accepted)
+    assert verdict.uncertainty.value == pytest.approx(score)
+    assert verdict.uncertainty.is_bound == (calls == 1)
+    assert verdict.cost.saved == (2 if calls == 1 else 0)
+    whole = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
+    assert (whole.cost.calls, whole.accepted) == (3, accepted)
+    assert not whole.uncertainty.is_bound
+
+
+def test_two_stages_without_a_score_of_the_first_call_draw_nothing_more() -> None:
+    model = ScriptedChat(default=["a", "a", "a"])  # no log-probabilities
+    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 1.2)).assess("q")
+    assert verdict.cost.calls == 1
+    assert verdict.uncertainty.reason is Unmeasured.NO_LOGPROBS

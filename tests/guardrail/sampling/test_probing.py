@@ -418,6 +418,8 @@ def test_rate_of_agreement_at_calibration() -> None:
     assert agreement_rate(artifact, meanings, stops_early=False) == (2 + 1) / (4 + 2)
     assert agreement_rate(artifact, meanings, stops_early=True) == (3 + 1) / (4 + 2)
     assert agreement_rate(artifact, Needs(samples=True, logprobs=True), stops_early=False) is None
+    single = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"n": 1})})
+    assert agreement_rate(single, meanings, stops_early=False) is None  # one sample always agrees with itself
     # n = 10: where all votes are against the primary answer (from 10/11 on), the samples may agree among themselves
     against = scores.model_copy(update={"uncertainty": (0.0, 0.4, 0.95, 1.0)})
     artifact = artifact.model_copy(update={"calibration": against})

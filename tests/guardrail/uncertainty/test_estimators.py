@@ -15,7 +15,7 @@ from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPl
 from guardrail.uncertainty import Evidence, from_spec, list_estimators, make_estimator, measure, measure_all
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
-from guardrail.uncertainty.plan import plan_for
+from guardrail.uncertainty.plan import plan_for, unmet_needs
 
 EXACT = ExactJudge()
 
@@ -43,6 +43,7 @@ OPTION_OR_LIKELIHOOD = {"predictive_entropy", "max_softmax", "perplexity"}
 
 def test_all_are_listed() -> None:
     assert list_estimators() == (
+        "answer_word_nll",
         "degree",
         "discrete_semantic_entropy",
         "eccentricity",
@@ -312,3 +313,24 @@ def test_plan_is_derived_from_needs() -> None:
     assert (plan.n, plan.logprobs, plan.options) == (0, False, ("A", "B"))
     with pytest.raises(UsageError, match="no option labels were given"):
         plan_for([make_estimator("max_softmax")])
+
+
+def test_one_sample_is_compared_with_the_primary_answer_and_with_nothing_else() -> None:
+    same, other = answers("a1", primary="a1"), answers("b1", primary="a1")
+    assert score("primary_disagreement", same).value == 0
+    assert score("primary_disagreement", other).value == 1
+    # (k + d) / (n + 1) with n = 1: k = d = 0 where the texts are equal; k = 1, d = 1 without a common word
+    assert score("graded_disagreement", same).value == 0
+    assert score("graded_disagreement", other).value == 1
+    assert score("self_consistency", other).reason is Unmeasured.SAMPLING_SHORTFALL
+    assert score("discrete_semantic_entropy", other).reason is Unmeasured.SAMPLING_SHORTFALL
+
+
+def test_a_plan_of_one_sample_is_for_estimators_that_compare_it_with_the_answer() -> None:
+    assert plan_for([make_estimator("graded_disagreement")], n=1).n == 1
+    assert plan_for([make_estimator("sequence_nll")], n=1).n == 0
+    with pytest.raises(UsageError, match="semantic_entropy needs at least 2 samples, got n = 1"):
+        plan_for([make_estimator("graded_disagreement"), make_estimator("semantic_entropy")], n=1)
+    single = SamplingPlan(n=1)
+    assert unmet_needs(make_estimator("primary_disagreement"), single) == []
+    assert unmet_needs(make_estimator("num_sets"), single)[0][0] == "samples"

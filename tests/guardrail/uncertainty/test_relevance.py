@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
 from guardrail.judges import JudgeSpec, from_judge, make_judge
-from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make_estimator, measure
 from guardrail.uncertainty.base import Piece
 from guardrail.uncertainty.relevance import pieces, weighted_nll
@@ -303,3 +303,63 @@ def test_needs_say_what_has_to_be_drawn() -> None:
     estimators: list[Estimator] = [make_estimator(name) for name in ALL]
     assert all(estimator.needs.samples and estimator.needs.logprobs for estimator in estimators)
     assert [estimator.relevance for estimator in estimators] == ["word", "token", "token", None]
+
+
+# -- the words of the answer that the question has not
+
+
+def own_words(question: str, answer: Sample) -> Uncertainty:
+    plan = SamplingPlan(n=0, logprobs=True)
+    return measure(SampleSet(question=question, primary=answer), make_estimator("answer_word_nll"), plan)
+
+
+def test_only_words_that_are_new_and_no_function_words_are_counted() -> None:
+    answer = sample(
+        "The", " capital", " of", " Peru", " is", " Li", "ma", ".", logprobs=[-64, -32, -16, -8, -4, -2, -1, -0.5]
+    )
+    assert own_words("What is the capital of Peru?", answer).value == 2 + 1 + 0.5  # "Lima."
+    assert own_words("Which city is it?", answer).value == 32 + 8 + 2 + 1 + 0.5  # "capital", "Peru", "Lima."
+
+
+def test_marks_and_case_do_not_make_a_word_new() -> None:
+    answer = sample('"PERU"', ",", " Lima", logprobs=[-4, -2, -1])
+    assert own_words("Where is Peru?", answer).value == 1
+
+
+def test_an_echo_is_unmeasured() -> None:
+    echo = sample("The", " capital", " of", " Peru", " is", " Peru", ".", logprobs=[-0.1] * 7)
+    score = own_words("What is the capital of Peru?", echo)
+    assert score.value is None
+    assert score.reason is Unmeasured.EMPTY_ANSWER
+    assert "repeats" in score.detail
+
+
+def test_an_answer_of_function_words_counts_whole() -> None:
+    assert own_words("Is Peru an island?", sample("No", ".", logprobs=[-2, -1])).value == 3
+
+
+def test_without_words_or_their_likelihoods_there_is_no_answer_word_nll() -> None:
+    for answer in (
+        Sample(text="Lima"),
+        Sample(text="Lima", tokens=("Li",), logprobs=(-1.0,)),
+        Sample(text="Lima", tokens=("Lima",), logprobs=(-1.0,), tool_calls=(ToolCall(name="look", arguments={}),)),
+    ):
+        assert own_words("x", answer).reason is Unmeasured.NO_LOGPROBS
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ab", "cd", "the", "q"]), st.floats(-9, 0)), min_size=1, max_size=8))
+def test_answer_word_nll_is_at_most_sequence_nll(tokens: list[tuple[str, float]]) -> None:
+    answer = sample(*(f" {token}" for token, _ in tokens), logprobs=[logprob for _, logprob in tokens])
+    value = own_words("q", answer).value
+    whole = measure(
+        SampleSet(question="q", primary=answer), make_estimator("sequence_nll"), SamplingPlan(n=0, logprobs=True)
+    ).value
+    assert whole is not None
+    if {token for token, _ in tokens} & {"ab", "cd"}:
+        by_hand = math.fsum(-logprob for token, logprob in tokens if token in ("ab", "cd"))
+        assert value == pytest.approx(by_hand)
+        assert by_hand <= whole + 1e-9
+    elif "q" in {token for token, _ in tokens}:
+        assert value is None  # an echo
+    else:
+        assert value == pytest.approx(whole)
