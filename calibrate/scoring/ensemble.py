@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +16,11 @@ from pydantic import ValidationError
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec
-from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
+from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training, hash_of, question_hash
+from guardrail.uncertainty.scorer import TRAINING
 
 from ..data.records import Record, RecordFile
 from ..data.split import Groups
@@ -189,42 +192,50 @@ def cut_for_training(
 def training_of(records: Sequence[Record]) -> Training:
     """Hashes of ids, questions and groups of a training part, sorted and each once."""
     return Training(
-        ids=tuple(sorted({_hash(record.id) for record in records})),
+        ids=tuple(sorted({hash_of(record.id) for record in records})),
         questions=tuple(sorted({_question_hash(record) for record in records})),
-        groups=tuple(sorted({_hash(record.group) for record in records if record.group is not None})),
+        groups=tuple(sorted({hash_of(record.group) for record in records if record.group is not None})),
     )
 
 
 def refuse_overlap(
     spec: EstimatorSpec, records: Sequence[Record], *, groups: Groups = "category", what: str = "calibration"
 ) -> None:
-    """Refuse to calibrate or test an ensemble on a question its weights were fitted on: scores there are too good.
+    """Refuse to calibrate or test an ensemble, or a scorer, on a question it was fitted on: scores there are too good.
 
-    Questions are compared by id, and by their text with options; with clusters also by group. Other
-    estimators pass.
+    Questions are compared by id, and by their text with options; with clusters also by group. Estimators that were not
+    fitted pass.
 
     Raises:
         UsageError: Naming how many records, the first ids, and the way out.
     """
-    if spec.name != NAME:
-        return
-    training = EnsembleParams.model_validate(spec.params).training
-    ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
-    shared = [
-        record.id
-        for record in records
-        if _hash(record.id) in ids
-        or _question_hash(record) in questions
-        or (groups == "cluster" and record.group is not None and _hash(record.group) in clusters)
-    ]
-    if shared:
-        more = ", ..." if len(shared) > 3 else ""
-        raise UsageError(
-            f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
-            f"ensemble was trained on (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
-            "scores there look better than on new questions, so that a threshold would promise too much. Use the "
-            "file of the rest that `calibrate ensemble` wrote, or on other questions."
-        )
+    for name, training in _trainings(spec):
+        ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
+        shared = [
+            record.id
+            for record in records
+            if hash_of(record.id) in ids
+            or _question_hash(record) in questions
+            or (groups == "cluster" and record.group is not None and hash_of(record.group) in clusters)
+        ]
+        if shared:
+            more = ", ..." if len(shared) > 3 else ""
+            rest = "the file of the rest that `calibrate ensemble` wrote, or " if name == NAME else ""
+            raise UsageError(
+                f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
+                f"{name} was trained on (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
+                "scores there look better than on new questions, so that a threshold would promise too much. Use "
+                f"{rest}other questions."
+            )
+
+
+def _trainings(spec: EstimatorSpec) -> list[tuple[str, Training]]:
+    """The training questions of an estimator, and of the members of an ensemble, with the name of what was fitted."""
+    if spec.name == NAME:
+        params = EnsembleParams.model_validate(spec.params)
+        return [(NAME, params.training), *chain(*(_trainings(member.spec) for member in params.members))]
+    stored = spec.params.get(TRAINING) if spec.name.startswith(SCORE) else None
+    return [] if stored is None else [(f"scorer {spec.name}", Training.model_validate(stored))]
 
 
 def read_ensemble(path: str | Path) -> EnsembleFile:
@@ -353,18 +364,11 @@ def _units(records: Sequence[Record], groups: Groups) -> list[str]:
 
     for record in records:
         # The prefix keeps ids, questions and groups apart: an id may have the text of a group.
-        join("i" + _hash(record.id), "q" + _question_hash(record))
+        join("i" + hash_of(record.id), "q" + _question_hash(record))
         if groups == "cluster":
-            join("q" + _question_hash(record), "g" + _hash(str(record.group)))
-    return [root("i" + _hash(record.id)) for record in records]
+            join("q" + _question_hash(record), "g" + hash_of(str(record.group)))
+    return [root("i" + hash_of(record.id)) for record in records]
 
 
 def _question_hash(record: Record) -> str:
-    """Hash of text and options, without regard to case and white space."""
-    # The NUL keeps labels and texts apart: without it (A, Bc) and (AB, c) would have the same hash.
-    options = "".join(f"\0{label}\0{text}" for label, text in sorted((record.options or {}).items()))
-    return _hash(" ".join(f"{record.question}{options}".casefold().split()))
-
-
-def _hash(text: str) -> str:
-    return sha256_hex(text, 16)
+    return question_hash(record.question, record.options)
