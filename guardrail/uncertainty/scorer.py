@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from importlib.metadata import entry_points
 from inspect import Parameter, iscoroutinefunction, signature
 from numbers import Real
 from pathlib import Path
@@ -26,7 +27,8 @@ from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error
+from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error, load_entry_point
+from ..models import import_named
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping
 from ..sampling.effects import Effect, Steps
@@ -38,13 +40,15 @@ from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .ensemble import Training
 
-__all__ = ["READS", "TIMEOUT", "Scorer", "scorer"]
+__all__ = ["GROUP", "READS", "TIMEOUT", "Scorer", "load_scorer", "scorer"]
 
 Direction = Literal["certain", "uncertain"]
 Result = TypeVar("Result")
 
 READS = ("question", "answer", "messages", "slots", "tool_calls", "logprobs", "samples")
 """Parameter names of a scorer. The last two have to be drawn; the others cost nothing."""
+GROUP = "acrc_guardrail.scorers"
+"""Entry-point group of scorers that packages offer: a `Scorer`, or a function without arguments that makes one."""
 TIMEOUT = 30.0
 """Seconds that a score may take by default."""
 TRAINING = "training"
@@ -264,6 +268,29 @@ def scorer(
         return Scorer(function, own, version, higher, params or {}, unit, timeout, calls, training)
 
     return decorated
+
+
+def load_scorer(text: str) -> Scorer:
+    """The scorer that "MODULE:NAME" names, also in the working folder, or the name of an entry point.
+
+    It runs code: never pass names from untrusted input.
+
+    Raises:
+        UsageError: Nothing is found there, or it is not a scorer.
+    """
+    if ":" in text:
+        loaded = import_named(text, f"scorer {text!r}")
+    else:
+        offered = {entry.name: entry for entry in entry_points(group=GROUP)}
+        if text not in offered:
+            listed = ", ".join(sorted(offered)) or "none is installed"
+            raise UsageError(f"no scorer named {text!r} (offered by packages: {listed}). Write MODULE:NAME.")
+        loaded = load_entry_point(offered[text])
+    if callable(loaded) and not isinstance(loaded, Scorer) and not signature(loaded).parameters:
+        loaded = loaded()
+    if not isinstance(loaded, Scorer):
+        raise UsageError(f"scorer {text!r} is a {type(loaded).__name__}. Decorate the function with @guardrail.scorer.")
+    return loaded
 
 
 class _TooSlowError(Exception):
