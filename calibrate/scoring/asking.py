@@ -83,10 +83,10 @@ def _rated(records: Sequence[Record], scorer: Scorer, header: RecordHeader) -> l
             drawn[place] = drawn[place].model_copy(update={"follow_ups": own})
     else:
         lost = []
-    known = [place for place in range(len(drawn)) if place not in set(lost)]
+    ratable = [place for place in range(len(drawn)) if place not in set(lost)]
     scoring = Scoring.of([scorer], header.prompt)
-    asked = [prompts[place] or [HumanMessage(drawn[place].question)] for place in known]
-    for place, rated in zip(known, run(scoring.ask(asked, [drawn[i] for i in known], plan, None)), strict=True):
+    asked = [prompts[place] or [HumanMessage(drawn[place].question)] for place in ratable]
+    for place, rated in zip(ratable, run(scoring.ask(asked, [drawn[i] for i in ratable], plan, None)), strict=True):
         drawn[place] = rated
     return drawn
 
