@@ -65,10 +65,10 @@ class Training(Frozen):
         if isinstance(source, str | Path):
             try:
                 lines = Path(source).read_text(encoding="utf-8").splitlines()
-            except (OSError, ValueError) as error:
+                texts = [line.strip() for line in lines if line.strip()]
+                rows = [json.loads(text) for text in texts] if Path(source).suffix == ".jsonl" else texts
+            except (OSError, ValueError) as error:  # JSON's error is a ValueError
                 raise UsageError(f"trained_on: {source} cannot be read ({error}).") from error
-            texts = [line.strip() for line in lines if line.strip()]
-            rows = [json.loads(text) for text in texts] if Path(source).suffix == ".jsonl" else texts
         else:
             rows = list(source)
         ids, questions, groups = set[str](), set[str](), set[str]()

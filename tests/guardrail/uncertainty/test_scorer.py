@@ -356,6 +356,9 @@ def test_training_is_read_from_lines_and_from_records(tmp_path: Path) -> None:
     assert hash_of("id-1") in training.ids
     assert question_hash("what is  it?", None) in training.questions
     rows = tmp_path / "fit.jsonl"
+    rows.write_text("{not JSON\n")
+    with pytest.raises(UsageError, match="cannot be read"):
+        Training.of(rows)
     rows.write_text('{"header": {}}\n{"id": "a", "question": "Which?", "options": {"A": "x"}, "group": "g"}\n')
     assert Training.of(rows) == Training(
         ids=(hash_of("a"),), questions=(question_hash("Which?", {"A": "x"}),), groups=(hash_of("g"),)

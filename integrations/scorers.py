@@ -12,14 +12,14 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from .judges import Entailment
-from .plain_json import canonical_json, sha256_hex
-from .prompting import role_of
-from .sampling.calls import quiet_copy
-from .specs import identify
-from .types import ToolCall
-from .uncertainty import Scorer, scorer
-from .uncertainty.selfcheck import sentences
+from guardrail.judges import Entailment
+from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.prompting import role_of
+from guardrail.sampling.calls import quiet_copy
+from guardrail.specs import identify
+from guardrail.types import ToolCall
+from guardrail.uncertainty import Scorer, scorer
+from guardrail.uncertainty.selfcheck import sentences
 
 __all__ = ["decision", "grounded", "stated_confidence"]
 

@@ -18,10 +18,10 @@ from guardrail import Guardrail, PromptWrapping, Scorer
 from guardrail.judges import JudgeSpec
 from guardrail.judges.base import EntailmentScores
 from guardrail.prompting import turns_of
-from guardrail.scorers import decision, grounded, stated_confidence
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Unmeasured
 from guardrail.verdict import Verdict
+from integrations.scorers import decision, grounded, stated_confidence
 
 MODEL = ScriptedChat(default=["Paris"])
 
