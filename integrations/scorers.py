@@ -42,7 +42,7 @@ def stated_confidence(model: BaseChatModel, *, instructions: str = _ASK_CONFIDEN
     Few values, so many ties. A reply without the number, or with one outside 0 to 100, is unmeasured.
 
     Args:
-        model: The model that is asked; it need not be the one that answered.
+        model: The model to ask; any chat model, also another than the guarded one.
         instructions: The system message.
         timeout: Seconds after which an answer is unmeasured.
     """
@@ -63,7 +63,7 @@ def stated_confidence(model: BaseChatModel, *, instructions: str = _ASK_CONFIDEN
 def decision(client: Any, model: str, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
     """The probability that a statement against an answer is true, by OpenAI's decisions API: in [0, 1].
 
-    A refusal is unmeasured, and so is a reply of another model than the one that was asked for.
+    A refusal is unmeasured, and so is a reply of another model than ``model``.
 
     Args:
         client: An ``openai.OpenAI`` or ``openai.AsyncOpenAI`` client.

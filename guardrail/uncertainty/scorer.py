@@ -379,7 +379,7 @@ async def _within(start: Callable[[], Awaitable[Result]], seconds: float) -> Res
 
 
 def _in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """The call in a daemon thread, within the caller's context: the interpreter does not wait for one that hangs."""
+    """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
     context = copy_context()
