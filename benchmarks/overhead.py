@@ -4,7 +4,9 @@
 
 1. With chat models that take 5, 50 and 300 ms for a call (and an instant one): one guarded call against the n + 1
    bare calls it makes, side by side in both.
-2. Against a loopback endpoint with a fixed latency, in a separate process: guarded requests at once against the raw
+2. A question guarded by a score of one more call (a decision model, a judge's confidence) against the two bare calls,
+   one after the other.
+3. Against a loopback endpoint with a fixed latency, in a separate process: guarded requests at once against the raw
    ``openai`` client asking for the same number of completions in the same number of HTTP requests.
 
 With ``--uqlm PYTHON`` also uqlm's black-box scoring with the same instant model, against the bare calls in its process.
@@ -128,6 +130,48 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
                 repeats,
             ),
         }
+    loop.close()
+    return timings
+
+
+def with_a_score(repeats: int) -> None:
+    """Print the time that a guard adds to a call and a call of a scorer, for several latencies of both."""
+    print("\none question guarded by a score of one call against the two bare calls in turn")
+    for latency, share in LATENCIES.items():
+        for name, (theirs, ours, _) in against_two(Instant(latency=latency), max(int(repeats * share), 15)).items():
+            added = (ours - theirs) * 1e3
+            both = f"bare {theirs * 1e3:6.1f} ms, guarded {ours * 1e3:6.1f} ms"
+            goal = f"{added:+5.2f} ms (goal at most 5 ms {'kept' if added <= 5 else 'MISSED'})"
+            print(f"  {latency * 1e3:3.0f} ms a call, {name:8} {both}: {goal}")
+
+
+def against_two(model: Instant, repeats: int) -> dict[str, tuple[float, float, float]]:
+    """Return the median seconds of two bare calls and of a guarded question, and the median ratio, sync and async."""
+    from guardrail import Guardrail, Scorer, scorer
+    from guardrail.testing import make_artifact
+
+    @scorer(version=1, higher="certain")
+    def decided(answer: str) -> float:
+        return float(model.invoke(answer).text == "Paris")
+
+    @scorer(version=1, higher="certain")
+    async def decided_later(answer: str) -> float:
+        return float((await model.ainvoke(answer)).text == "Paris")
+
+    def guarded(own: Scorer) -> Guardrail:
+        return Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), scorer=own, remember=0)
+
+    async def bare() -> None:
+        await model.ainvoke(QUESTION)
+        await model.ainvoke(QUESTION)
+
+    guard, later, loop = guarded(decided), guarded(decided_later), asyncio.new_event_loop()
+    timings = {
+        "invoke": in_turn(lambda: [model.invoke(QUESTION) for _ in range(2)], lambda: guard.invoke(QUESTION), repeats),
+        "ainvoke": in_turn(
+            lambda: loop.run_until_complete(bare()), lambda: loop.run_until_complete(later.ainvoke(QUESTION)), repeats
+        ),
+    }
     loop.close()
     return timings
 
@@ -257,6 +301,7 @@ def main() -> None:
         worker(arguments.repeats)
         return
     with_latency(arguments.repeats)
+    with_a_score(arguments.repeats)
     if arguments.uqlm:
         peer(arguments.uqlm, arguments.repeats)
     context = multiprocessing.get_context("spawn")

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.specs import ModelIdentity, identify
-from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_records, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
@@ -83,17 +83,20 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def score(self, *estimators: str | Estimator) -> Self:
-        """Measure the uncertainty of every record; no model is called, unless a judge is one.
+    def score(self, *estimators: str | Estimator | Scorer) -> Self:
+        """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
 
         Args:
-            *estimators: Names as for ``calibrate score --estimator``, or estimators. Default: all that the
-                records support.
+            *estimators: Names as for ``calibrate score --estimator``, estimators, or scorers, which rate the answers
+                on file. Default: all estimators that the records support.
 
         Raises:
             UsageError: An unknown name, or nothing can be measured on these records.
         """
-        computed = [parse_estimator(each) if isinstance(each, str) else each for each in estimators]
+        computed = [
+            parse_estimator(each) if isinstance(each, str) else each.estimator if isinstance(each, Scorer) else each
+            for each in estimators
+        ]
         self.file = score_records(self.file, computed or supported(self.file.header.plan))
         self.artifact = None
         return self

@@ -14,8 +14,9 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFinge
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
+from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, list_estimators, make_estimator
+from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
 
 from .data.collect import package_versions
 from .data.column_store import open_records
@@ -483,11 +484,14 @@ def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
     is. Imported scores keep all: what they were computed from is unknown.
     """
-    # Imported scores: what they need is unknown, so nothing may be left out.
-    if spec.name not in list_estimators():
+    if spec.name.startswith(SCORE):
+        reads, asked = spec.params["reads"], spec.name
+        needs = Needs(samples="samples" in reads, logprobs="logprobs" in reads)
+    elif spec.name in list_estimators():
+        needs = make_estimator(spec.name).needs
+        asked = "" if needs.follow_up is None else needs.follow_up.name
+    else:  # imported scores: what they need is unknown, so nothing may be left out
         return plan
-    needs = make_estimator(spec.name).needs
-    asked = None if needs.follow_up is None else needs.follow_up.name
     plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
     if plan.options is not None:
         return plan

@@ -123,6 +123,8 @@ def estimator_flags(key: str) -> str:
     name, *rest = cut(key, ":")
     if name == "ensemble":
         return "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"
+    if name == "score":
+        return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):
         return f"--estimator {name} --judge 'chat(model=PROVIDER:MODEL)'"
     return f"--estimator {shlex.quote(key)}"

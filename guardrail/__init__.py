@@ -29,7 +29,7 @@ from .monitor import SafetySwitch
 from .outcome import Feasible, Infeasible, InfeasibleReason
 from .prompting import PromptWrapping
 from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from .uncertainty import make_estimator, plan_for
+from .uncertainty import Scorer, make_estimator, plan_for, scorer
 from .verdict import Meaning, Reason, Verdict
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "Sample",
     "SampleSet",
     "SamplingPlan",
+    "Scorer",
     "ToolCall",
     "Uncertainty",
     "Unmeasured",
@@ -69,4 +70,5 @@ __all__ = [
     "make_estimator",
     "make_judge",
     "plan_for",
+    "scorer",
 ]

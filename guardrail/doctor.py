@@ -28,13 +28,15 @@ from .models import resolve_model
 from .outcome import Infeasible
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
+from .sampling.follow_ups import SCORE, Scoring
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, wants_probe
 from .sampling.prober import needs_probe, probe
-from .sampling.sampler import draw
+from .sampling.sampler import Sampler, draw
 from .specs import identify
 from .types import SamplingPlan, Unmeasured
-from .uncertainty import Estimator, from_spec, measure, unmet_needs
+from .uncertainty import Estimator, Scorer, from_spec, measure, unmet_needs
+from .uncertainty.scorer import load_scorer
 from .verdict import ALL_OTHERS
 
 __all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="transformers:PATH_OR_ID, openai-compatible:MODEL@BASE_URL, python:MODULE:NAME, or a LangChain name such "
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
+    parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
     parser.add_argument("--max-age-days", type=_days, default=180.0, help="warn about an older calibration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -86,7 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Check, print, and return 1 when anything failed."""
     findings = []
     for finding in examine(
-        arguments.artifact, arguments.model, question=arguments.question, max_age_days=arguments.max_age_days
+        arguments.artifact,
+        arguments.model,
+        question=arguments.question,
+        max_age_days=arguments.max_age_days,
+        scorer=arguments.scorer,
     ):
         findings.append(finding)
         if not arguments.json:
@@ -114,6 +121,7 @@ def examine(
     *,
     question: str = QUESTION,
     max_age_days: float = 180.0,
+    scorer: Scorer | str | None = None,
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
@@ -122,6 +130,7 @@ def examine(
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         question: The question that is asked to measure the cost of one.
         max_age_days: An older calibration is worth a warning; finite and at least 0.
+        scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
 
     Raises:
         UsageError: ``max_age_days`` is not a number of days, or neither an artifact nor a model is named.
@@ -161,7 +170,7 @@ def examine(
     for number, stage in enumerate(stages, start=1):
         place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
         stage_model = models[number - 1] if models else None
-        for finding in _guard(stage, stage_model, question):
+        for finding in _guard(stage, stage_model, question, scorer):
             yield replace(finding, check=place + finding.check)
 
 
@@ -187,7 +196,9 @@ def _is_cascade(path: str) -> bool:
     return isinstance(content, dict) and content.get("kind") == "cascade"
 
 
-def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) -> Iterator[Finding]:
+def _guard(
+    artifact: CalibrationArtifact, model: Model | None, question: str, scorer: Scorer | str | None
+) -> Iterator[Finding]:
     """Checks of one guard, or of one stage of a cascade."""
     if (cut := artifact.data.n_cut_off) is not None:
         longest = f"max_tokens = {artifact.plan.max_tokens}"
@@ -198,9 +209,13 @@ def _guard(artifact: CalibrationArtifact, model: Model | None, question: str) ->
         yield Finding("length of answers", status, cut_answers, fix if many else "")
     estimator = None
     try:
-        estimator = from_spec(artifact.estimator)
-    except Exception as error:  # loading a judge's weights can raise anything
+        scored = artifact.estimator.name.startswith(SCORE)
+        own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
+        estimator = from_spec(artifact.estimator, scorer=own if scored and isinstance(own, Scorer) else None)
+    except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
+        if artifact.estimator.name.startswith(SCORE):
+            fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
         yield Finding("estimator", "fail", _describe(error), fix)
     if estimator is not None:
         yield Finding("estimator", "ok", f"{estimator.name} version {estimator.version} can be made")
@@ -443,7 +458,11 @@ def _question(
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            drawn = draw(model, [messages], plan, callbacks=[recorder])[0]
+            scoring = Scoring.of([] if estimator is None else [estimator.scorer], prompt)
+            # A scorer that could not be loaded is a finding already; the rest of the plan is checked without it.
+            follow_ups = tuple(name for name in plan.follow_ups if estimator or not name.startswith(SCORE))
+            sampler = Sampler(model, plan.model_copy(update={"follow_ups": follow_ups}), [recorder], scoring=scoring)
+            drawn = sampler.draw([messages])[0]
             drawn = with_majority(drawn) if plan.primary == "majority" else drawn
     except (Exception, SystemExit) as error:
         yield Finding("sampling", "fail", _describe(error), "use a model that can do what the plan asks for")
@@ -467,7 +486,9 @@ def _question(
                 detail = f"{uncertainty.reason}: {uncertainty.detail}"
                 yield Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
             else:
-                yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}")
+                reply = drawn.follow_ups.get(estimator.name, ())
+                taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply and estimator.scorer else ""
+                yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}{taken}")
     cost = drawn.cost
     yield Finding(
         "cost of a question",

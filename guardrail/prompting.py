@@ -211,6 +211,14 @@ class PromptWrapping(Frozen):
         values = _values(self.template, ("question", *self.slots), text) if self.slots else None
         return text if values is None else values["question"]
 
+    def slots_of(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
+        """The texts of the slots in messages that `check` admits, by name."""
+        texts: dict[str, str] = {}
+        if self.system is not None and messages:
+            texts |= _values(self.system, self.slots, _whole_text(messages[0])) or {}
+        texts |= _values(self.template, ("question", *self.slots), question_text(messages)) or {}
+        return {name: texts[name] for name in self.slots if name in texts}
+
     def _all(self, slots: Mapping[str, str] | None) -> Mapping[str, str]:
         """The text of each slot."""
         values = slots or {}

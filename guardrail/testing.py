@@ -23,7 +23,7 @@ from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
 from .specs import identify
 from .types import Bindings
-from .uncertainty import make_estimator, plan_for
+from .uncertainty import Estimator, make_estimator, plan_for
 
 __all__ = ["ScriptedChat", "make_artifact"]
 
@@ -102,7 +102,7 @@ def make_artifact(
     model: BaseChatModel,
     *,
     threshold: float | None = 0.5,
-    estimator: str = "discrete_semantic_entropy",
+    estimator: str | Estimator = "discrete_semantic_entropy",
     alpha: float = 0.1,
     prompt: PromptWrapping | None = None,
     options: Sequence[str] | None = None,
@@ -117,7 +117,7 @@ def make_artifact(
     Args:
         model: The model it should load with.
         threshold: Accept iff uncertainty <= threshold; None makes an infeasible artifact.
-        estimator: Name of the estimator.
+        estimator: Name of the estimator, or the estimator of a scorer.
         alpha: Target error rate to state.
         prompt: Prompt wrapping; default: the bare question.
         options: Option labels, for closed-ended estimators.
@@ -125,7 +125,7 @@ def make_artifact(
         bindings: Tools and answer format it should load with.
         turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
     """
-    own_estimator = make_estimator(estimator, bindings=bindings)
+    own_estimator = make_estimator(estimator, bindings=bindings) if isinstance(estimator, str) else estimator
     common: dict[str, Any] = {
         "rule": "none",
         "alpha": alpha,

@@ -34,6 +34,7 @@ from guardrail.monitor import SafetySwitch
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.sampling.sampler import refuse_majority
 from guardrail.types import Sample, SamplingPlan
+from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack
@@ -129,6 +130,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name.
         similarity: The similarity object, for artifacts whose similarity cannot be made by name.
         entailment: The entailment model object, for artifacts whose entailment model cannot be made by name.
+        scorer: The scorer, or several, for artifacts that were calibrated with one; each finds its own by name.
         calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
             Settings that only concern transport pass anyway; any other is refused.
         early_stopping: "auto", "on" or "off"; see `Guardrail`. Under "auto" with "review" only acceptances stop the
@@ -167,6 +169,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         judge: Any = None,
         similarity: Any = None,
         entailment: Any = None,
+        scorer: Scorer | Sequence[Scorer] | None = None,
         calibrated_settings: Mapping[str, Any] | None = None,
         early_stopping: EarlyStopping = "auto",
         probe: Literal["auto", "off"] = "auto",
@@ -197,6 +200,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 judge=judge,
                 similarity=similarity,
                 entailment=entailment,
+                scorer=scorer,
                 plan=plan,
             ),
             on_abstain=on_abstain,

@@ -17,6 +17,7 @@ from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, list_estimators
 from guardrail.uncertainty.registry import advice
+from guardrail.uncertainty.scorer import load_scorer
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -55,6 +56,13 @@ def score(
             f"listed with what they need). {' '.join(advice())}",
         ),
     ] = None,
+    scorer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Your own score: MODULE:NAME of a @scorer, or an installed name. It rates answers that it has not "
+            "rated yet. Alone, nothing else is computed. May be repeated."
+        ),
+    ] = None,
     judge: Annotated[
         str | None,
         typer.Option(help="Judge for estimators that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
@@ -85,7 +93,7 @@ def score(
         int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
     ] = PART_MIB,
 ) -> None:
-    """Compute uncertainties from what was drawn. The model is not called.
+    """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.
 
     Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
     verdicts are kept next to the records.
@@ -94,15 +102,18 @@ def score(
 
     Example: [cyan]calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"[/cyan]
     """
-    names = [name for name in estimator or ["all"] if name != "all"]
+    chosen = estimator or ([] if scorer else ["all"])
+    names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)
     cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
     keep_inputs([source], [cache])
     check_engine(engine, address)
-    everything = len(names) < len(estimator or ["all"])
+    everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
-    choice = _Choice(names, everything, judge, similarity, entailment, cache if address is None else verdicts)
+    choice = _Choice(
+        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or ()
+    )
     with bar(console, "scoring", "records") as progress:
         if engine == "local":
             header, summary = score_file(source, target, choice, unanimous_at=unanimous_at, progress=progress)
@@ -121,7 +132,7 @@ def score(
     if choice.refused:
         missing = sorted(choice.refused.items())
         console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
-    named = None if everything else names[0]
+    named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
     finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
 
 
@@ -136,6 +147,7 @@ class _Choice:
         similarity: Similarity.
         entailment: Entailment model.
         cache: File that keeps verdicts of models.
+        scorers: Scorers, as on the command line.
         refused: Estimators that are not computed, with the reason; known after the first call.
         opened: The cache, if it is used; known after the first call.
     """
@@ -146,6 +158,7 @@ class _Choice:
     similarity: str | None
     entailment: str | None
     cache: Path | None
+    scorers: Sequence[str] = ()
     refused: dict[str, str] = field(default_factory=dict)
     opened: list[PairCache] = field(default_factory=list)
 
@@ -157,7 +170,7 @@ class _Choice:
             "entailment": None if self.entailment is None else named_entailment(self.entailment),
         }
         named = [parse_estimator(name, **comparing) for name in self.names]
-        estimators = list(named)
+        estimators = [*named, *(load_scorer(text).estimator for text in self.scorers)]
         for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:

@@ -19,12 +19,14 @@ from guardrail.call_settings import check_settings
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.batches import takes_batches
+from guardrail.sampling.follow_ups import NO_SCORERS, Scoring
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.prober import probe
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
+from guardrail.uncertainty import Scorer
 
 from .batches import Batches
 from .progress import Progress, silent
@@ -100,6 +102,7 @@ def collect_records(
     allow_identical_samples: bool = False,
     batches: Batches | None = None,
     engine: DrawingEngine | None = None,
+    scorer: Scorer | Sequence[Scorer] = (),
     progress: Progress = silent,
 ) -> Collected:
     """Ask the model every question that is not in the record file yet.
@@ -122,6 +125,7 @@ def collect_records(
         allow_identical_samples: Accept that no question at all has two different samples.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
         engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
+        scorer: The scorers that the plan names; they rate each answer as soon as it is drawn.
         progress: Called after every answer.
 
     Raises:
@@ -131,8 +135,11 @@ def collect_records(
             first questions failed, or no question has two different samples (what was drawn is in the file).
     """
     prompt = prompt or PromptWrapping()
-    drawing = Drawing(questions, model, plan, prompt, messages or {})
+    scoring = Scoring.of([scorer] if isinstance(scorer, Scorer) else scorer, prompt)
+    drawing = Drawing(questions, model, plan, prompt, messages or {}, scoring)
     _check(drawing)
+    if engine is not None and scoring.scorers:
+        raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
     header = header_for(questions, model, plan, prompt, name)
     if batches is None or batches.submits:
         header = header.model_copy(update={"probe": _probed(model, plan)})
@@ -260,6 +267,7 @@ class Drawing:
     plan: SamplingPlan
     prompt: PromptWrapping
     messages: Mapping[str, Sequence[BaseMessage]]
+    scoring: Scoring = NO_SCORERS
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
@@ -278,7 +286,7 @@ class Drawing:
         for start in range(0, len(self.questions), size):
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
-            drawn = draw(self.model, messages, self.plan)
+            drawn = Sampler(self.model, self.plan, scoring=self.scoring).draw(messages)
             yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
     def by_service(self, batches: Batches, tally: _CollectTally, *, again: bool) -> Iterator[list[Record]]:
@@ -318,8 +326,8 @@ class Drawing:
 
     async def one(self, question: Question, calls: int) -> Record:
         """The record of one question, with at most ``calls`` calls in flight."""
-        drawn = await adraw(self.model, [self.asked(question)], self.plan, max_concurrency=calls)
-        return self.record(question, drawn[0])
+        sampler = Sampler(self.model, self.plan, max_concurrency=calls, scoring=self.scoring)
+        return self.record(question, (await sampler.adraw([self.asked(question)]))[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +407,7 @@ def _check(drawing: Drawing) -> None:
     if own is not None:
         raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(drawing.model, plan)
+    drawing.scoring.check(plan)
     with_slots = questions if prompt.slots else ()
     wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
     for conversation in (*drawing.messages.values(), *wrapped):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,9 +16,11 @@ from pydantic import ValidationError
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen
 from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, two_stage
-from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training
+from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training, hash_of, question_hash
+from guardrail.uncertainty.scorer import TRAINING
 
 from ..data.records import Record, RecordFile
 from ..data.split import Groups
@@ -41,8 +44,6 @@ __all__ = [
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """L2 penalties that cross-validation chooses from, per item and squared weight."""
-_KINDS = {NAME: "ensemble was trained on", two_stage.NAME: "two-stage score has its scale from"}
-_COMMANDS = {NAME: "ensemble", two_stage.NAME: "two-stage"}
 FOLDS = 5
 FEWEST = 50
 """Fewest labelled, measured training questions."""
@@ -201,16 +202,16 @@ def cut_for_training(
 def training_of(records: Sequence[Record]) -> Training:
     """Hashes of ids, questions and groups of a training part, sorted and each once."""
     return Training(
-        ids=tuple(sorted({_hash(record.id) for record in records})),
+        ids=tuple(sorted({hash_of(record.id) for record in records})),
         questions=tuple(sorted({_question_hash(record) for record in records})),
-        groups=tuple(sorted({_hash(record.group) for record in records if record.group is not None})),
+        groups=tuple(sorted({hash_of(record.group) for record in records if record.group is not None})),
     )
 
 
 def refuse_overlap(
     spec: EstimatorSpec, records: Sequence[Record], *, groups: Groups = "category", what: str = "calibration"
 ) -> None:
-    """Refuse to calibrate or test an ensemble, or a two-stage score, on a question that it was made from.
+    """Refuse to calibrate or test an ensemble, a two-stage score or a scorer on a question that it was made from.
 
     Scores there are too good. Questions are compared by id, and by their text with options; with clusters also by
     group. Other estimators pass.
@@ -218,28 +219,38 @@ def refuse_overlap(
     Raises:
         UsageError: Naming how many records, the first ids, and the way out.
     """
+    for made_of, command, training in _trainings(spec):
+        ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
+        shared = [
+            record.id
+            for record in records
+            if hash_of(record.id) in ids
+            or _question_hash(record) in questions
+            or (groups == "cluster" and record.group is not None and hash_of(record.group) in clusters)
+        ]
+        if shared:
+            more = ", ..." if len(shared) > 3 else ""
+            rest = "" if command is None else f"the file of the rest that `calibrate {command}` wrote, or "
+            raise UsageError(
+                f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
+                f"{made_of} (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its scores there "
+                f"look better than on new questions, so that a threshold would promise too much. Use {rest}other "
+                "questions."
+            )
+
+
+def _trainings(spec: EstimatorSpec) -> list[tuple[str, str | None, Training]]:
+    """The questions that an estimator and its members were made from, with its role and the command that made it."""
     if spec.name == NAME:
-        training = EnsembleParams.model_validate(spec.params).training
-    elif spec.name == two_stage.NAME:
-        training = two_stage.TwoStageParams.from_stored(spec.params).training
-    else:
-        return
-    ids, questions, clusters = set(training.ids), set(training.questions), set(training.groups)
-    shared = [
-        record.id
-        for record in records
-        if _hash(record.id) in ids
-        or _question_hash(record) in questions
-        or (groups == "cluster" and record.group is not None and _hash(record.group) in clusters)
-    ]
-    if shared:
-        more = ", ..." if len(shared) > 3 else ""
-        raise UsageError(
-            f"{len(shared)} of {len(records)} {what} records are among the {len(training.ids)} questions the "
-            f"{_KINDS[spec.name]} (same id, same question, or same cluster): {', '.join(shared[:3])}{more}. Its "
-            "scores there look better than on new questions, so that a threshold would promise too much. Use the "
-            f"file of the rest that `calibrate {_COMMANDS[spec.name]}` wrote, or on other questions."
-        )
+        ensemble = EnsembleParams.model_validate(spec.params)
+        own = [("ensemble was trained on", "ensemble", ensemble.training)]
+        return [*own, *chain(*(_trainings(member.spec) for member in ensemble.members))]
+    if spec.name == two_stage.NAME:
+        stages = two_stage.TwoStageParams.from_stored(spec.params)
+        own = [("two-stage score has its scale from", "two-stage", stages.training)]
+        return [*own, *_trainings(stages.cheap), *_trainings(stages.second)]
+    stored = spec.params.get(TRAINING) if spec.name.startswith(SCORE) else None
+    return [] if stored is None else [(f"scorer {spec.name} was trained on", None, Training.model_validate(stored))]
 
 
 def read_ensemble(path: str | Path) -> EnsembleFile:
@@ -379,18 +390,11 @@ def _units(records: Sequence[Record], groups: Groups) -> list[str]:
 
     for record in records:
         # The prefix keeps ids, questions and groups apart: an id may have the text of a group.
-        join("i" + _hash(record.id), "q" + _question_hash(record))
+        join("i" + hash_of(record.id), "q" + _question_hash(record))
         if groups == "cluster":
-            join("q" + _question_hash(record), "g" + _hash(str(record.group)))
-    return [root("i" + _hash(record.id)) for record in records]
+            join("q" + _question_hash(record), "g" + hash_of(str(record.group)))
+    return [root("i" + hash_of(record.id)) for record in records]
 
 
 def _question_hash(record: Record) -> str:
-    """Hash of text and options, without regard to case and white space."""
-    # The NUL keeps labels and texts apart: without it (A, Bc) and (AB, c) would have the same hash.
-    options = "".join(f"\0{label}\0{text}" for label, text in sorted((record.options or {}).items()))
-    return _hash(" ".join(f"{record.question}{options}".casefold().split()))
-
-
-def _hash(text: str) -> str:
-    return sha256_hex(text, 16)
+    return question_hash(record.question, record.options)

@@ -42,6 +42,8 @@ def estimator_key(estimator: Estimator) -> str:
     """
     if estimator.members:
         return ensemble_key(estimator.spec)
+    if estimator.scorer is not None:
+        return estimator.name
     own, usual = estimator.spec, make_estimator(estimator.name).spec
     greedy, alike = own.clustering == "greedy", own.similarity != usual.similarity
     parts = [estimator.name]

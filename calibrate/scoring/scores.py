@@ -24,6 +24,7 @@ from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
 from ..spec_syntax import estimator_flags
+from .asking import ask_scorers, plan_with, scorers_of
 from .names import estimator_key, parse_estimator, stored_key
 
 __all__ = [
@@ -223,7 +224,7 @@ def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress
     """
     header = _scored_header(file.header, estimators)
     total = len(file.records)
-    scored = tuple(_scored(file.records, estimators, file.header.plan, lambda done: progress(done, total)))
+    scored = tuple(_scored(file.records, estimators, header, lambda done: progress(done, total)))
     progress(total, total)
     return RecordFile(file.path, header, scored, file.torn)
 
@@ -305,7 +306,7 @@ class Scoring:
     def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
         """The records with scores, in order; ``report`` is called with how many are done."""
         fresh = map(_unscored, records) if self.drops else records
-        return _scored(fresh, self.estimators, self.header.plan, report)
+        return _scored(fresh, self.estimators, self.header, report)
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
@@ -330,14 +331,17 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
             f"the questions of this file were drawn by their {drawn_by!r} scores, and other scores by that name would "
             "make its cut meaningless. Score the file they were drawn from, and draw again with `calibrate sample`."
         )
-    return header.model_copy(update={"estimators": {**header.estimators, **specs}})
+    plan = plan_with(header.plan, scorers_of(estimators))
+    return header.model_copy(update={"plan": plan, "estimators": {**header.estimators, **specs}})
 
 
 def _scored(
-    records: Iterable[Record], estimators: Sequence[Estimator], plan: SamplingPlan, report: Callable[[int], None]
+    records: Iterable[Record], estimators: Sequence[Estimator], header: RecordHeader, report: Callable[[int], None]
 ) -> Iterator[Record]:
     """The records with scores, in order. Reads ahead as far as one judging pass does."""
     keys = [estimator_key(estimator) for estimator in estimators]
+    if scorers := scorers_of(estimators):
+        records = ask_scorers(records, scorers, header)
     ahead: deque[Record] = deque()
 
     def drawn() -> Iterator[SampleSet]:
@@ -346,7 +350,7 @@ def _scored(
             if record.drawn is not None:
                 yield record.drawn
 
-    for done, values in enumerate(measure_stream(drawn(), estimators, plan, adaptive=True), start=1):
+    for done, values in enumerate(measure_stream(drawn(), estimators, header.plan, adaptive=True), start=1):
         while ahead[0].drawn is None:  # imported with scores only
             yield ahead.popleft()
         yield _with(ahead.popleft(), keys, values)

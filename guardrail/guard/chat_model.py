@@ -28,11 +28,12 @@ from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Effect, Steps, arun, run
+from ..sampling.follow_ups import Scoring
 from ..sampling.limits import bounded, limit_of
 from ..sampling.sampler import Sampler, refuse_majority
 from ..specs import identify
 from ..types import Sample
-from ..uncertainty import from_spec
+from ..uncertainty import Scorer, from_spec
 from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from .assess import REMEMBERED, Abstentions, Assessment, Assessor
@@ -94,6 +95,8 @@ class Guardrail(GuardedChatModel):
     """The similarity object, for artifacts whose similarity cannot be made by name."""
     entailment: Any = Field(default=None, repr=False)
     """The entailment model object, for artifacts whose entailment model cannot be made by name."""
+    scorer: Scorer | None = Field(default=None, repr=False)
+    """The scorer, for artifacts that were calibrated with one (docs/scores.md)."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
     """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
     all be measured (docs/early-stopping.md). "auto": where it saves calls (models without a native sampler, estimators
@@ -172,7 +175,11 @@ class Guardrail(GuardedChatModel):
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
         estimator = from_spec(
-            artifact.estimator, judge=self.judge, similarity=self.similarity, entailment=self.entailment
+            artifact.estimator,
+            judge=self.judge,
+            similarity=self.similarity,
+            entailment=self.entailment,
+            scorer=self.scorer,
         )
         observers = Observers(self.switch, as_observers(self.on_verdict))
         observers.admit(artifact)
@@ -219,7 +226,12 @@ class Guardrail(GuardedChatModel):
         gate = replace(gate, early="all" if early else "none")
         rate = agreement_rate(artifact, estimator.needs, stops_early=stops_early)
         return Assessor(
-            sampler=Sampler(self.model, plan, max_concurrency=self.max_concurrency),
+            sampler=Sampler(
+                self.model,
+                plan,
+                max_concurrency=self.max_concurrency,
+                scoring=Scoring.of([estimator.scorer], artifact.prompt),
+            ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,

@@ -30,7 +30,7 @@ PLAIN = (
 )
 LATER = frozenset({"remember", "mode", "observe_rate"})
 """Settings that older versions of this library refuse: written only where they differ from their defaults."""
-OBJECTS = ("judge", "similarity", "entailment", "segment", "switch", "on_verdict")
+OBJECTS = ("judge", "similarity", "entailment", "scorer", "segment", "switch", "on_verdict")
 
 
 def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Path | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
 from ..outcome import Infeasible, InfeasibleReason, target_text
+from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
@@ -187,6 +188,8 @@ def _early(settled: Uncertainty | None) -> str:
 
 def _sign(needs: Needs) -> str:
     """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
+    if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
+        return "The score does not speak for the answer clearly enough"
     if needs.follow_up is not None:
         return "Asked about its own answer, the model did not stand by it clearly enough"
     if needs.samples and needs.logprobs and not needs.judge:

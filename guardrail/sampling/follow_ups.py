@@ -5,27 +5,46 @@ A follow-up has a name, its own plan and the messages it asks, built from the pr
 set, so calibration records hold them, and run time asks in the same way. A follow-up that fails leaves its reason in
 its reply: only the estimator that reads it is unmeasured.
 
+Names that begin with ``score:`` are scorers (`guardrail.uncertainty.scorer`), which rate the answer in the model's
+place.
+
 No I/O here: `guardrail.sampling.sampler` draws the replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
-from ..prompting import question_text
-from ..types import Cost, Missing, SampleSet, SamplingPlan, Unmeasured
+from ..prompting import PromptWrapping, question_text
+from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured
+from .calls import DEFAULT_CONCURRENCY, at_once
 from .effects import Steps
 
-__all__ = ["FOLLOW_UPS", "FollowUp", "Round", "ask_follow_ups", "follow_up", "list_follow_ups", "register", "rounds"]
+__all__ = [
+    "FOLLOW_UPS",
+    "NO_SCORERS",
+    "SCORE",
+    "AnswerScorer",
+    "FollowUp",
+    "Round",
+    "Scoring",
+    "ask_follow_ups",
+    "follow_up",
+    "list_follow_ups",
+    "register",
+    "rounds",
+]
 
 Messages = Sequence[BaseMessage]
 _REPLY_TOKENS = 16
 """Longest reply to a question that wants one word or number."""
+SCORE = "score:"
+"""Prefix of the names that stand for scorers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,8 @@ def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: Sampli
     """
     planned = []
     for name in plan.follow_ups:
+        if name.startswith(SCORE):
+            continue
         asking = follow_up(name)
         questions = [
             (place, messages)
@@ -164,6 +185,81 @@ def ask_follow_ups(
             ]
         drawn = _attached(drawn, one_round, replies)
     return drawn
+
+
+@runtime_checkable
+class AnswerScorer(Protocol):
+    """Rates answers; see `guardrail.uncertainty.scorer`."""
+
+    @property
+    def follow_up(self) -> str:
+        """Name in plans."""
+        ...
+
+    def reply_steps(
+        self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None
+    ) -> Steps[SampleSet]:
+        """The reply about a set with an answer: a number as text, or the reason why there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The scorers of a plan, and how they are asked.
+
+    Attributes:
+        scorers: Scorers by their name in plans.
+        prompt: The wrapping of the prompts, which says what their question and slots are.
+        concerns: Names of the scorers that may be asked about an answer; None for all.
+    """
+
+    scorers: Mapping[str, AnswerScorer]
+    prompt: PromptWrapping | None = None
+    concerns: Callable[[Sample], Collection[str]] | None = None
+
+    @classmethod
+    def of(cls, scorers: Iterable[AnswerScorer | None], prompt: PromptWrapping | None) -> Scoring:
+        """Scoring with the scorers that are not None."""
+        return cls({each.follow_up: each for each in scorers if each is not None}, prompt)
+
+    def check(self, plan: SamplingPlan) -> list[str]:
+        """The names of the plan's scorers.
+
+        Raises:
+            UsageError: The plan names a scorer that was not given.
+        """
+        names = [name for name in plan.follow_ups if name.startswith(SCORE)]
+        missing = [name for name in names if name not in self.scorers]
+        if missing:
+            raise UsageError(f"the plan asks the scorer {missing[0]}, which was not given. Pass it as scorer=.")
+        return names
+
+    def ask(
+        self, prompts: Sequence[Messages], drawn: list[SampleSet], plan: SamplingPlan, most: int | None
+    ) -> Steps[list[SampleSet]]:
+        """The sets with the replies of the plan's scorers, and their cost added; ``most`` answers are rated at once.
+
+        Raises:
+            UsageError: The plan names a scorer that was not given.
+        """
+        for name in self.check(plan):
+            scorer = self.scorers[name]
+            places = tuple(place for place, each in enumerate(drawn) if self._asks(name, each))
+
+            def rate(place: int, scorer: AnswerScorer = scorer, drawn: list[SampleSet] = drawn) -> Steps[SampleSet]:
+                return scorer.reply_steps(prompts[place], drawn[place], self.prompt)
+
+            replies = yield at_once(rate, places, most or DEFAULT_CONCURRENCY)
+            drawn = _attached(drawn, Round(name, plan, places, ()), replies)
+        return drawn
+
+    def _asks(self, name: str, drawn: SampleSet) -> bool:
+        if not _has_answer(drawn) or drawn.primary is None:
+            return False
+        return self.concerns is None or name in self.concerns(drawn.primary)
+
+
+NO_SCORERS = Scoring({})
 
 
 def _attached(drawn: Iterable[SampleSet], one_round: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:

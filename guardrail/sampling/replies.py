@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import math
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 from typing import Any
 
@@ -32,6 +32,7 @@ __all__ = [
     "refuse_unreadable",
     "refuse_unstorable",
     "text_tokens",
+    "transport_cause",
 ]
 
 
@@ -47,6 +48,9 @@ _REPLY_ERRORS = frozenset(
 An adapter cannot add its own: an application may wrap a framework's model without it, and a question whose failure
 depends on it would then be drawn again.
 """
+_TRANSPORT_ERRORS = frozenset({"APIConnectionError", "ClientConnectionError", "TransportError"})
+"""Class names of errors without a status that HTTP clients (OpenAI's and Anthropic's SDK, aiohttp, httpx) raise when a
+connection fails."""
 
 
 def cause_of(error: Exception) -> Unmeasured:
@@ -70,17 +74,34 @@ def cause_of(error: Exception) -> Unmeasured:
     return Unmeasured.MODEL_FAILED
 
 
-def _finds_no_server(error: BaseException) -> bool:
-    """Whether no server answers: the host is unknown or refuses connections. SDKs wrap these errors in their own."""
+def transport_cause(error: Exception) -> Unmeasured | None:
+    """`cause_of` if a connection or a server failed; None for any other error, which may depend on the answer.
+
+    Unlike a model's client, the code that raised it may be anybody's: an error counts as the transport's only if it has
+    an HTTP status or comes from the system or an HTTP client.
+    """
+    transport = any(
+        isinstance(cause, OSError) or _TRANSPORT_ERRORS & {kind.__name__ for kind in type(cause).__mro__}
+        for cause in _causes(error)
+    )
+    cause = cause_of(error) if transport or _status(error) is not None else None
+    return None if cause is None or cause.depends_on_question else cause
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and the errors behind it."""
     cause: BaseException | None = error
     # Causes may form a cycle, so the chain is followed so far only.
     for _ in range(10):
         if cause is None:
-            return False
-        if isinstance(cause, ConnectionRefusedError | socket.gaierror):
-            return True
+            return
+        yield cause
         cause = cause.__cause__ or cause.__context__  # httpcore hides the system's error ("from None")
-    return False
+
+
+def _finds_no_server(error: BaseException) -> bool:
+    """Whether no server answers: the host is unknown or refuses connections. SDKs wrap these errors in their own."""
+    return any(isinstance(cause, ConnectionRefusedError | socket.gaierror) for cause in _causes(error))
 
 
 def _status(error: Exception) -> int | None:

@@ -24,7 +24,7 @@ from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, make_calls
 from .effects import Effect, Steps, arun, run
-from .follow_ups import Round, ask_follow_ups
+from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
 from .replies import cause_of, failed_calls, only_readable
@@ -79,6 +79,7 @@ class Sampler:
     wave: int = 0
     question: str | None = None
     transport: Mapping[str, Any] = field(default_factory=dict)
+    scoring: Scoring = NO_SCORERS
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -101,7 +102,7 @@ class Sampler:
         drawn = yield from self._answers(prompts)
         if self.question is not None:
             drawn = [sample_set.model_copy(update={"question": self.question}) for sample_set in drawn]
-        return (yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up))
+        return (yield from self._asked(prompts, drawn))
 
     def draw_behind_steps(self, messages: Sequence[BaseMessage], primary: Sample) -> Steps[SampleSet]:
         """The samples for a prompt whose primary answer was given already, and the follow-ups about that answer.
@@ -115,8 +116,13 @@ class Sampler:
             (drawn,) = yield from replace(self, first=0)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
-        (complete,) = yield from ask_follow_ups([messages], [whole], self.plan, self._follow_up)
+        (complete,) = yield from self._asked([messages], [whole])
         return complete
+
+    def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
+        """The sets with the replies of the model and of the scorers."""
+        replied = yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up)
+        return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency))
 
     def _follow_up(self, one_round: Round) -> Steps[list[SampleSet]]:
         return replace(self, plan=one_round.plan, name=one_round.name)._answers(one_round.prompts)

@@ -10,6 +10,7 @@ from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
+from .scorer import Scorer, scorer
 
 __all__ = [
     "Clustering",
@@ -20,6 +21,7 @@ __all__ = [
     "Missing",
     "Needs",
     "PartialEvidence",
+    "Scorer",
     "cluster",
     "from_spec",
     "list_estimators",
@@ -29,6 +31,7 @@ __all__ = [
     "measure_many",
     "measure_stream",
     "plan_for",
+    "scorer",
     "similarity_matrix",
     "unmet_needs",
 ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..judges import Entailment, Judge, Similarity
 from ..judges.base import is_slow
-from ..sampling.follow_ups import FollowUp
+from ..sampling.follow_ups import AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
@@ -152,6 +152,7 @@ class Estimator:
             and tables name it.
         bounds: How far further samples can still move the score (see `early_bounds`); None if that is not known, and
             then all samples are drawn. Not part of the spec: it moves no score.
+        scorer: The scorer whose replies it reads, for an estimator that a scorer made.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Estimator:
     bounds: Bounds | None = None
     after_first: Callable[[float], tuple[float, float]] | None = None
     instead: str | None = None
+    scorer: AnswerScorer | None = None
 
     def __post_init__(self) -> None:
         if self.relevance is None:

@@ -116,7 +116,10 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
         if needs.options and plan.options is None:
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
-            unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
+            if member.scorer is None:
+                unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
+            else:
+                unmet[f"the scorer {needs.follow_up.name}"] = "collect or score with --scorer"
         if plan.n < member.fewest:
             unmet["samples"] = "collect with an estimator that draws them"
         if needs.logprobs and not plan.logprobs:

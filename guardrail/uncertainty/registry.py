@@ -18,12 +18,13 @@ from ..judges import (
     make_judge,
     make_similarity,
 )
-from ..sampling.follow_ups import register
+from ..sampling.follow_ups import SCORE, register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
 from . import entropy, graph, likelihood, relevance, selfcheck, two_stage
 from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
+from .scorer import Scorer
 
 __all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
 
@@ -103,6 +104,7 @@ def from_spec(
     judge: Judge | None = None,
     similarity: Similarity | None = None,
     entailment: Entailment | None = None,
+    scorer: Scorer | None = None,
 ) -> Estimator:
     """The estimator an artifact was calibrated with.
 
@@ -111,9 +113,10 @@ def from_spec(
         judge: The judge object, for judges that cannot be made by name. Its spec must equal the stored one.
         similarity: The similarity object, likewise.
         entailment: The entailment model, likewise.
+        scorer: The scorer, for artifacts that were calibrated with one.
 
     Raises:
-        ArtifactMismatchError: This library's estimator or judge differs from the calibrated one; both are named.
+        ArtifactMismatchError: The estimator, judge or scorer differs from the calibrated one; both are named.
         MissingDependencyError: The package of a judge that is made by name is not installed.
     """
     if spec.name.startswith("imported:"):
@@ -122,11 +125,22 @@ def from_spec(
             "artifact is for study only; start with `calibrate collect` to make one that a guard can serve."
         )
     if spec.name == NAME:
-        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
+        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
         return from_ensemble_spec(spec, remake)
     if spec.name == two_stage.NAME:
-        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment)
+        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
         return two_stage.from_two_stage_spec(spec, remake)
+    if spec.name.startswith(SCORE):
+        if scorer is None:
+            raise ArtifactMismatchError(
+                f"calibrated with the scorer {spec.name}, a function that no artifact can hold. Pass it: "
+                "Guardrail(..., scorer=...)."
+            )
+        return scorer.serving(spec)
+    if scorer is not None:
+        raise ArtifactMismatchError(
+            f"calibrated with {spec.name}, got the scorer {scorer.follow_up}. Leave scorer out, or calibrate with it."
+        )
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
     running = make_estimator(
@@ -158,7 +172,12 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
 
 
 def _member(
-    spec: EstimatorSpec, *, judge: Judge | None, similarity: Similarity | None, entailment: Entailment | None
+    spec: EstimatorSpec,
+    *,
+    judge: Judge | None,
+    similarity: Similarity | None,
+    entailment: Entailment | None,
+    scorer: Scorer | None,
 ) -> Estimator:
     """A member of an ensemble, with those of the given objects that match its spec."""
     return from_spec(
@@ -166,4 +185,5 @@ def _member(
         judge=judge if judge is not None and judge.spec == spec.judge else None,
         similarity=similarity if similarity is not None and similarity.spec == spec.similarity else None,
         entailment=entailment if entailment is not None and entailment.spec == spec.entailment else None,
+        scorer=scorer if scorer is not None and scorer.follow_up == spec.name else None,
     )

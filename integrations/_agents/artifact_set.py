@@ -14,7 +14,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
-from guardrail.uncertainty import Estimator, from_spec
+from guardrail.uncertainty import Estimator, Scorer, from_spec
 
 from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
@@ -85,6 +85,7 @@ class ArtifactSet:
         exempt: Tools whose calls pass.
         judges: Judge objects by name, for artifacts whose judge cannot be made by name.
         collect_plan: How samples are drawn for tools without an artifact, if the agent has no artifact at all.
+        scorers: Scorers by the name of their estimator.
         plan: Draws what all of them need.
         estimators: Made for each artifact, by its digest.
     """
@@ -96,6 +97,7 @@ class ArtifactSet:
     similarity: object = None
     entailment: object = None
     collect_plan: SamplingPlan | None = None
+    scorers: Mapping[str, Scorer] = field(default_factory=dict)
     plan: SamplingPlan = field(init=False)
     estimators: Mapping[str, Estimator] = field(init=False)
 
@@ -109,6 +111,7 @@ class ArtifactSet:
         judge: Any = None,
         similarity: object = None,
         entailment: object = None,
+        scorer: Scorer | Sequence[Scorer] | None = None,
         plan: SamplingPlan | None = None,
         model: ModelIdentity | None = None,
     ) -> ArtifactSet:
@@ -121,6 +124,7 @@ class ArtifactSet:
             judge: A judge object, or several by name.
             similarity: A similarity object.
             entailment: An entailment model object.
+            scorer: A scorer, or several.
             plan: As ``collect_plan``.
             model: The agent's model, if it is known already; see `for_request`.
         """
@@ -130,7 +134,9 @@ class ArtifactSet:
         stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings())
         gated = with_collected(answer, {name: load_gated(gate) for name, gate in tools.items()}, stand_in)
         judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
-        return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan)
+        scorers = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
+        by_name = {each.follow_up: each for each in scorers}
+        return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan, by_name)
 
     def __post_init__(self) -> None:
         if not self.artifacts:
@@ -249,4 +255,10 @@ class ArtifactSet:
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
         judge = self.judges.get(spec.judge.name) if spec.judge is not None else None
-        return from_spec(spec, judge=judge, similarity=self.similarity, entailment=self.entailment)  # type: ignore[arg-type]
+        return from_spec(
+            spec,
+            judge=judge,  # type: ignore[arg-type]
+            similarity=self.similarity,  # type: ignore[arg-type]
+            entailment=self.entailment,  # type: ignore[arg-type]
+            scorer=self.scorers.get(spec.name),
+        )

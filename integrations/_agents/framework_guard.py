@@ -151,7 +151,7 @@ class FrameworkGuard:
         self._running = identify(model)  # raises its own errors, which a validation error of the guard would wrap
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
         options = {"turns": "mark", **guard_options, "on_abstain": "message" if self.holds else on_abstain}
-        judge = options.pop("judge", judge)
+        judge, scorer = options.pop("judge", judge), options.pop("scorer", None)
         answer = None if artifact is None else load(artifact)
         gated = {name: load_gated(gate) for name, gate in (tools or {}).items()}
         refuse_unreviewed(gated, reviewed=self.holds)
@@ -168,11 +168,12 @@ class FrameworkGuard:
                 judge=judge,
                 similarity=options.get("similarity"),
                 entailment=options.get("entailment"),
+                scorer=scorer,
                 plan=plan,
                 model=self._running,
             )
             return _SharedGates(
-                *_gate_of(model, artifacts, judge, options, records, self.holds, alone), (judge, options)
+                *_gate_of(model, artifacts, judge, options, records, self.holds, alone), (judge, scorer, options)
             )
 
         shared = _shared.get(
@@ -181,7 +182,10 @@ class FrameworkGuard:
                 None if answer is None else answer.digest,
                 tuple((name, gate if isinstance(gate, str) else gate.digest) for name, gate in sorted(gated.items())),
                 (self.exempt, alone, self.holds, str(records), repr(plan)),
-                tuple((name, _token(value)) for name, value in sorted({**options, "judge": judge}.items())),
+                tuple(
+                    (name, _token(value))
+                    for name, value in sorted({**options, "judge": judge, "scorer": scorer}.items())
+                ),
             ),
             make,
         )
@@ -357,7 +361,8 @@ def _gate_of(
     first = artifacts.artifacts[0]
     spec = first.estimator.judge
     own = judge.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
-    guard = Guardrail(model=model, artifact=first, **({} if own is None else {"judge": own}), **options)
+    scorer = artifacts.scorers.get(first.estimator.name)
+    guard = Guardrail(model=model, artifact=first, scorer=scorer, **({} if own is None else {"judge": own}), **options)
     gate = AgentGate(
         artifacts,
         on_abstain=guard.on_abstain,

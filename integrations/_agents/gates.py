@@ -35,6 +35,7 @@ from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.effects import Effect, Steps
+from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
 from guardrail.sampling.sampler import Sampler
@@ -376,11 +377,19 @@ class ModelGates:
             judging = artifacts.judging(candidate, step.answers)
             return {name: self.gates[artifact.digest] for name, artifact in judging.items()}
 
+        def asked(candidate: Sample) -> set[str]:
+            return {name for gate in concerned(candidate).values() for name in gate.artifact.plan.follow_ups}
+
         plan = artifacts.drawn_plan
         # Where some candidates need no verdict, the primary answer alone shows whether samples are needed at all.
         passes = artifacts.passes_something and bool(plan.n) and not plan.follow_ups
         return Assessor(
-            sampler=Sampler(step.model, plan, max_concurrency=self.agent.max_concurrency),
+            sampler=Sampler(
+                step.model,
+                plan,
+                max_concurrency=self.agent.max_concurrency,
+                scoring=Scoring(artifacts.scorers, artifacts.artifacts[0].prompt, asked),
+            ),
             gates=concerned,
             trust=self.trust,
             observers=self.agent.observers,

@@ -18,6 +18,7 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
+from guardrail.uncertainty.scorer import load_scorer
 
 from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
@@ -62,6 +63,8 @@ class ServedAlias:
         self._watch: dict[str, Any] | None = None
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
+        # The operator's file names it, never a request: importing runs code.
+        self._scorer = None if config.scorer is None else load_scorer(config.scorer)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
 
     @property
@@ -117,7 +120,7 @@ class ServedAlias:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_verdict"] = self._observers
-        own = {"early_stopping": config.early_stopping, "probe": config.probe}
+        own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
@@ -134,7 +137,8 @@ class ServedAlias:
             name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
             drift = monitors.drift(name, self.artifact)
             self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
-        return Guardrail(model=chats[0], artifact=self.artifact, **own, **{**common, **(self._watch or {})})
+        settings = {**own, **common, **(self._watch or {}), "scorer": self._scorer}
+        return Guardrail(model=chats[0], artifact=self.artifact, **settings)
 
     def _of_ticket(self, *_: object) -> dict[str, Any]:
         """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""

@@ -118,6 +118,8 @@ class Alias(_Strict):
     """The endpoint; for a cascade's artifact a list, one a stage."""
     artifact: Path | None = None
     """The calibration artifact. Without one, the alias can only observe."""
+    scorer: str | None = None
+    """MODULE:NAME of the scorer, for an artifact that was calibrated with one; imported when the gateway starts."""
     mode: Literal["guard", "observe"] = "guard"
     """"guard" answers only if the gate accepts; "observe" passes everything through and measures behind it."""
     on_abstain: Literal["message", "error", "ticket"] = "message"
@@ -157,6 +159,8 @@ class Alias(_Strict):
             raise ValueError("a cascade cannot observe: a served answer is one model's. Give one upstream")
         if self.mode == "observe" and self.artifact is None and self.observe.records and self.observe.plan is None:
             raise ValueError("to collect records without an artifact, observe.plan must say how samples are drawn")
+        if self.scorer is not None and (self.artifact is None or len(self.upstream) > 1):
+            raise ValueError("scorer belongs to the artifact of one guarded or observed model. Leave it out")
         if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
             raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
         if self.fallback is not None and self.on_abstain != "message":

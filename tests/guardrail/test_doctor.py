@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,7 @@ from pydantic import Field
 from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
+from guardrail import scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
@@ -580,3 +582,33 @@ def test_the_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         run(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"acrc-guardrail {version('acrc-guardrail')}\n"
+
+
+# -- Scorers -----------------------------------------------------------------------------------------------------------
+
+
+@scorer(version=1, higher="certain")
+def sure(answer: str) -> float:
+    return 0.875
+
+
+@scorer(version=2, higher="certain")
+def failing(answer: str) -> float:
+    raise ValueError
+
+
+def test_the_scorer_is_asked_once_and_its_time_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, estimator=sure.estimator)
+    assert main(["doctor", path, "--model", SCRIPTED, "--scorer", "tests.guardrail.test_doctor:sure"]) == 0
+    assert re.search(r"measuring: score:sure@1 = 0\.125 \(the scorer took \d+\.\d\d s\)", capsys.readouterr().out)
+
+
+def test_a_missing_or_failing_scorer_is_found(tmp_path: Path) -> None:
+    path = saved(tmp_path, estimator=sure.estimator)
+    findings = by_check(examine(path, SCRIPTED))
+    assert findings["estimator"].status == "fail"
+    assert "--scorer MODULE:NAME" in findings["estimator"].fix
+    assert findings["sampling"].status == "ok"
+    assert by_check(examine(path, SCRIPTED, scorer=failing))["estimator"].status == "fail"
+    other = saved(tmp_path, estimator=failing.estimator)
+    assert "judge_failed" in by_check(examine(other, SCRIPTED, scorer=failing))["measuring"].detail

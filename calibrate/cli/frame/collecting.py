@@ -14,8 +14,10 @@ from guardrail.bindings import read_bindings
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
+from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.registry import advice
+from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.batches import Batches
 from ...data.collect import Collected, DrawingEngine, collect_records
@@ -46,6 +48,13 @@ class PlanOptions:
         ),
     ] = None
     calls: Annotated[float | None, typer.Option(help=CALLS_HELP)] = None
+    scorer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Your own score: MODULE:NAME of a @scorer, or an installed name. It rates each answer as it is drawn; "
+            "without --estimator nothing else is drawn. May be repeated."
+        ),
+    ] = None
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10
     temperature: Annotated[float, typer.Option(help="Sampling temperature, above 0.")] = 0.7
     top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.9
@@ -67,13 +76,21 @@ class PlanOptions:
         Path | None, typer.Option(help="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}.")
     ] = None
 
+    def scorers(self) -> list[Scorer]:
+        """The scorers that are named."""
+        return [load_scorer(text) for text in self.scorer or ()]
+
     def plan(self, questions: Sequence[Question]) -> SamplingPlan:
-        """Make the plan that the named estimators need, or the default one."""
-        labels = option_labels(questions)
+        """Make the plan that the named estimators and scorers need, or the default one."""
+        labels, scorers = option_labels(questions), self.scorers()
         bindings = None if self.tools is None else read_bindings(self.tools)
-        names = self.estimator or usual_estimators(self.calls, options=labels is not None, bindings=bindings)
+        usual = usual_estimators(self.calls, options=labels is not None, bindings=bindings)
+        names = self.estimator or ([] if scorers else usual)
         return plan_for(
-            [parse_estimator(name, judge=default_judge(bindings)) for name in names],
+            [
+                *(parse_estimator(name, judge=default_judge(bindings)) for name in names),
+                *(scorer.estimator for scorer in scorers),
+            ],
             options=labels,
             n=self.n,
             calls=self.calls,
@@ -157,6 +174,7 @@ def ask(
             allow_identical_samples=options.calls.allow_identical_samples,
             batches=batches,
             engine=engine,
+            scorer=options.drawing.scorers(),
             progress=progress,
         )
     _print_collected(collected)

@@ -23,7 +23,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
+from guardrail import scorer
 from guardrail.bindings import bindings_for, json_format
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review.queue.item import Candidate, Content, Decision
 from guardrail.review.queue.store import ReviewStore
@@ -792,3 +794,29 @@ def test_a_decision_belongs_to_the_trace_that_a_request_names(serve: Serve, monk
     outcomes = [(span.attributes or {})["guardrail.outcome"] for span in (first, second)]
     assert outcomes == ["accepted", "abstained"]
     assert "marker" not in first.to_json() + second.to_json()
+
+
+# -- scorers -----------------------------------------------------------------------------------------------------------
+
+
+@scorer(version=1, higher="certain")
+async def names_paris(answer: str) -> float:
+    return float(answer == "Paris")
+
+
+def test_an_alias_with_a_scorer_of_the_operators_file(serve: Serve, endpoint: Held) -> None:
+    named = "tests.integrations.gateway.test_gateway:names_paris"
+    served = serve({"scorer": named}, make_artifact(MODEL, estimator=names_paris.estimator))
+    assert served.ask(SURE).json()["choices"][0]["message"]["content"] == "Paris"
+    assert served.ask(UNSURE).json()["choices"][0]["message"]["content"] == ABSTENTION
+    assert served.ask(SURE, scorer=named).status_code == 400  # never from a request
+
+
+def test_a_scorer_without_an_artifact_and_a_missing_one_are_refused_at_start(serve: Serve, endpoint: Held) -> None:
+    scored = make_artifact(MODEL, estimator=names_paris.estimator)
+    with pytest.raises(UsageError, match="scorer belongs to the artifact"):
+        serve({"scorer": "any:thing", "artifact": None, "mode": "observe"})
+    with pytest.raises(UsageError, match="no module 'nowhere'"):
+        serve({"scorer": "nowhere:thing"}, scored)
+    with pytest.raises(ArtifactMismatchError, match="score:names_paris@1"):
+        serve({}, scored)

@@ -1,0 +1,73 @@
+"""`--scorer`: from questions to an artifact on the command line, and about answers on file."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrate.cli import app
+from calibrate.data.records import read_records
+from guardrail import CalibrationArtifact, Guardrail, UsageError, scorer
+from guardrail.models import resolve_model
+from guardrail.testing import ScriptedChat
+from guardrail.uncertainty.scorer import load_scorer
+
+HERE = "tests.calibrate.cli.test_scorer_flag"
+MODEL = ScriptedChat(script={f"q{i}": [f"a{i}"] for i in range(200)})
+
+
+@scorer(version=1, higher="certain", params={"of": 200})
+def rank(answer: str) -> float:
+    return int(answer[1:]) / 200
+
+
+def made() -> object:
+    return rank
+
+
+def called(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    rows = [{"id": str(i), "question": f"q{i}", "references": [f"a{i}" if i >= 20 else "no"]} for i in range(200)]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("asked", ["collect", "score"])
+def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) -> None:
+    records, artifact = str(tmp_path / "r.jsonl"), str(tmp_path / "a.json")
+    flag = ["--scorer", f"{HERE}:rank"]
+    drawn = flag if asked == "collect" else ["--estimator", "verbalised"]
+    collected = called("collect", str(questions), "--model", f"python:{HERE}:MODEL", "--out", records, *drawn)
+    assert collected.exit_code == 0, collected.output
+    assert read_records(records).header.plan.n == 0
+    for step in (
+        ["score", records, *flag],
+        ["label", records, "--rule", "exact"],
+        ["fit", records, "--alpha", "0.1", "--rule", "certified", "--out", artifact],
+    ):
+        result = called(*step)
+        assert result.exit_code == 0, result.output
+    loaded = CalibrationArtifact.load(artifact)
+    assert (loaded.estimator.name, loaded.plan.follow_ups) == ("score:rank@1", ("score:rank@1",))
+    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=rank)
+    assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
+
+
+def test_names_of_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_scorer(f"{HERE}:rank") is load_scorer(f"{HERE}:made") is rank
+    with pytest.raises(UsageError, match="no scorer named 'rank'"):
+        load_scorer("rank")
+    with pytest.raises(UsageError, match=r"is a ScriptedChat. Decorate the function"):
+        load_scorer(f"{HERE}:MODEL")
+    entry = EntryPoint("rank", f"{HERE}:rank", "acrc_guardrail.scorers")
+    monkeypatch.setitem(load_scorer.__globals__, "entry_points", lambda **_: [entry])
+    assert load_scorer("rank") is rank

@@ -1,0 +1,105 @@
+"""Agents whose gates read scores: each gate asks its own scorer, and only about candidates that it judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+
+from guardrail import Scorer, scorer
+from guardrail.artifact import CalibrationArtifact
+from guardrail.bindings import bindings_for
+from guardrail.errors import ArtifactMismatchError
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import make_artifact
+from integrations._agents.framework_guard import FrameworkGuard
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, balance, sending
+
+asked: list[tuple[str, str]] = []
+
+
+@scorer(version=1, higher="uncertain", params={"model": "decides"})
+def risk(question: str, tool_calls: Any) -> float:
+    asked.append(("risk", str(tool_calls[0].arguments["amount"])))
+    return float(tool_calls[0].arguments["amount"] > 100)
+
+
+@scorer(version=1, higher="certain")
+async def grounded(answer: str) -> float:
+    asked.append(("grounded", answer))
+    return 1.0
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked() -> None:
+    asked.clear()
+
+
+def agent_artifact(model: AgentChat, own: Scorer) -> CalibrationArtifact:
+    return make_artifact(
+        model, estimator=own.estimator, prompt=PromptWrapping(system=SYSTEM), bindings=bindings_for(TOOLS)
+    )
+
+
+def model_sending(amount: int) -> AgentChat:
+    return AgentChat(steps={("pay", 0): [sending(amount)], ("pay", 1): ["done"]})
+
+
+def answer_of(amount: int, **options: Any) -> str:
+    model = model_sending(amount)
+    guard = GuardrailMiddleware(
+        agent_artifact(model, grounded),
+        tools={"transfer": agent_artifact(model, risk)},
+        exempt=["balance", "close"],
+        scorer=[risk, grounded],
+        on_abstain="message",
+        **options,
+    )
+    agent = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard])
+    return str(agent.invoke({"messages": [HumanMessage("pay")]})["messages"][-1].content)
+
+
+def test_each_gate_asks_its_own_scorer_about_its_candidates() -> None:
+    assert answer_of(5) == "done"
+    assert asked == [("risk", "5"), ("grounded", "done")]
+
+
+def test_a_risky_call_does_not_run() -> None:
+    assert "done" not in answer_of(500)
+    assert asked == [("risk", "500")]
+
+
+def test_a_missing_scorer_is_refused_when_the_guard_is_made() -> None:
+    model = model_sending(5)
+    with pytest.raises(ArtifactMismatchError, match="score:risk@1"):
+        GuardrailMiddleware(None, tools={"transfer": agent_artifact(model, risk)}, exempt=[balance.name, "close"])
+
+
+async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
+    model = model_sending(500)
+    guard = FrameworkGuard(
+        model,
+        None,
+        tools={"transfer": agent_artifact(model, risk)},
+        exempt=["balance", "close"],
+        on_abstain="message",
+        verdicts=None,
+        guard_options={"scorer": [risk, grounded]},
+    )
+    bindings = bindings_for(TOOLS)
+    messages = PromptWrapping(system=SYSTEM).messages("pay")
+    answer = await guard.ask(messages, bindings)
+    assert answer.verdict is not None
+    assert not answer.verdict.accepted
+    alone = FrameworkGuard(
+        model,
+        agent_artifact(model, risk),
+        on_abstain="message",
+        verdicts=None,
+        guard_options={"scorer": risk},
+    )
+    assert not (await alone.ask(messages, bindings)).message.tool_calls
+    assert asked == [("risk", "500"), ("risk", "500")]
