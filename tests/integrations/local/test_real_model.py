@@ -66,7 +66,7 @@ def reference(chat: TransformersChat, question: str) -> tuple[str, list[float]]:
     answer = output[0, ids.shape[1] :].tolist()
     text = tokenizer.decode(answer, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     chosen = [float(logits[ids.shape[1] - 1 + i, token]) for i, token in enumerate(answer)]
-    return text.split("\n")[0], chosen
+    return text.split("\n")[0].strip(), chosen
 
 
 def test_greedy_answers_and_log_probabilities_are_those_of_generate(chat: TransformersChat) -> None:
@@ -139,7 +139,7 @@ def test_stop_strings_cut_the_greedy_answer(chat: TransformersChat) -> None:
     for question in QUESTIONS[:8]:
         whole = chat.invoke(question, max_tokens=16).text
         for stop in (" is", "e", "."):
-            assert chat.invoke(question, max_tokens=16, stop=[stop]).text == whole.partition(stop)[0]
+            assert chat.invoke(question, max_tokens=16, stop=[stop]).text == whole.partition(stop)[0].strip()
 
 
 def test_streams_show_the_answer_of_invoke(chat: TransformersChat) -> None:
