@@ -163,10 +163,14 @@ def artifact_with_people(
     labelled = RecordFile(
         file.path,
         file.header.model_copy(update={"correctness": labels.spec}),
-        tuple(record for record in apply_labels(file.records, labels) if record.correct is not None),
+        tuple(
+            record for record in apply_labels(file.records, labels) if record.correct is not None or record.is_undecided
+        ),
     )
     sample = RecordFile(labelled.path, part_header(labelled.header, labelled.records), labelled.records)
-    people = [None if name not in labels.correct else int(not labels.correct[name]) for name in pool.ids]
+    # An answer that people skipped is part of their random sample: without it the answers that err most are missing.
+    errors = {record.id: int(not record.correct) for record in labelled.records}
+    people = [errors.get(name) for name in pool.ids]
     outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=delta)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]

@@ -345,7 +345,7 @@ def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
 def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
     """Warn where the scores of the labelled answers are distributed otherwise than those of the others."""
     pool = arrays(file.records, key)
-    labelled = np.array([name in labels.correct for name in pool.ids])
+    labelled = np.array([name in labels.correct or name in labels.skipped for name in pool.ids])
     if labelled.all():
         return
     distance, p = ks_two_sample(pool.uncertainty[labelled], pool.uncertainty[~labelled])

@@ -99,6 +99,21 @@ def test_the_artifact_is_bound_to_peoples_labels(labelled: RecordFile, tmp_path:
         artifact_with_people(bare, labels, estimator="semantic_entropy", alpha=0.2)
 
 
+def test_an_answer_that_people_skipped_counts_as_wrong(labelled: RecordFile, tmp_path: Path) -> None:
+    path = human_file(labelled, tmp_path / "people.jsonl")
+    before, _ = artifact_with_people(labelled, read_labels(path), estimator="semantic_entropy", alpha=0.2)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    skipped = next(row for row in rows if row["correct"])
+    answers = {record.id: record.answer for record in labelled.records}
+    skipped |= {"correct": None, "judged": answers[skipped["id"]]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    after, sample = artifact_with_people(labelled, read_labels(path), estimator="semantic_entropy", alpha=0.2)
+    assert after.outcome.n == after.certificate.n == len(sample.records) == before.outcome.n
+    assert sum(after.calibration.error) == sum(before.calibration.error) + 1
+    assert after.outcome.diagnostics.base_error > before.outcome.diagnostics.base_error
+    assert after.data.n_undecided == 1
+
+
 def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     people = human_file(labelled, tmp_path / "people.jsonl")
