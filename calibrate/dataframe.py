@@ -26,6 +26,7 @@ from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
@@ -208,6 +209,7 @@ class Records:
         estimator: str | None = None,
         delta: float | None = None,
         groups: Groups = "category",
+        trust_labels: bool = False,
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -219,14 +221,17 @@ class Records:
                 which the fit does not use.
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
+            trust_labels: Fit even where the labels look broken.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
-            its two promises.
+            the threshold in use and its two promises.
 
         Raises:
-            UsageError: As `fit_artifact`.
+            UsageError: As `fit_artifact`, or nearly no answer is right and many wrong ones contain a reference.
         """
+        if not trust_labels:
+            self._refuse_broken()
         part, choice = None, None
         if estimator == AUTO:
             name = rule if isinstance(rule, str) else rule.name
@@ -271,6 +276,18 @@ class Records:
         fitted = parts_of(artifact, self.file.records, key, tested).fitted
         evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
+
+    def _refuse_broken(self) -> None:
+        spec = self.file.header.correctness
+        misses = None if spec is None else broken_labels(self.file.records, spec.name)
+        if spec is not None and misses is not None:
+            first = misses.records[0]
+            raise UsageError(
+                f"the labels look broken: rule {spec.name} calls nearly no answer right, and {len(misses.records)} of "
+                f"the {misses.n_wrong} wrong answers contain a reference, e.g. {first.answer!r} (reference "
+                f"{' | '.join(first.references)!r}, {first.id}). If such answers are right, call "
+                f"label({misses.rule!r}). To fit on these labels all the same, pass trust_labels=True."
+            )
 
     def _key(self, estimator: str | None, artifact: CalibrationArtifact | None = None) -> str:
         """The scores that are named, else those of the artifact, else the default."""

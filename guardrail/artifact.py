@@ -296,6 +296,10 @@ class Segments(Frozen):
     """Labelled questions from which on a category became a segment with its own threshold."""
 
 
+def _limit(outcome: Outcome) -> str:
+    return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
+
+
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
@@ -412,7 +416,9 @@ class CalibrationArtifact(Persisted):
         """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
         name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
-            return f"answer if {name} is at most the threshold of the question's segment"
+            limits = {**self.segments.outcomes, "other questions": self.outcome}
+            each = (f"{segment}: {_limit(outcome)}" for segment, outcome in limits.items())
+            return f"answer if {name} is at most the threshold of the question's segment ({', '.join(each)})"
         if threshold is None:
             return "answer nothing: no threshold was found"
         if not name.startswith("imported:"):
@@ -425,8 +431,9 @@ class CalibrationArtifact(Persisted):
         return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
 
     def __str__(self) -> str:
-        """The short form, and the two promises."""
-        return "\n".join(filter(None, (repr(self), self.warning, *self.promises)))
+        """The short form, the threshold in use, and the two promises."""
+        threshold = f"Threshold in use: {self.answer_if}."
+        return "\n".join(filter(None, (repr(self), self.warning, threshold, *self.promises)))
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""

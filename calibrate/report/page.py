@@ -319,6 +319,7 @@ def _render(page: _Page, estimator: str) -> str:
         "segments": sentences.segment_table(page.artifact),
         "tested_segments": [] if page.test is None else sentences.tested_segments(page.test),
         "promise": sentences.promise(page.artifact),
+        "threshold": sentences.threshold_in_use(page.artifact),
         "promises": page.artifact.promises,
         "headline": sentences.headline(page.artifact, page.test),
         "audited": [] if page.test is None else sentences.audited(page.test),

@@ -309,3 +309,13 @@ def test_a_comparison_and_an_evaluation_print_as_tables() -> None:
     evaluation = compared.cells[0].evaluation
     assert str(evaluation).splitlines()[0].split() == ["rule", "alpha", "wrong", "answered", "right", "above", "none"]
     assert f"{100 * evaluation.rows[0].acceptance.value:.1f}" in str(evaluation).splitlines()[1]
+
+
+def test_fit_stops_on_labels_that_look_broken() -> None:
+    sentences = [{**row, "said": f"It is {row['gold'][0]}, as all know."} for row in rows()]
+    records = columns(sentences).score(KEY).label("exact")
+    with pytest.raises(UsageError, match=r"rule exact calls nearly no answer right.*label\('numeric'\)"):
+        records.fit(alpha=0.1)
+    assert records.artifact is None
+    assert records.fit(alpha=0.1, trust_labels=True).threshold is None
+    assert columns(sentences).score(KEY).label("numeric").fit(alpha=0.1).n_accepted > 0

@@ -88,7 +88,7 @@ def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     own = artifact(ACRC, NONE)
     assert own.promises[0].startswith("In use: rule acrc, on average")
     assert own.promises[1].startswith("Certificate: --rule certified finds no threshold on 200 labels;")
-    assert str(own).splitlines() == [repr(own), *own.promises]
+    assert str(own).splitlines() == [repr(own), f"Threshold in use: {own.answer_if}.", *own.promises]
     assert all(line in own._repr_html_() for line in own.promises)
     proven = artifact(CERTIFIED, CERTIFIED)
     assert "with 90 % confidence" in proven.promises[0]
@@ -112,7 +112,9 @@ def test_looks_share_their_confidence_and_a_reach_counts_all_questions() -> None
 def test_each_segment_has_its_own_certificate() -> None:
     segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
     scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
-    line = artifact(NONE, CERTIFIED, segments=segments, calibration=scores).promises[0]
+    own = artifact(NONE, CERTIFIED, segments=segments, calibration=scores)
+    assert own.answer_if.endswith(f"(a: {CERTIFIED.threshold:.6g}, other questions: none, answers nothing)")
+    line = own.promises[0]
     assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
 
 

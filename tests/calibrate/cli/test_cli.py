@@ -94,6 +94,7 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "kept out of the fit" in html
     assert all(f"<p>{line}</p>" in html for line in loaded.promises)
+    assert f"<p>Threshold in use: {loaded.answer_if}.</p>" in html.replace("&lt;", "<")
     shown = run("inspect", artifact)
     assert promises in shown
     assert loaded.digest[:40] in shown
