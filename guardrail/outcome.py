@@ -300,9 +300,11 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
     elif terms.certifies is None:
         promise = "on average unless it is a certificate, which this older file does not say (fit again)."
     elif terms.rule == AVERAGE:
-        promise = f"on average over calibrations, not a certificate: {OFTEN_ABOVE} {target} wrong."
+        promise = "on average over calibrations, not a certificate"
+        # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
+        promise += "." if terms.acceptance == 1 else f": {OFTEN_ABOVE} {target} wrong."
     else:
-        promise = "on average at best, not a certificate."
+        promise = "not a certificate."
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     return (

@@ -86,7 +86,7 @@ def steps(
 
     Example: [cyan]calibrate steps reviews.db --records agent.records.jsonl --out steps.jsonl[/cyan]
 
-    Example: [cyan]calibrate steps checkpoints.sqlite --model python:bank:chat --tools tools.json[/cyan]
+    Example: [cyan]calibrate steps checkpoints.sqlite --model python:mybank:chat --tools tools.json[/cyan]
     """
     if records and model is not None:
         raise UsageError("--records has the samples, and --model would draw others. Give one of them.")

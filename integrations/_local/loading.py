@@ -184,7 +184,7 @@ def device_of(device: str) -> Any:
 
 
 def _dtype(dtype: str, device: Any) -> Any:
-    """The torch dtype of a setting. "auto" is float32 on a CPU, where half precision is slower and rounds."""
+    """The torch dtype of a setting. "auto" is float32 on a CPU, because half precision rounds."""
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     value = getattr(torch, dtype, None)

@@ -45,6 +45,11 @@ def test_on_average_beside_the_certificate_and_its_price() -> None:
     )
 
 
+def test_a_gate_that_accepts_everything_says_nothing_about_other_gates() -> None:
+    in_use, _ = promise_lines(0.1, 200, Terms("acrc", False, 1.0, 1.0, 200, 2, None), NOTHING)
+    assert in_use.startswith("In use: rule acrc, on average over calibrations, not a certificate. It answers 100 %")
+
+
 def test_a_certificate_in_use_beside_what_would_be_answered_on_average() -> None:
     in_use, other = promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE, Price(average=0.5))
     assert in_use.startswith(
@@ -77,7 +82,7 @@ def test_without_a_certificate_the_line_says_how_many_labels_would_do(labels: La
 
 def test_other_rules_promise_an_average_at_best_and_an_older_file_says_what_it_lacks() -> None:
     assert (
-        "on average at best, not a certificate" in promise_lines(0.1, 200, Terms("lec", False, 1.0, 0.5, 9), NOTHING)[0]
+        "In use: rule lec, not a certificate." in promise_lines(0.1, 200, Terms("lec", False, 1.0, 0.5, 9), NOTHING)[0]
     )
     assert "does not say (fit again)" in promise_lines(0.1, 200, Terms("sgr", None, 0.9, 0.5, 9), NOTHING)[0]
     assert "as many" in promise_lines(0.1, 200, AVERAGE, Terms("certified", True, 0.9, 0.5, 9))[1]

@@ -218,8 +218,11 @@ def _standing(item: Item, decision: Decision) -> Reply:
 
 
 def _shown(item: Item) -> dict[str, Any]:
-    content = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
-    return {"ticket": item.id, "version": _version(item), **content}
+    shown = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
+    if item.content.to_label and item.decision is None:
+        # Whoever labels must not see how sure the model is, or the labels lean towards the score.
+        shown["content"] |= {"alternatives": [], "candidate_set": None}
+    return {"ticket": item.id, "version": _version(item), **shown}
 
 
 def _version(item: Item) -> str:

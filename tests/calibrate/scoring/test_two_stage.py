@@ -103,7 +103,9 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
             row["references"] = ["elsewhere"]
     Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = "run --questions q.jsonl --calls 1.4 --alpha 0.2 --rule certified --test-fraction 0.1 --splits 0"
-    outcome = CliRunner().invoke(app, [*command.split(), "--model", f"python:{__name__}:model", "--out", "out"])
+    outcome = CliRunner().invoke(
+        app, [*command.split(), "--correctness", "token_f1", "--model", f"python:{__name__}:model", "--out", "out"]
+    )
     assert outcome.exit_code == 0, outcome.output
     artifact = CalibrationArtifact.load("out/artifact.json")
     assert (artifact.estimator.name, artifact.plan.n) == ("two_stage", 2)
@@ -118,7 +120,9 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
         assert verdict.accepted == whole.assess(f"Where is {i}?").accepted
         calls += verdict.cost.calls
     assert 100 < calls < 200  # of 300
-    again = CliRunner().invoke(app, [*command.split(), "--model", f"python:{__name__}:model", "--out", "out"])
+    again = CliRunner().invoke(
+        app, [*command.split(), "--correctness", "token_f1", "--model", f"python:{__name__}:model", "--out", "out"]
+    )
     assert again.exit_code == 0, again.output
     assert CalibrationArtifact.load("out/artifact.json").estimator == artifact.estimator  # a resumed run cuts the same
     header = read_records("out/records.jsonl").header

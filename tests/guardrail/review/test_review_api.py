@@ -56,6 +56,23 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
 
 
+def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, system: httpx.Client) -> None:
+    shares = (("4", 0.6), ("5", 0.4))
+    to_label = Content(
+        question="2 + 2?",
+        kind="audit",
+        candidate=Candidate(text="5"),
+        alternatives=shares,
+        allowed=("approve", "edit", "reject"),
+    )
+    item = store.enqueue(to_label)
+    shown = system.get(f"/api/items/{item.id}")
+    assert shown.json()["content"]["alternatives"] == []
+    decided = decide(system, item.id, {"action": "reject", "reviewer": "Dora"}, If_Match=shown.headers["ETag"])
+    assert decided.status_code == 200, "the version is that of the stored item"
+    assert decided.json()["content"]["alternatives"] == [list(pair) for pair in shares]
+
+
 def test_only_systems_use_the_api_and_only_people_the_page(store: ReviewStore, system: httpx.Client) -> None:
     item = store.enqueue(held_back())
     path = f"/api/items/{item.id}/decide"
