@@ -285,7 +285,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
 
 
 def _forecast(settings: RunConfig, n_questions: int, questions: Sequence[Question]) -> list[str]:
-    """What each part of the run takes, before it starts; answers that are on file already cost nothing again."""
+    """Lines about the calls and the time of each part; answers on file already cost nothing again."""
     options = settings.collect_options()
     plan = options.drawing.plan(questions)
     calls = 1 + plan.n + len(plan.follow_ups)

@@ -283,7 +283,7 @@ class Builder:
 
     @property
     def planned(self) -> Literal["greedy", "sampled", "majority"]:
-        """How a guard draws the primary answer, so that it gives out answers like those that were read."""
+        """The primary answer that a guard draws, so that it gives out answers like those that were read."""
         # An answer in a column, and the first of the samples, stand for the greedy one; options have no samples.
         own_column = self.expected & {"answer", "option_scores"} or "samples" not in self.expected
         return "greedy" if own_column or self.primary == "first" else self.primary
