@@ -227,7 +227,7 @@ OFTEN_ABOVE = "about 40 % of such gates end above"
 
 
 class LabelsNeeded(Frozen):
-    """The number of labels that rule certified would need, by a simulation of questions like those of the calibration."""
+    """The number of labels that rule certified would need, by a simulation of questions like the calibrated ones."""
 
     n: int
     """Number of labels; the largest number simulated, unless it is enough."""

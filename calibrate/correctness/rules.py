@@ -131,6 +131,8 @@ _EQUALS = " = "
 _FILLERS = word_set("answer are is so")
 _SIDE = re.compile(r"(?:[\w+*/^()%$ -]|[.,](?=\d))+")
 """One side of an equation: no list, no second sentence, no comparison."""
+_MULTIPLE = re.compile(r"-\s*[^\W\d_]\b|\d[^\W\d_]\b")
+"""A sign or a number before a letter: "-x = 5" and "2x = 5" do not say that x is 5."""
 
 
 def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...]:
@@ -143,6 +145,7 @@ def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...
     words_before = {word for side in sides for word in word_tuple(side) if len(word) > 1 and not word[-1].isdecimal()}
     allowed = _FILLERS.union(word_tuple(question.question)) - NEGATIONS - {"or"} if len(sides) == 1 else frozenset()
     equation = "=" not in reference and "\n" not in answer.strip() and all(map(_SIDE.fullmatch, sides))
+    equation = equation and not any(map(_MULTIPLE.search, sides))
     return (answer, right) if sides and equation and words_before <= allowed else (answer,)
 
 

@@ -380,3 +380,11 @@ def test_labels_say_why_there_is_none() -> None:
 def test_imported_records_have_nothing_to_label() -> None:
     with pytest.raises(UsageError, match="1 of 1 records were imported without an answer"):
         label_records([Record(id="d", question="?", correct=True)], Exact())
+
+
+@pytest.mark.parametrize("answer", ["2x = 5", "-x = 5", "- x = 5"])
+@pytest.mark.parametrize("rule", ["exact", "token_f1", "numeric"])
+def test_a_multiple_of_a_variable_does_not_state_its_value(rule: str, answer: str) -> None:
+    question = Question(id="q", question="Solve for x.", references=("5",))
+    assert make_rule(rule).label(answer, question).correct is not True
+    assert make_rule(rule).label("x = 5", question).correct is True
