@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from calibrate.cascade import fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.scoring.ensemble import training_of
 from calibrate.thresholds.bounds import binomial_tail, zero_error_floor
 from calibrate.thresholds.stages import _start, _walked, fit_stages, paths
 from guardrail.artifact import CascadeArtifact
@@ -238,6 +239,24 @@ def test_records_of_other_questions_are_refused(labelled: RecordFile, change: di
         large = RecordFile(large.path, large.header.model_copy(update={"prompt": prompt}), large.records)
     with pytest.raises(UsageError, match=message):
         fit_cascade([labelled, large], alpha=0.1, estimators=[NAME, NAME])
+
+
+@pytest.mark.parametrize("groups", ["category", "cluster"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
+    labelled: RecordFile, stage: int, groups: Literal["category", "cluster"]
+) -> None:
+    """A training question itself, and with clusters another question of its cluster."""
+    records = [record.model_copy(update={"group": f"g{i}"}) for i, record in enumerate(labelled.records)]
+    trained = records[7] if groups == "category" else records[7].model_copy(update={"id": "t", "question": "another?"})
+    params = {"reads": [], "training": training_of([trained]).model_dump(mode="json")}
+    spec = labelled.header.estimators[NAME].model_copy(update={"name": "score:ours", "params": params})
+    file = RecordFile(labelled.path, labelled.header, tuple(records))
+    header = file.header.model_copy(update={"estimators": {**file.header.estimators, NAME: spec}})
+    files = [file, file]
+    files[stage] = RecordFile(file.path, header, file.records)
+    with pytest.raises(UsageError, match=r"1 of 240 calibration records are among the 1 questions the scorer.*p7"):
+        fit_cascade(files, alpha=0.15, estimators=[NAME, NAME], groups=groups)
 
 
 def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
