@@ -92,9 +92,9 @@ def evaluate(
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
 
-    Example: [cyan]calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv[/cyan]
+    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv
 
-    Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
+    Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
     keep_inputs(records, [figure, csv_path, json_path])
     files = open_files(records)
@@ -153,7 +153,7 @@ def _paper(
             progress=progress,
         )
     for name in names:
-        heads, cells = view.printed(name)
+        heads, cells = view.printed(name, errors=_has_room())
         console.print(table(view.title(name), heads, cells, texts=view.texts(name)))
         if any(map(few, view.rows(name))):
             print_line(FEW_NOTE, "yellow")
@@ -172,8 +172,7 @@ def _paper_rows(view: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
 def _print_result(cell: Cell, *, named: bool) -> None:
     """Print the table of one pool, estimator and size."""
     evaluation = cell.evaluation
-    # With standard errors the table has 100 columns; in a narrower terminal the files keep them.
-    wide = not console.is_terminal or console.width >= 100
+    wide = _has_room()
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
     rows = [
         [
@@ -208,6 +207,11 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     if any(map(few, evaluation.rows)):
         print_line(FEW_NOTE, "yellow")
     console.print()
+
+
+def _has_room() -> bool:
+    """Whether standard errors fit: tables with them have 100 columns. The files always have them."""
+    return not console.is_terminal or console.width >= 100
 
 
 def _shown(value: Estimate | None, *, wide: bool) -> str:

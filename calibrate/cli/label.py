@@ -255,13 +255,13 @@ def label(
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
-    Read some of the labels: "at most 10 % wrong" will mean wrong [italic]by this rule[/italic].
+    Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
 
-    Example: [cyan]calibrate label records.jsonl --rule token_f1 --threshold 0.5[/cyan]
+    Example: calibrate label records.jsonl --rule token_f1 --threshold 0.5
 
-    Example: [cyan]calibrate label records.jsonl --interactive[/cyan]
+    Example: calibrate label records.jsonl --interactive
 
-    Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
+    Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
     """
     source, target = one_file(records, out)
     people.check(rule)

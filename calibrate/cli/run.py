@@ -220,9 +220,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
     stopped: the same command, the same folder. Exit code 1 if the questions kept out refute the promise.
 
-    Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
+    Example: calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results
 
-    Example: [cyan]calibrate run settings.yaml --alpha 0.05[/cyan]
+    Example: calibrate run settings.yaml --alpha 0.05
     """
     settings = load_config(config, flags)
     names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
@@ -482,7 +482,7 @@ def _help(name: str) -> str:
     if field.is_required():
         return f"{text} Required, here or in the YAML."
     default = field.default
-    return text if default is None or default in (False, ()) else f"{text} [dim]Default: {default}.[/dim]"
+    return text if default is None or default in (False, ()) else f"{text} Default: {default}."
 
 
 _with_flags()
