@@ -135,7 +135,7 @@ def steps(
     if arguments is None:
         _ask_which_arguments_matter(labelled)
     header = read_records(first).header
-    finish([out, *parts.values()], f"{next_step(header, first)} --cluster-by-group")
+    finish([out, *parts.values()], f"{next_step(header, first)} --rule certified --cluster-by-group")
 
 
 def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:

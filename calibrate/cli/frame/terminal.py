@@ -45,10 +45,6 @@ errors = VisibleConsole(stderr=True)
 
 LONGEST_TEXT = 16
 """Width in characters that a text keeps beside numbers in a narrow terminal, before it is folded."""
-SHORTEST_TEXT = 8
-"""The width it keeps beside more numbers than the terminal has room for."""
-USUAL_WIDTH = 80
-"""Columns of the narrowest terminal in which every table fits."""
 
 
 class _WholeTable(Table):
@@ -69,19 +65,14 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
         pad_edge=False,
         collapse_padding=True,
     )
-    heads, cells = list(columns), [[escape(cell) for cell in row] for row in rows]
-    longest = [
-        max(cell_len(word) for text in (head, *(row[i] for row in cells)) for word in (*text.split(), ""))
-        for i, head in enumerate(heads)
-    ]
-    # Numbers are whole first, each with a space on both sides; texts share what they leave of a usual terminal.
-    room = (USUAL_WIDTH - sum(longest[texts:]) - 2 * len(heads)) // texts
-    for i, head in enumerate(heads):
+    cells = [[escape(cell) for cell in row] for row in rows]
+    for i, column in enumerate(columns):
+        longest = max(cell_len(word) for text in (column, *(row[i] for row in cells)) for word in (*text.split(), ""))
         grid.add_column(
-            escape(head),
+            escape(column),
             justify="left" if i < texts else "right",
             overflow="fold",
-            min_width=min(longest[i], LONGEST_TEXT, max(room, SHORTEST_TEXT)) if i < texts else longest[i],
+            min_width=min(longest, LONGEST_TEXT) if i < texts else longest,
         )
     for row in cells:
         grid.add_row(*row)
