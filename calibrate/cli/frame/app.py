@@ -64,6 +64,7 @@ _ORDER = (
     "from-reviews",
     "steps",
     "candidates",
+    "select",
     "inspect",
 )
 
