@@ -276,6 +276,24 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
             assert verdict.stage == answering + 1
 
 
+def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
+    names = [NAME, "sequence_nll", "semantic_entropy"]
+    artifact = fit_cascade([labelled] * 3, alpha=0.2, estimators=names, price=2.0)
+    model = fakes.model()
+    system = Cascade([model] * 3, artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 3)
+    thresholds = [stage.threshold for stage in artifact.stages]
+    assert [stage.estimator.name for stage in artifact.stages] == names
+    answered = set()
+    for record in labelled.records[:60]:
+        scores = [record.scores[name].value for name in names]
+        rated = list(enumerate(zip(scores, thresholds, strict=True), 1))
+        answering = next((i for i, (u, t) in rated if t is not None and u is not None and u <= t), None)
+        verdict = system.assess(record.question)
+        assert (verdict.stage if verdict.accepted else None) == answering
+        answered.add(answering)
+    assert answered == {3, None}  # the last stage answers, and where it is not certain nobody does
+
+
 def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
     from calibrate.data.records import write_records
 
