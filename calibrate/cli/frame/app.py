@@ -70,6 +70,7 @@ _ORDER = (
     "from-reviews",
     "steps",
     "candidates",
+    "select",
     "inspect",
 )
 
