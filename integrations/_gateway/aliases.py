@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -13,15 +14,17 @@ from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
-from guardrail.errors import ArtifactError, UsageError
+from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
 from guardrail.types import SamplingPlan
+from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
 from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
+from ..scorers import decision
 from .config import Alias, Upstream
 from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled
 
@@ -33,6 +36,19 @@ CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections, probe and abstentions."""
 log = logging.getLogger("guardrail")
 _asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
+
+
+def _scorer_of(config: Alias) -> Scorer | None:
+    """The scorer of an alias."""
+    if config.decision is None:
+        return None if config.scorer is None else load_scorer(config.scorer)
+    own = config.decision
+    key = os.environ.get("OPENAI_API_KEY") if own.key is None else own.key.get_secret_value()
+    if not key:
+        raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
+    # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
+    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=key, timeout=2 * own.timeout)
+    return decision(client, own.model, own.question, timeout=own.timeout)
 
 
 class ServedAlias:
@@ -64,7 +80,7 @@ class ServedAlias:
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
-        self._scorer = None if config.scorer is None else load_scorer(config.scorer)
+        self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
 
     @property
