@@ -16,15 +16,20 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
+from ..data.records import write_records
+from ..data.split import Groups
+from ..evaluation.calls import calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
+from ..pipeline import part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
+from .frame.next_commands import listed
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -87,6 +92,12 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="Write the paper's four-panel figure here (PNG): risk and acceptance by alpha.")
     ] = None,
+    rest: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the questions here that the table of calls leaves out: fit a score of the table on them."
+        ),
+    ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
@@ -96,7 +107,7 @@ def evaluate(
 
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
-    keep_inputs(records, [figure, csv_path, json_path])
+    keep_inputs(records, [figure, rest, csv_path, json_path])
     files = open_files(records)
     for file in files:
         warn_undecided(file)
@@ -124,8 +135,10 @@ def evaluate(
     for cell in grid.cells:
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
+    for pool in pools:
+        written += _calls(pool, settings, rest if len(pools) == 1 else None, named=apart)
     flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
+    finish(written, f"calibrate fit {pools[0].file.typed if rest is None else listed([rest])} {flags}")
 
 
 def _paper(
@@ -212,6 +225,29 @@ def _print_result(cell: Cell, *, named: bool) -> None:
 def _has_room() -> bool:
     """Whether standard errors fit: tables with them have 100 columns. The files always have them."""
     return not console.is_terminal or console.width >= 100
+
+
+def _calls(pool: Source, settings: _EvaluateOptions, rest: Path | None, *, named: bool) -> list[Path]:
+    """Print acceptance beside calls, and write the questions that the table leaves out."""
+    groups: Groups = "cluster" if settings.cluster_by_group else "category"
+    measured = calls_beside_fit(pool.file, alphas=settings.alphas or ALPHAS, delta=settings.delta, groups=groups)
+    if measured is None:
+        if rest is not None:
+            raise UsageError(
+                "--rest leaves out the questions of the table of calls, and these records have none: it takes 100 "
+                "labelled questions in 30 % of at most 20,000, none of them drawn within a reach."
+            )
+        return []
+    calls, others = measured
+    print_line(f"{pool.dataset}, {pool.model}. {calls.title}:" if named else f"{calls.title}:", "bold")
+    print_line(str(calls))
+    if calls.advice is not None:
+        print_line(calls.advice)
+    console.print()
+    if rest is None:
+        return []
+    write_records(rest, part_header(pool.file.header, others), others)
+    return [rest]
 
 
 def _shown(value: Estimate | None, *, wide: bool) -> str:
