@@ -1,23 +1,34 @@
 """Probes on hidden states against scores of one call, at equal labels: `python -m benchmarks.probe CACHE`.
 
-CACHE is a folder with ``NAME.npz`` for each pool: ``states`` (questions, layers, width), the mean hidden state over the
-answer's tokens from one forward pass over prompt and recorded answer; ``error``; and the scores of `BASELINES`, NaN
-where unmeasured. A probe is ridge regression on the mean of the upper two thirds of the layers. The error probe takes
-its training questions from the labelled ones; the entropy probe learns from 500 questions without labels.
+CACHE is a folder that the first run fills, in minutes, with ``NAME.npz`` for each pool: ``states`` (questions, layers,
+width), the mean hidden state over the answer's tokens from one forward pass over prompt and recorded answer; ``error``;
+and the scores of `BASELINES`, NaN where unmeasured. A probe is ridge regression on the mean of the upper two thirds of
+the layers. The error probe takes its training questions from the labelled ones; the entropy probe learns from 500
+questions without labels.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from langchain_core.messages import HumanMessage
 from numpy.typing import NDArray
 
+from benchmarks.cost import embedded
+from calibrate.correctness import label_records, make_rule
+from calibrate.data.records import Record
 from calibrate.scoring.metrics import auroc
 from calibrate.thresholds import fit
+from examples.demo import smollm2
+from examples.demo.embedded import MODEL
 from guardrail.outcome import Feasible
+from guardrail.uncertainty import make_estimator, measure_many
+from guardrail.uncertainty.plan import plan_for
+from integrations.transformers_chat import TransformersChat
 
 Reals = NDArray[np.float64]
 ALPHAS = (0.15, 0.2, 0.25)
@@ -25,6 +36,39 @@ BASELINES = ("sequence_nll", "answer_word_nll", "semantic_entropy")
 UNLABELLED = 500
 SHARES = {300: (1 / 6, 1 / 3, 1 / 2), 1_000: (0.2, 0.35, 0.5)}
 PENALTIES = np.logspace(0, 5, 11)
+
+
+def states_of(chat: TransformersChat, records: Sequence[Record]) -> NDArray[np.float16]:
+    """Return the mean hidden state over the tokens of each answer: shape (questions, layers, width)."""
+    rows = []
+    for record in records:
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        text, prompt = chat._encode([HumanMessage(record.question)], ())
+        tokens = torch.tensor([chat._ids(text + record.drawn.primary.text)])
+        with torch.inference_mode():
+            hidden = chat._local.model(input_ids=tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
+        rows.append(torch.cat(hidden)[:, len(prompt) :].mean(1).to(torch.float16).numpy())
+    return np.stack(rows)
+
+
+def fill(cache: Path, questions: int | None = None) -> None:
+    """Write the pools of the recorded chat model and of the embedded model that the cache lacks."""
+    cache.mkdir(parents=True, exist_ok=True)
+    if not (cache / "new.npz").exists():
+        file = smollm2.recorded(cache / "new.jsonl")
+        _save(cache / "new.npz", smollm2.chat(), label_records(file.records, make_rule("contains"))[:questions])
+    if not (cache / "embedded.npz").exists():
+        _save(cache / "embedded.npz", TransformersChat(model=str(MODEL)), embedded(cache, questions)[0])
+
+
+def _save(path: Path, chat: TransformersChat, records: Sequence[Record]) -> None:
+    usable = [r for r in records if r.correct is not None and r.drawn and r.drawn.primary and r.drawn.primary.text]
+    plan = plan_for([make_estimator("semantic_entropy")])
+    measured = measure_many([r.drawn for r in usable if r.drawn], [make_estimator(name) for name in BASELINES], plan)
+    values = np.array([[np.nan if each.value is None else each.value for each in row] for row in measured])
+    error = np.array([not r.correct for r in usable], dtype=np.int64)
+    np.savez(path, states=states_of(chat, usable), error=error, **dict(zip(BASELINES, values.T, strict=True)))
 
 
 def ridge(states: Reals, target: Reals) -> Callable[[Reals], Reals]:
@@ -100,7 +144,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--splits", type=int, default=80)
+    parser.add_argument("--questions", type=int, help="only so many of each pool; for a first look")
     arguments = parser.parse_args()
+    fill(arguments.cache, arguments.questions)
     print(
         f"Cells: acceptance in % (share that certifies nothing, share above alpha); alpha {ALPHAS}; third column AUROC."
     )
