@@ -28,7 +28,7 @@ from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointTrust
 from .observers import Observers
 
-__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "strictest"]
+__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "Remembered", "strictest"]
 
 Abstentions = Draws
 """Former name of `Draws`."""
@@ -67,7 +67,7 @@ class Assessment:
         return any(verdict.is_result and verdict.reason is not Reason.INFEASIBLE for verdict in self.by_name.values())
 
 
-class _Remembered(Frozen):
+class Remembered(Frozen):
     """A verdict that a repeated prompt gets again, as it was before the observers saw it."""
 
     prompt: str
@@ -151,7 +151,7 @@ class Assessor:
         # An abstention counts under every threshold and whatever the slots hold: neither is a reason to draw again.
         held = yield from asked.get(HELD)
         if held is not None:
-            return _Remembered.from_stored(held).again(text, kept.key)
+            return Remembered.from_stored(held).again(text, kept.key)
         name = f"accepted by {self._gate_names}"
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
@@ -160,7 +160,7 @@ class Assessor:
                 plan, kept = plan.primary_only(), NOTHING
             accepted = yield from kept.get(name)
             if accepted is not None:
-                return (yield from self._observed(_Remembered.from_stored(accepted).again(text, kept.key), messages))
+                return (yield from self._observed(Remembered.from_stored(accepted).again(text, kept.key), messages))
             waves = yield from draw_until_decided(
                 replace(self.sampler, plan=plan, callbacks=callbacks, question=question, kept=kept),
                 messages,
@@ -203,7 +203,7 @@ class Assessor:
                 plan, kept = plan.primary_only(), NOTHING
             remembered = (yield from kept.get(name)) or (yield from self._held_candidate(asked, kept, served))
             if remembered is not None:
-                again = _Remembered.from_stored(remembered).again(question or question_text(messages), kept.key)
+                again = Remembered.from_stored(remembered).again(question or question_text(messages), kept.key)
                 return (yield from self._observed(again, messages))
             sampler = replace(self.sampler, plan=plan, question=question, kept=kept)
             drawn = yield from sampler.draw_behind_steps(messages, served)
@@ -220,7 +220,7 @@ class Assessor:
         held = yield from asked.get(HELD)
         if held is None:
             return None
-        stored = _Remembered.from_stored(held)
+        stored = Remembered.from_stored(held)
         same = stored.primary is not None and normal_form(stored.primary.comparable) == normal_form(served.comparable)
         return held if same and stored.prompt == kept.key else None
 
@@ -272,10 +272,10 @@ def _noted(assessment: Assessment, place: Draw, name: str, prompt: str) -> Steps
     """The assessment, remembered; or that of an attempt that was judged side by side with this one, and before it."""
     drawn, verdict = assessment.drawn, assessment.verdict
     assert verdict is not None, "a verdict is remembered"
-    value = _Remembered(prompt=prompt, primary=drawn.primary, verdict=verdict, by_name=dict(assessment.by_name))
+    value = Remembered(prompt=prompt, primary=drawn.primary, verdict=verdict, by_name=dict(assessment.by_name))
     written = value.model_dump_json()
     first = yield from place.add(name, written)
-    return assessment if first == written else _Remembered.from_stored(first).again(drawn.question, prompt)
+    return assessment if first == written else Remembered.from_stored(first).again(drawn.question, prompt)
 
 
 def _normal(slots: Mapping[str, str]) -> list[tuple[str, str]]:
