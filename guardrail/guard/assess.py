@@ -146,23 +146,25 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
-        asked, kept = self._keys(messages, question)
+        question_draw, prompt_draw = self._keys(messages, question)
         text = question_text(messages) if question is None else question
         # An abstention counts under every threshold and whatever the slots hold: neither is a reason to draw again.
-        held = yield from asked.get(HELD)
-        if held is not None:
-            return Remembered.from_stored(held).again(text, kept.key)
+        abstention = yield from question_draw.get(HELD)
+        if abstention is not None:
+            return Remembered.from_stored(abstention).again(text, prompt_draw.key)
         name = f"accepted by {self._gate_names}"
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
             plan = self.sampler.plan
             if problem.reason is not None:  # the primary answer alone, for a person to see
-                plan, kept = plan.primary_only(), NOTHING
-            accepted = yield from kept.get(name)
+                plan, prompt_draw = plan.primary_only(), NOTHING
+            accepted = yield from prompt_draw.get(name)
             if accepted is not None:
-                return (yield from self._observed(Remembered.from_stored(accepted).again(text, kept.key), messages))
+                return (
+                    yield from self._observed(Remembered.from_stored(accepted).again(text, prompt_draw.key), messages)
+                )
             waves = yield from draw_until_decided(
-                replace(self.sampler, plan=plan, callbacks=callbacks, question=question, kept=kept),
+                replace(self.sampler, plan=plan, callbacks=callbacks, question=question, memory=prompt_draw),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
@@ -178,8 +180,8 @@ class Assessor:
                 verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
             assessment = Assessment(drawn, verdict, by_name)
             if problem.reason is None and (verdict.accepted or assessment.is_result):
-                place = (kept, name) if verdict.accepted else (asked, HELD)
-                assessment = yield from _noted(assessment, *place, kept.key)
+                place = (prompt_draw, name) if verdict.accepted else (question_draw, HELD)
+                assessment = yield from _noted(assessment, *place, prompt_draw.key)
             return (yield from self._observed(assessment, messages))
 
     def observe_steps(
@@ -194,35 +196,37 @@ class Assessor:
             served: The answer.
             question: As in `assess_steps`.
         """
-        asked, kept = self._keys(messages, question)
+        question_draw, prompt_draw = self._keys(messages, question)
         name = f"served {_digest(normal_form(served.comparable))} by {self._gate_names}"
         with streaming_disabled(), self.observers.around("observe"):
             problem = yield from self.trust.check_steps()
             plan = self.sampler.plan
             if problem.reason is not None:
-                plan, kept = plan.primary_only(), NOTHING
-            remembered = (yield from kept.get(name)) or (yield from self._held_candidate(asked, kept, served))
+                plan, prompt_draw = plan.primary_only(), NOTHING
+            remembered = (yield from prompt_draw.get(name)) or (
+                yield from self._held_candidate(question_draw, prompt_draw, served)
+            )
             if remembered is not None:
-                again = Remembered.from_stored(remembered).again(question or question_text(messages), kept.key)
+                again = Remembered.from_stored(remembered).again(question or question_text(messages), prompt_draw.key)
                 return (yield from self._observed(again, messages))
-            sampler = replace(self.sampler, plan=plan, question=question, kept=kept)
+            sampler = replace(self.sampler, plan=plan, question=question, memory=prompt_draw)
             drawn = yield from sampler.draw_behind_steps(messages, served)
             drawn = self.usable(problem.apply_to(drawn))
             by_name = yield from self._decide(Drawn(drawn))
             verdict = self.trust.record(strictest(by_name.values()), problem)
             assessment = Assessment(drawn, verdict, by_name)
             if problem.reason is None and (verdict.accepted or assessment.is_result):
-                assessment = yield from _noted(assessment, kept, name, kept.key)
+                assessment = yield from _noted(assessment, prompt_draw, name, prompt_draw.key)
             return (yield from self._observed(assessment, messages))
 
-    def _held_candidate(self, asked: Draw, kept: Draw, served: Sample) -> Steps[str | None]:
+    def _held_candidate(self, question_draw: Draw, prompt_draw: Draw, served: Sample) -> Steps[str | None]:
         """The remembered abstention on this very answer, or None."""
-        held = yield from asked.get(HELD)
-        if held is None:
+        abstention = yield from question_draw.get(HELD)
+        if abstention is None:
             return None
-        stored = Remembered.from_stored(held)
+        stored = Remembered.from_stored(abstention)
         same = stored.primary is not None and normal_form(stored.primary.comparable) == normal_form(served.comparable)
-        return held if same and stored.prompt == kept.key else None
+        return abstention if same and stored.prompt == prompt_draw.key else None
 
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
@@ -241,7 +245,7 @@ class Assessor:
         return verdict
 
     def _keys(self, messages: Sequence[BaseMessage], question: str | None) -> tuple[Draw, Draw]:
-        """What is remembered of a question, whatever its slots hold, and of the prompt with all that they hold."""
+        """The memories of a question, whatever its slots hold, and of the prompt with the content of all slots."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
             return NOTHING, NOTHING
         gates = self.gates(None).values()

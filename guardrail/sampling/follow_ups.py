@@ -242,11 +242,11 @@ class Scoring:
         drawn: list[SampleSet],
         plan: SamplingPlan,
         most: int | None,
-        kept: Draw = NOTHING,
+        memory: Draw = NOTHING,
     ) -> Steps[list[SampleSet]]:
         """The sets with the replies of the plan's scorers, and their cost added; ``most`` answers are rated at once.
 
-        A reply that ``kept`` remembers is not asked for again.
+        A reply that ``memory`` holds is not asked for again.
 
         Raises:
             UsageError: The plan names a scorer that was not given.
@@ -259,11 +259,11 @@ class Scoring:
                 answer = drawn[place].primary
                 assert answer is not None, "only sets with an answer are rated"
                 piece = f"{scorer.follow_up}:{sha256_hex(answer.comparable.encode(), 16)}"
-                remembered = yield from kept.piece(piece)
+                remembered = yield from memory.piece(piece)
                 if remembered is not None:
                     return remembered
                 reply = yield from scorer.reply_steps(prompts[place], drawn[place], self.prompt)
-                return (yield from kept.note(piece, reply))
+                return (yield from memory.note(piece, reply))
 
             replies = yield at_once(rate, places, most or DEFAULT_CONCURRENCY)
             drawn = _attached(drawn, Round(name, plan, places, ()), replies)

@@ -83,7 +83,7 @@ class Sampler:
     question: str | None = None
     transport: Mapping[str, Any] = field(default_factory=dict)
     scoring: Scoring = NO_SCORERS
-    kept: Draw = NOTHING
+    memory: Draw = NOTHING
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -126,7 +126,7 @@ class Sampler:
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
         """The sets with the replies of the model and of the scorers."""
         replied = yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up)
-        return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency, self.kept))
+        return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency, self.memory))
 
     def _follow_up(self, one_round: Round) -> Steps[list[SampleSet]]:
         return replace(self, plan=one_round.plan, name=one_round.name)._answers(one_round.prompts)
@@ -151,7 +151,7 @@ class Sampler:
                 "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
             )
         calls = self._calls(prompts)
-        replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency, self.kept)
+        replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency, self.memory)
         each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
         return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
 
@@ -183,7 +183,7 @@ class Sampler:
         fresh = yield from asking._native_call(model, [prompts[place] for place in places])
         overtaken = False
         for place, part in zip(places, fresh, strict=True):
-            noted = yield from self.kept.note(f"{names[place]}:part {counts[place]}", part)
+            noted = yield from self.memory.note(f"{names[place]}:part {counts[place]}", part)
             overtaken |= noted is not part  # another attempt has drawn this part meanwhile, and perhaps less of it
             whole = joined(sets[place], noted)
             sets[place] = whole.model_copy(update={"samples": whole.samples[: n - first]})
@@ -192,7 +192,7 @@ class Sampler:
     def _parts(self, name: str) -> Steps[list[SampleSet]]:
         """The parts of a native sampler's set that have arrived, in order."""
         parts: list[SampleSet] = []
-        while (part := (yield from self.kept.piece(f"{name}:part {len(parts)}"))) is not None:
+        while (part := (yield from self.memory.piece(f"{name}:part {len(parts)}"))) is not None:
             parts.append(part)
         return parts
 
@@ -343,9 +343,9 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
     primary = next((reply.answer.primary for call, reply in pairs if call.index < 0), None)
     problem, detail = _problem(answers, samples, primary)
     cost = sum((answer.cost for answer in answers), start=Cost())
-    made = [reply for _, reply in pairs if reply.answer.cost.calls]
-    if made:  # calls are made side by side
-        seconds = max(reply.ended for reply in made) - min(reply.started for reply in made)
+    calls_made = [reply for _, reply in pairs if reply.answer.cost.calls]
+    if calls_made:  # calls are made side by side
+        seconds = max(reply.ended for reply in calls_made) - min(reply.started for reply in calls_made)
         cost = cost.model_copy(update={"seconds": seconds})
     return SampleSet(
         question=question_text(messages),

@@ -23,7 +23,7 @@ from guardrail.guard.base import is_result
 from guardrail.guard.cascade import Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
-from guardrail.prompting import PromptWrapping, question_text
+from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.testing import ScriptedChat, make_artifact
@@ -496,6 +496,16 @@ def test_observers_see_an_abstention_once_and_an_acceptance_each_time() -> None:
 
 
 # -- what makes another question
+
+
+def test_cache_settings_and_ids_of_an_image_do_not_count_and_the_image_does() -> None:
+    def content(**fields: Any) -> Any:
+        return prompt_content([HumanMessage(["q", {"type": "image_url", "image_url": "x.png", **fields}])])
+
+    assert content() == content(cache_control={"type": "ephemeral"}) == content(id="1", index=0)
+    assert content() != content(image_url="y.png")
+    code = [prompt_content([HumanMessage(text)]) for text in ("if a:\n  b\nc", "if a:\n  b  \nc", "if a:\n  b\n  c")]
+    assert code[0] == code[1] != code[2]  # indentation has a meaning
 
 
 SLOTTED = PromptWrapping(

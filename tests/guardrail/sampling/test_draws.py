@@ -124,7 +124,7 @@ class Native(ScriptedChat):
 
 def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> None:
     model = Native(asked=[], outcomes=[(False, 2), (True, 1), (True, 2)])
-    sampler = Sampler(model, SamplingPlan(n=5, seed=0), kept=Draw(Draws(), "key"))
+    sampler = Sampler(model, SamplingPlan(n=5, seed=0), memory=Draw(Draws(), "key"))
     first, second, whole, again = (sampler.draw([PROMPT])[0] for _ in range(4))
     assert [drawn.problem for drawn in (first, second)] == [Unmeasured.MODEL_FAILED] * 2
     assert (whole.problem, again.problem) == (None, None)
@@ -140,9 +140,9 @@ def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> No
 
 def test_waves_of_a_native_sampler_are_parts_of_one_draw() -> None:
     model, draw = Native(asked=[]), Draw(Draws(), "key")
-    first = Sampler(model, SamplingPlan(n=3), kept=draw).draw([PROMPT])[0]
-    later = Sampler(model, SamplingPlan(n=5), first=3, wave=1, kept=draw).draw([PROMPT])[0]
-    whole = asyncio.run(Sampler(model, SamplingPlan(n=5), kept=draw).adraw([PROMPT]))[0]
+    first = Sampler(model, SamplingPlan(n=3), memory=draw).draw([PROMPT])[0]
+    later = Sampler(model, SamplingPlan(n=5), first=3, wave=1, memory=draw).draw([PROMPT])[0]
+    whole = asyncio.run(Sampler(model, SamplingPlan(n=5), memory=draw).adraw([PROMPT]))[0]
     assert [len(drawn.samples) for drawn in (first, later, whole)] == [3, 2, 5]
     assert whole.samples == (*first.samples, *later.samples)
     assert [(n, primary) for n, primary, _ in model.asked] == [(3, True), (2, False)]
