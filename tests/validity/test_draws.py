@@ -20,7 +20,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field
 
 from guardrail import AbstainedError, Guardrail
-from guardrail.prompting import question_text
+from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -161,3 +161,29 @@ def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> Non
     once, answered = undisturbed(), in_a_loop(remember=0)
     assert len(answered) > 1.5 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
+
+
+def with_a_clock(attempts: int, **settings: Any) -> set[str]:
+    """A loop around a prompt whose slot holds the time, until an answer is accepted."""
+    model = Failing()
+    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+    artifact = make_artifact(model, threshold=0.4, n=10, prompt=prompt)
+    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", max_concurrency=1, **settings)
+
+    def ask(question: str) -> None:
+        for second in range(attempts):
+            verdict = guard.assess(prompt.messages(question, slots={"clock": f"10:00:{second:02}"}))
+            if verdict.accepted:
+                return
+        raise AbstainedError.of(verdict, "")
+
+    return accepted(ask)
+
+
+def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
+    assert with_a_clock(6) == with_a_clock(1)
+
+
+def test_negative_control_a_clock_selects_for_a_guard_that_forgets() -> None:
+    once, again = with_a_clock(1), with_a_clock(6, remember=0)
+    assert error_rate(again) > error_rate(once) + 0.05
