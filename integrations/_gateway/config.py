@@ -230,7 +230,7 @@ class Config(_Strict):
     allowed_hosts: tuple[str, ...] = ()
     """Further host names by which clients without keys may reach the gateway."""
     reviews: SecretStr | None = None
-    """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered verdicts. Several processes
+    """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered draws. Several processes
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
@@ -241,10 +241,9 @@ class Config(_Strict):
     keep_alive: float = Field(default=15.0, gt=0)
     """Seconds between the keep-alive comments of a stream that waits for its verdict."""
     remember: float = Field(default=600.0, ge=0)
-    """Seconds for which an identical request that a client repeats gets the same verdict."""
+    """Seconds for which draws and verdicts are remembered: the same prompt gets the same verdict."""
     remember_bytes: int = Field(default=256 * 2**20, ge=1)
-    """Bytes of compressed verdicts that are remembered in memory, without ``reviews``. Further questions get 503
-    ``memory_full`` until the oldest verdict's time is over."""
+    """Bytes of draws and verdicts that each process remembers; the oldest make room, and a metric counts them."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 
