@@ -25,7 +25,7 @@ from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_sett
 from .errors import GuardrailError, UsageError, load_entry_point
 from .judges import Judge, with_majority
 from .models import resolve_model
-from .outcome import Infeasible
+from .outcome import CERTIFIED, Infeasible, target_text
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring
@@ -266,7 +266,8 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
             "calibrate with a larger alpha, more questions, or a better model",
         )
-    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {outcome.alpha:.0%} error ({outcome.rule})")
+    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {target} ({outcome.rule})")
 
 
 def _thresholds(artifact: CascadeArtifact) -> Finding:
@@ -280,7 +281,8 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
         )
     thresholds = (stage.threshold for stage in outcome.stages)
     listed = ", ".join("never answers" if threshold is None else f"{threshold:.4g}" for threshold in thresholds)
-    return Finding("threshold", "ok", f"{listed} for {outcome.alpha:.0%} error of the whole system ({outcome.rule})")
+    target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
+    return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 
 def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Finding:

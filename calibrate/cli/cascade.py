@@ -81,7 +81,7 @@ def fit_cascade(
 def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
-    lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]
+    lines = [_headline(outcome), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
     if artifact.warning is not None:
         title, style = "This gate stops nothing", "red"
         lines.insert(0, artifact.warning)
