@@ -194,7 +194,8 @@ def read_request(
     """
     fields = {name: value for name, value in body.items() if value is not None and name not in ignore}
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
-    wrong = unlike_plan(drawing, plan, fixed)
+    # The answer of such a plan is a vote of several samples, which no setting of one call draws.
+    wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
     for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else []):
         raise ApiError(400, why, code, name[:100])
     options = fields.get("stream_options")

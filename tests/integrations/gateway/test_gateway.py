@@ -841,3 +841,17 @@ def test_an_alias_with_a_decision_model_of_the_operators_file(serve: Serve, endp
         finally:
             api.shutdown()
             thread.join()
+
+
+def test_an_artifact_of_votes_gives_out_the_vote(serve: Serve, endpoint: Held) -> None:
+    """The greedy answer is neither asked for nor given out, streamed or not."""
+    calibrated = make_artifact(MODEL, threshold=9, n=4)
+    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
+    endpoint.answers = {SURE: ["Rome", "Oslo", "Paris", "paris", "Paris."]}
+    served = serve(artifact=voted)
+    assert served.ask(SURE).json()["choices"][0]["message"]["content"] == "Paris"
+    assert len(endpoint.bodies) == 4
+    chunks = served.openai().chat.completions.create(
+        model="support", messages=[{"role": "user", "content": SURE}], stream=True
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Paris"
