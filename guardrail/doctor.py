@@ -317,7 +317,8 @@ def _calls(artifact: CalibrationArtifact | CascadeArtifact, records: Sequence[st
     # An entry point, because `guardrail` must not import `calibrate`.
     comparisons = entry_points(group="acrc_guardrail.calls")
     if not comparisons:
-        yield Finding("calls", "fail", "comparing scores needs calibrate", "pip install 'acrc-guardrail[calibrate]'")
+        way = "pip install 'acrc-guardrail[calibrate]', or in a clone: pip install '.[calibrate]'"
+        yield Finding("calls", "fail", "comparing scores needs calibrate", way)
         return
     try:
         table = load_entry_point(next(iter(comparisons)))(artifact, records)

@@ -10,7 +10,7 @@ from . import (
     candidates,
     cascade,
     collect,
-    ensemble,
+    combine,
     evaluate,
     fit,
     import_,
@@ -22,7 +22,6 @@ from . import (
     score,
     select,
     steps,
-    two_stage,
 )
 from .frame.app import app
 
@@ -32,7 +31,7 @@ __all__ = [
     "candidates",
     "cascade",
     "collect",
-    "ensemble",
+    "combine",
     "evaluate",
     "fit",
     "import_",
@@ -44,5 +43,4 @@ __all__ = [
     "score",
     "select",
     "steps",
-    "two_stage",
 ]

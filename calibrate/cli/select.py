@@ -40,9 +40,9 @@ def select(
 
     The expected share of wrong answers among the selected is at most alpha, over calibrations and batches: exact for
     any model and score, if calibration and batch are drawn alike. One batch may have more. The cut depends on the whole
-    batch, so this is not a gate: for answers that come one by one use [cyan]calibrate fit[/cyan].
+    batch, so this is not a gate: for answers that come one by one use calibrate fit.
 
-    Example: [cyan]calibrate select labelled.jsonl batch.jsonl --alpha 0.1 --out selection.jsonl[/cyan]
+    Example: calibrate select labelled.jsonl batch.jsonl --alpha 0.1 --out selection.jsonl
     """
     keep_inputs([calibration, batch, *([] if estimator is None else [estimator])], [out])
     labelled, asked = read_records(calibration), read_records(batch)

@@ -112,16 +112,21 @@ async def collected(stream: Any) -> list[Any]:
     return [item async for item in stream]
 
 
+QUESTIONS = ["q", "r", "s"]
+"""Three questions: repeats of one would share what is drawn."""
+
 Way = Callable[[Any, Any], Any]
 SYNC: dict[str, Way] = {
     "invoke": lambda guard, config: guard.invoke("q", config),
     "assess": lambda guard, config: guard.assess("q", config),
     "stream": lambda guard, config: list(guard.stream("q", config)),
-    "batch": lambda guard, config: guard.batch(["q"] * 3, config),
-    "batch_of_configs": lambda guard, config: guard.batch(["q"] * 3, [config] * 3),
-    "batch_as_completed": lambda guard, config: list(guard.batch_as_completed(["q"] * 3, config)),
+    "batch": lambda guard, config: guard.batch(QUESTIONS, config),
+    "batch_of_configs": lambda guard, config: guard.batch(QUESTIONS, [config] * 3),
+    "batch_as_completed": lambda guard, config: list(guard.batch_as_completed(QUESTIONS, config)),
     "chain": lambda guard, config: (guard.prompt | guard).invoke({"question": "q"}, config),
-    "chain_batch": lambda guard, config: (guard.prompt | guard).batch([{"question": "q"}] * 3, config),
+    "chain_batch": lambda guard, config: (guard.prompt | guard).batch(
+        [{"question": text} for text in QUESTIONS], config
+    ),
     "with_config": lambda guard, config: guard.with_config(**config).invoke("q"),
     "inside_a_run": lambda guard, config: RunnableLambda(lambda _: guard.assess("q").accepted).invoke("q", config),
 }
@@ -130,9 +135,11 @@ ASYNC: dict[str, Way] = {
     "aassess": lambda guard, config: guard.aassess("q", config),
     "astream": lambda guard, config: collected(guard.astream("q", config)),
     "astream_events": lambda guard, config: collected(guard.astream_events("q", config, version="v2")),
-    "abatch": lambda guard, config: guard.abatch(["q"] * 3, config),
-    "abatch_as_completed": lambda guard, config: collected(guard.abatch_as_completed(["q"] * 3, config)),
-    "chain_abatch": lambda guard, config: (guard.prompt | guard).abatch([{"question": "q"}] * 3, config),
+    "abatch": lambda guard, config: guard.abatch(QUESTIONS, config),
+    "abatch_as_completed": lambda guard, config: collected(guard.abatch_as_completed(QUESTIONS, config)),
+    "chain_abatch": lambda guard, config: (guard.prompt | guard).abatch(
+        [{"question": text} for text in QUESTIONS], config
+    ),
 }
 
 
@@ -188,7 +195,7 @@ def test_without_it_the_calls_of_each_question_are_bounded_as_before() -> None:
     asyncio.run(guard.abatch(["q"] * 3))
     assert traffic.peak == 6
     guard, traffic = guard_and_traffic(max_concurrency=2)
-    asyncio.run(guard.abatch(["q"] * 3, {"max_concurrency": 5}))
+    asyncio.run(guard.abatch(QUESTIONS, {"max_concurrency": 5}))
     assert 2 < traffic.peak <= 5
 
 
