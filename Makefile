@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -85,6 +85,12 @@ test-providers: ## Every provider of docs/langchain.md with its published packag
 	  langchain-anthropic langchain-google-genai langchain-ollama langchain-mistralai langchain-groq langchain-aws \
 	  langchain-cohere; }
 	@.venv-providers/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/providers
+
+test-scorers: ## Scorers with published packages (LangChain's decision models, openevals, deepeval), in an environment of their own
+	@test -x .venv-scorers/bin/pytest || { $(PYTHON) -m venv .venv-scorers && \
+	  .venv-scorers/bin/pip install -q -e . 'pytest>=8' 'pytest-asyncio>=1.0' 'langchain-core>=1.8,<2' langchain-openai \
+	  openevals deepeval; }
+	@.venv-scorers/bin/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/providers/test_scorers.py
 
 test-newest: $(READY) ## The LangChain and agent tests against the newest releases (in build/, .venv stays as it is)
 	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/newest 'langchain-core<2' 'langchain<2' 'langgraph<2'

@@ -80,7 +80,8 @@ def judge_candidates(
         rule: The artifact's correctness rule.
 
     Returns:
-        The questions, and how many were left out because no list would be shown, or an answer could not be labelled.
+        The questions, and how many were left out because they have no reference or no list would be shown. An answer
+        that the rule cannot decide is not acceptable.
 
     Raises:
         UsageError: The rule is not the artifact's.
@@ -104,9 +105,10 @@ def judge_candidates(
     answers = iter(labelled)
     judged: list[Judged] = []
     for record, verdict in drawn:
-        labels = [next(answers).correct for _ in shown_answers(verdict)]
-        if labels and None not in labels:
-            judged.append(Judged(record.id, verdict.accepted, verdict, tuple(label is True for label in labels)))
+        # An undecided answer is not acceptable: leaving out its question would leave out the lists that miss most.
+        acceptable = tuple(next(answers).correct is True for _ in shown_answers(verdict))
+        if acceptable:
+            judged.append(Judged(record.id, verdict.accepted, verdict, acceptable))
     return judged, len(records) - len(judged)
 
 

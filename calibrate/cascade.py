@@ -26,6 +26,7 @@ from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .pipeline import CERTIFICATE_DELTA, fit_artifact
+from .scoring.ensemble import refuse_overlap
 from .spec_syntax import estimator_flags
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
@@ -73,14 +74,20 @@ def fit_cascade(
         price: Answers you would give up for each call of a later stage that is saved; see `fit_stages`.
 
     Raises:
-        UsageError: Files of different questions, prompts or labelling rules; both sides are named.
+        UsageError: Files of different questions, prompts or labelling rules, both sides of which are named; or
+            questions that a stage's score was made from.
     """
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     pool = matched(files, estimators, groups=groups, part=part)
+    used_ids = set(pool.ids)
+    for file, key in zip(files, estimators, strict=True):
+        # Here and not only in `fit_artifact` below, which compares no clusters: it gets one question of each.
+        spec = file.header.estimators.get(key)
+        if spec is not None:
+            refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
     outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
     # At its own delta, independent of the chosen rule, so that every artifact shows the price of the certificate.
     certificate = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
-    used_ids = set(pool.ids)
     stages = []
     for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
         used = [record for record in file.records if record.id in used_ids]

@@ -47,6 +47,7 @@ __all__ = [
     "hashes_of_fit",
     "held_out",
     "looked_before",
+    "narrowed_plan",
     "part_header",
     "question_hashes",
     "refit",
@@ -181,7 +182,7 @@ def fit_artifact(
     artifact = CalibrationArtifact(
         created=_now(),
         model=header.model,
-        plan=_narrowed(header.plan, spec),
+        plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
@@ -279,7 +280,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         ("estimator", artifact.estimator, spec),
-        ("plan", artifact.plan, _narrowed(header.plan, artifact.estimator)),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]
     differences += [f"{name}: artifact {ours!r}, records {theirs!r}" for name, ours, theirs in sides if ours != theirs]
@@ -491,7 +492,7 @@ def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
     return artifact.model_copy(update={"price": price})
 
 
-def _narrowed(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
+def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     """The plan that run time needs for this one estimator: a collection may have drawn more, for others.
 
     Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the

@@ -42,6 +42,7 @@ from .outcome import (
     Terms,
     nothing_stopped,
     promise_lines,
+    stated,
 )
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -474,7 +475,7 @@ class CalibrationArtifact(Persisted):
         if answered:
             facts += [
                 ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
-                ("assumptions", self.outcome.guarantee),
+                ("assumptions", self.outcome.promise),
             ]
         elif not isinstance(self.outcome, Feasible):
             facts.append(("why", self.outcome.detail))
@@ -725,6 +726,11 @@ class CascadeOutcome(Frozen):
     """The reason why no thresholds satisfy the rule; None if some do."""
     detail: str = ""
     """The reason in words."""
+
+    @property
+    def promise(self) -> str:
+        """`guarantee`, without an "at most" where the rule is not a certificate."""
+        return stated(self.guarantee, certifies=self.rule == CERTIFIED)
 
     @property
     def feasible(self) -> bool:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,10 +22,10 @@ from langchain_core.messages import HumanMessage
 
 from .artifact import CalibrationArtifact, CascadeArtifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
-from .errors import GuardrailError, UsageError
+from .errors import GuardrailError, UsageError, load_entry_point
 from .judges import Judge, with_majority
 from .models import resolve_model
-from .outcome import Infeasible
+from .outcome import CERTIFIED, Infeasible, target_text
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring
@@ -80,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
+    parser.add_argument(
+        "--records",
+        action="append",
+        help="labelled records that the artifact was not fitted on: what each score would answer, beside its calls. "
+        "May be repeated",
+    )
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
     parser.add_argument("--max-age-days", type=_days, default=180.0, help="warn about an older calibration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -94,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         question=arguments.question,
         max_age_days=arguments.max_age_days,
         scorer=arguments.scorer,
+        records=arguments.records or (),
     ):
         findings.append(finding)
         if not arguments.json:
@@ -122,6 +129,7 @@ def examine(
     question: str = QUESTION,
     max_age_days: float = 180.0,
     scorer: Scorer | str | None = None,
+    records: Sequence[str] = (),
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
@@ -131,6 +139,7 @@ def examine(
         question: The question that is asked to measure the cost of one.
         max_age_days: An older calibration is worth a warning; finite and at least 0.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
+        records: Files of labelled records that the artifact was not fitted on; a finding compares the scores on them.
 
     Raises:
         UsageError: ``max_age_days`` is not a number of days, or neither an artifact nor a model is named.
@@ -161,6 +170,7 @@ def examine(
         yield Finding(check, "ok", promise)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
+    yield from _calls(artifact, records)
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
         yield Finding("model", "fail", f"{len(models)} given, the artifact is for {len(stages)}", f"name them: {named}")
@@ -256,7 +266,8 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
             "calibrate with a larger alpha, more questions, or a better model",
         )
-    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {outcome.alpha:.0%} error ({outcome.rule})")
+    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {target} ({outcome.rule})")
 
 
 def _thresholds(artifact: CascadeArtifact) -> Finding:
@@ -270,7 +281,8 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
         )
     thresholds = (stage.threshold for stage in outcome.stages)
     listed = ", ".join("never answers" if threshold is None else f"{threshold:.4g}" for threshold in thresholds)
-    return Finding("threshold", "ok", f"{listed} for {outcome.alpha:.0%} error of the whole system ({outcome.rule})")
+    target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
+    return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 
 def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Finding:
@@ -293,6 +305,28 @@ def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Findi
         if running != calibrated:
             fix = "scores may move: audit on fresh questions, or install the calibrated version"
             yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", fix)
+
+
+def _calls(artifact: CalibrationArtifact | CascadeArtifact, records: Sequence[str]) -> Iterator[Finding]:
+    """The share that each score would answer beside its calls, and whether two stages are worth theirs."""
+    if not records:
+        return
+    if isinstance(artifact, CascadeArtifact):
+        yield Finding("calls", "warn", "not compared for a cascade", "name the artifact of one stage")
+        return
+    # An entry point, because `guardrail` must not import `calibrate`.
+    comparisons = entry_points(group="acrc_guardrail.calls")
+    if not comparisons:
+        yield Finding("calls", "fail", "comparing scores needs calibrate", "pip install 'acrc-guardrail[calibrate]'")
+        return
+    try:
+        table = load_entry_point(next(iter(comparisons)))(artifact, records)
+    except GuardrailError as error:
+        yield Finding("calls", "fail", str(error), "name other records")
+        return
+    yield Finding("calls", "ok", f"{table.title}:\n{table}")
+    if table.advice is not None:
+        yield Finding("two stages", "ok", table.advice)
 
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:

@@ -6,6 +6,7 @@ words of the two promises that every place prints about a gate.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,7 @@ __all__ = [
     "Terms",
     "nothing_stopped",
     "promise_lines",
+    "stated",
     "target_text",
 ]
 
@@ -85,6 +87,11 @@ class _OutcomeBase(Frozen):
     older file does not say so."""
 
     @property
+    def promise(self) -> str:
+        """`guarantee`, without an "at most" where the rule is not known to be a certificate."""
+        return stated(self.guarantee, certifies=self.certifies or (self.certifies is None and self.rule == CERTIFIED))
+
+    @property
     def smallest_feasible_alpha(self) -> float | None:
         """Smallest alpha at which the same rule is feasible on these items; None if there is none or no search ran."""
         return self.diagnostics.smallest_feasible_alpha
@@ -129,7 +136,7 @@ class Feasible(_OutcomeBase):
             ("answers", f"{self.n_accepted} of {self.n} questions ({percent(self.acceptance)})"),
             ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
             self._without_gate(),
-            ("promise", self.guarantee),
+            ("promise", self.promise),
         ]
         return as_html(f"Feasible: accepts an uncertainty up to {self.threshold:.4g}", facts, good=True)
 
@@ -352,6 +359,17 @@ def _labels(needed: LabelsNeeded | None) -> str:
     if needed.verdict == "too_few":
         return f"more than {needed.n:,} labels would be needed"
     return "more labels would hardly help: use a better score or model, or a larger alpha"
+
+
+_AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNORECASE)
+
+
+def stated(guarantee: str, *, certifies: bool) -> str:
+    """The promise of a rule in the words that its kind allows: only a certificate says "at most".
+
+    Files of earlier versions, and rules of users, have the words in promises that hold on average or asymptotically.
+    """
+    return guarantee if certifies else _AT_MOST.sub(r"\1 or less", guarantee)
 
 
 def target_text(alpha: float, *, certifies: bool) -> str:

@@ -7,6 +7,7 @@ receives look like the wrapping says and refuses them otherwise, naming both sid
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
@@ -25,11 +26,22 @@ from pydantic import Field, field_validator, model_validator
 from .errors import ArtifactMismatchError, UsageError
 from .types import Bindings, Frozen, ToolCall, canonical_calls
 
-__all__ = ["ONE_QUESTION", "PromptWrapping", "conversation_text", "question_text", "role_of", "turns_of"]
+__all__ = [
+    "ONE_QUESTION",
+    "PromptWrapping",
+    "conversation_text",
+    "normal_form",
+    "prompt_content",
+    "question_text",
+    "role_of",
+    "turns_of",
+]
 
 ONE_QUESTION = "human"
 """Turns of a prompt that is one question; see `turns_of`."""
 _ROLES = {"user": "human", "assistant": "ai", "model": "ai", "developer": "system", "function": "tool"}
+_NOT_CONTENT = frozenset({"id", "index", "cache_control", "cachePoint"})
+"""Keys of a content block that say nothing: LangChain's constructors make a new id each time."""
 _CLASSES = (
     (SystemMessage, "system"),
     (HumanMessage, "human"),
@@ -85,6 +97,42 @@ def question_text(messages: Sequence[BaseMessage]) -> str:
     human = [message for message in messages if role_of(message) == "human"]
     chosen = human[-1] if human else messages[-1]
     return str(chosen.text)
+
+
+def normal_form(text: str) -> str:
+    """A text without what nobody reads: format characters, composed letters, white space at the end of a line.
+
+    White space within a line counts as one space, except at its beginning, where code has a meaning.
+    """
+    visible = "".join(char for char in unicodedata.normalize("NFC", text) if unicodedata.category(char) != "Cf")
+    return re.sub(r"(?<=\S)[^\S\n]+(?=\S)", " ", re.sub(r"[^\S\n]+$", "", visible, flags=re.MULTILINE)).strip()
+
+
+def prompt_content(messages: Sequence[BaseMessage], question: str | None = None, *, hide_system: bool = False) -> Any:
+    """Everything in a prompt that makes another question, for comparison by ``repr``.
+
+    Ids, response metadata and cache settings do not count, nor whether a text stands in a block.
+
+    Args:
+        messages: The prompt.
+        question: Stands for the text of the last human message.
+        hide_system: Leave the text of the system message out.
+    """
+    last = max((place for place, message in enumerate(messages) if role_of(message) == "human"), default=-1)
+    content = []
+    for place, message in enumerate(messages):
+        role = role_of(message)
+        text = question if question is not None and place == last else str(message.text)
+        calls = [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())]
+        blocks = message.content if isinstance(message.content, list) else []
+        others = [
+            {name: value for name, value in block.items() if name not in _NOT_CONTENT}
+            for block in blocks
+            if isinstance(block, dict) and role != "ai" and not _is_text(block)
+        ]
+        text = "" if hide_system and role == "system" else normal_form(text)
+        content.append((role, message.name, text, calls, [block for block in others if block]))
+    return content
 
 
 def conversation_text(messages: Sequence[BaseMessage]) -> str:

@@ -36,9 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         "One model:\n"
-        "  guardrail serve --upstream http://127.0.0.1:8000/v1 --model NAME --artifact artifact.json\n"
+        "  guardrail serve --upstream http://127.0.0.1:8000/v1 --model NAME \\\n"
+        "    --artifact artifact.json\n"
         "Several, keys, limits:\n"
-        "  guardrail serve --config guardrail.yaml     (docs/gateway.md; SIGHUP reads it and the artifacts again)\n"
+        "  guardrail serve --config guardrail.yaml\n"
+        "The form of that file is in docs/gateway.md. SIGHUP reads it and the artifacts\n"
+        "again.\n"
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration")

@@ -5,24 +5,42 @@ None of them is calibrated: `calibrate` certifies a threshold on their scores as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from inspect import iscoroutinefunction
-from typing import Any
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from inspect import iscoroutinefunction, signature
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from guardrail.errors import UsageError, require
 from guardrail.judges import Entailment
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import role_of
 from guardrail.sampling.calls import quiet_copy
+from guardrail.sampling.native import is_native
+from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
-from guardrail.types import ToolCall
+from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.uncertainty import Scorer, scorer
-from guardrail.uncertainty.selfcheck import sentences
+from guardrail.uncertainty.selfcheck import P_TRUE, TRUE_LABEL, sentences
 
-__all__ = ["decision", "grounded", "stated_confidence"]
+__all__ = [
+    "classified",
+    "decision",
+    "evaluated",
+    "grounded",
+    "langchain_decision",
+    "p_true",
+    "pydantic_ai_decision",
+    "stated_confidence",
+]
 
+_DEEPEST = 50
+"""Levels of a classifier's state."""
 _CONFIDENCE = {
     "title": "Confidence",
     "description": "The confidence in the answer.",
@@ -60,6 +78,42 @@ def stated_confidence(model: BaseChatModel, *, instructions: str = _ASK_CONFIDEN
     return rate
 
 
+def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
+    """P(True) in one call: the probability that a model gives to the answer being true, in [0, 1].
+
+    The estimator ``p_true`` asks the same question with n samples shown; here the answer stands alone. P(True) is
+    p(A) / (p(A) + p(B)) of the options "(A) True" and "(B) False" (Kadavath et al. 2022).
+
+    Args:
+        model: A model that reads the likelihood of options: `TransformersChat` or `OpenAICompatibleChat`; also another
+            than the guarded one.
+        timeout: Seconds after which an answer is unmeasured.
+
+    Raises:
+        UsageError: The model cannot read the likelihood of options.
+    """
+    if not is_native(model):
+        raise UsageError(
+            f"{type(model).__name__} cannot read the likelihood of options. Use TransformersChat, or "
+            "OpenAICompatibleChat, or stated_confidence, which asks any chat model for a number."
+        )
+    sampler = Sampler(model, P_TRUE.plan(SamplingPlan(n=0)))
+    params = {"model": identify(model).model_dump(mode="json")}
+
+    @scorer(version=1, higher="certain", params=params, timeout=timeout, name="p_true")
+    async def rate(question: str, answer: str, messages: Sequence[BaseMessage]) -> Any:
+        candidate = SampleSet(question=question, primary=Sample(text=answer))
+        (reply,) = await sampler.adraw(P_TRUE.ask(messages, candidate))
+        if reply.problem is not None:
+            return Missing(reply.problem, reply.problem_detail)
+        return None if reply.options is None else reply.options.probabilities[reply.options.labels.index(TRUE_LABEL)]
+
+    return rate
+
+
+# -- Decision models: the probability that a statement against the answer is true --------------------------------------
+
+
 def decision(client: Any, model: str, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
     """The probability that a statement against an answer is true, by OpenAI's decisions API: in [0, 1].
 
@@ -94,6 +148,57 @@ def decision(client: Any, model: str, wrong: str, *, name: str = "decision", tim
     return decorate(
         lambda messages, answer, tool_calls: read(client.decisions.create(**request(messages, answer, tool_calls)))
     )
+
+
+def langchain_decision(model: Any, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
+    """`decision` by a decision model of LangChain, which sees the conversation with the candidate as its last message.
+
+    Args:
+        model: A ``langchain_core.decisions.BaseDecisionModel`` (langchain-core 1.8).
+        wrong: The statement, as in `decision`.
+        name: Name of the scorer.
+        timeout: Seconds after which an answer is unmeasured.
+    """
+    questions = {"wrong": import_module("langchain_core.decisions").Noul(instructions=wrong)}
+    params = {"model": model.model, "wrong": wrong, "client": f"langchain {type(model).__name__}"}
+
+    @scorer(version=1, higher="uncertain", params=params, timeout=timeout, name=name)
+    async def ask(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> Any:
+        calls = [
+            {"type": "tool_call", "id": f"candidate-{i}", "name": call.name, "args": dict(call.arguments)}
+            for i, call in enumerate(tool_calls)
+        ]
+        candidate = AIMessage("" if calls else answer, tool_calls=calls)
+        # No callbacks: a tracer of the caller must not see the answer before the verdict.
+        reply = await model.ainvoke({"state": [*messages, candidate], "questions": questions}, {"callbacks": []})
+        return reply.answers["wrong"].noul if reply.model == model.model else None
+
+    return ask
+
+
+def pydantic_ai_decision(model: Any, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
+    """`decision` by a decision model of Pydantic AI, which sees the conversation as JSON.
+
+    Args:
+        model: A ``pydantic_ai.models.decision.DecisionModel``, e.g. ``OpenAIDecisionsModel("gpt-6-luna")``.
+        wrong: The statement, as in `decision`.
+        name: Name of the scorer.
+        timeout: Seconds after which an answer is unmeasured.
+
+    Raises:
+        MissingDependencyError: Pydantic AI is not installed, or too old for decision models.
+    """
+    decisions = require("pydantic_ai.models.decision", extra="pydantic-ai")
+    questions = {"wrong": decisions.NoulQuestion(instructions=wrong)}
+    params = {"model": model.model_name, "wrong": wrong, "client": f"pydantic-ai {model.system}"}
+
+    @scorer(version=1, higher="uncertain", params=params, timeout=timeout, name=name)
+    async def ask(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> Any:
+        request = decisions.DecisionRequest(state=_items(messages, answer, tool_calls), questions=questions)
+        reply = await model.decide(request, model.settings or {})
+        return reply.answers["wrong"].noul if reply.model_name == model.model_name else None
+
+    return ask
 
 
 def _items(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
@@ -140,3 +245,111 @@ def grounded(entailment: Entailment, slot: str = "context", *, timeout: float = 
         return None if not supports or None in supports else min(each for each in supports if each is not None)
 
     return rate
+
+
+# -- Other people's objects --------------------------------------------------------------------------------------------
+
+
+def evaluated(
+    evaluator: Any,
+    *,
+    params: Mapping[str, Any],
+    version: int = 1,
+    higher: Literal["certain", "uncertain"] = "certain",
+    name: str = "evaluated",
+    timeout: float = 30.0,
+) -> Scorer:
+    """The ``score`` in the result of an evaluator in LangChain's convention; a result that is True or False has none.
+
+    Args:
+        evaluator: A function, sync or async, called as ``evaluator(inputs=question, outputs=answer)`` (openevals,
+            LangSmith), or an object with ``evaluate_strings(prediction=answer, input=question)``.
+        params: What the score depends on beside the code: the model, a digest of the prompt.
+        version: Raised by any change that can move a score.
+        higher: "certain" if a high score means a good answer, "uncertain" if it means a risk.
+        name: Name of the scorer.
+        timeout: Seconds after which an answer is unmeasured.
+    """
+    decorate = scorer(version=version, higher=higher, params=params, timeout=timeout, name=name)
+    if hasattr(evaluator, "evaluate_strings"):
+        return decorate(lambda question, answer: evaluator.evaluate_strings(prediction=answer, input=question)["score"])
+    if iscoroutinefunction(evaluator) or iscoroutinefunction(type(evaluator).__call__):
+
+        async def ask(question: str, answer: str) -> Any:
+            return (await evaluator(inputs=question, outputs=answer))["score"]
+
+        return decorate(ask)
+    return decorate(lambda question, answer: evaluator(inputs=question, outputs=answer)["score"])
+
+
+def classified(
+    classifier: Any,
+    features: Callable[..., Any],
+    *,
+    version: int,
+    trained_on: str | Path | Iterable[str],
+    wrong: Any = 1,
+    name: str = "classified",
+) -> Scorer:
+    """The probability that a fitted scikit-learn classifier gives to an answer being wrong, in [0, 1].
+
+    The artifact binds a digest of the classifier's parameters and of scikit-learn's version, so that another fit is
+    refused. This library loads no pickle: how the classifier is stored is the caller's choice.
+
+    Args:
+        classifier: A fitted classifier with ``predict_proba``.
+        features: Returns the row of features; its parameters say what it reads, as in `guardrail.scorer`.
+        version: Raised by any change of ``features``.
+        trained_on: The questions that the classifier was fitted on, as in `guardrail.scorer`; `fit` refuses them.
+        wrong: The class that stands for a wrong answer.
+        name: Name of the scorer.
+
+    Raises:
+        UsageError: The classifier has no such class, so it is not fitted or ``wrong`` is another value.
+    """
+    classes = list(getattr(classifier, "classes_", ()))
+    if wrong not in classes:
+        raise UsageError(f"wrong={wrong!r} is not a class of the fitted classifier, which has {classes}")
+    column = classes.index(wrong)
+
+    def rate(**fields: Any) -> Any:
+        return classifier.predict_proba([features(**fields)])[0][column]
+
+    rate.__signature__ = signature(features)  # type: ignore[attr-defined]
+    digest = hashlib.sha256()
+    _feed(digest, classifier)
+    params = {"classifier": type(classifier).__name__, "parameters": digest.hexdigest()[:16], "wrong": repr(wrong)}
+    decorate = scorer(version=version, higher="uncertain", params=params, trained_on=trained_on, calls=0, name=name)
+    return decorate(rate)
+
+
+def _feed(digest: Any, value: Any, depth: int = 0) -> None:
+    """Add a value to a digest by its structure.
+
+    The digests of pickles and of ``joblib.hash`` differ once an object was stored and loaded: they depend on which
+    equal values are one object in memory.
+    """
+    if depth > _DEEPEST:
+        raise UsageError("the classifier's state is nested too deeply, or contains itself, so it has no digest")
+    digest.update(f"|{type(value).__module__}.{type(value).__qualname__}:".encode())
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        digest.update(f"{value.dtype.descr}{value.shape}".encode())
+        # Rows of trees are records, and the bytes between their fields mean nothing.
+        for part in [value] if value.dtype.names is None else [value[name] for name in value.dtype.names]:
+            digest.update(part.tobytes())
+        return
+    if isinstance(value, dict):
+        parts: list[Any] = [item for key in sorted(value, key=repr) for item in (key, value[key])]
+    elif isinstance(value, list | tuple | np.ndarray):
+        parts = list(value)
+    elif value is None or isinstance(value, bool | int | float | str | bytes):
+        parts = []
+        digest.update(repr(value).encode())
+    else:
+        # A class or function is its name; anything else is what makes it again, without iterators over further items.
+        named = isinstance(value, type) or callable(getattr(value, "__get__", None))
+        state = value.__qualname__ if named else value.__reduce_ex__(4)
+        parts = [] if isinstance(state, str) else list(state[1:3])
+        digest.update(state.encode() if isinstance(state, str) else b"")
+    for part in parts:
+        _feed(digest, part, depth + 1)

@@ -16,7 +16,6 @@ from calibrate.cli import app
 from guardrail.__main__ import list_commands
 
 MARKER = "<!-- commands -->"
-_STYLES = {"cyan": "`", "bold": "**", "italic": "*", "dim": ""}
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
@@ -32,7 +31,7 @@ def _calibrate() -> Iterator[str]:
         nested = typer.Context(command, info_name=name, parent=context)
         pieces = " ".join(command.collect_usage_pieces(nested))
         yield f"## calibrate {name} {{#{name}}}"
-        yield _plain(cleandoc(command.help or ""))
+        yield _with_code(cleandoc(command.help or ""))
         yield f"```\ncalibrate {name} {pieces}\n```"
         records = [parameter.get_help_record(nested) for parameter in command.get_params(nested)]
         rows = [f"| `{left}` | {_cell(right)} |" for left, right in filter(None, records)]
@@ -48,10 +47,10 @@ def _guardrail() -> Iterator[str]:
         yield f"```\n{parser.format_help().rstrip()}\n```"
 
 
-def _plain(text: str) -> str:
-    """Help with rich's styles as Markdown. Other brackets, as in `[default: 10]`, are text."""
-    return re.sub(r"\[/?(\w+)\]", lambda tag: _STYLES.get(tag[1], tag[0]), text)
+def _with_code(text: str) -> str:
+    """Help with its examples, "Example: calibrate ...", as code."""
+    return re.sub(r"^([A-Z][\w ]+: +)(calibrate .*)$", r"\1`\2`", text, flags=re.MULTILINE)
 
 
 def _cell(text: str) -> str:
-    return " ".join(_plain(text).replace("|", "\\|").split())
+    return " ".join(text.replace("|", "\\|").split())

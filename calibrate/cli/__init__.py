@@ -20,6 +20,7 @@ from . import (
     reviews,
     run,
     score,
+    select,
     steps,
     two_stage,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "reviews",
     "run",
     "score",
+    "select",
     "steps",
     "two_stage",
 ]

@@ -71,7 +71,7 @@ def audit(
     The model is not called. Records without scores or labels are scored and labelled as the artifact says, in memory.
     Exit code: 0 supported or undecided, 1 refuted, 2 nothing could be tested.
 
-    Example: [cyan]calibrate audit --records fresh.jsonl --artifact artifact.json[/cyan]
+    Example: calibrate audit --records fresh.jsonl --artifact artifact.json
     """
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
@@ -110,7 +110,7 @@ def drift(
     Records are read in the order of the file, and scored as the artifact says where that is missing. Exit code: 0 no
     alarm, 1 an alarm (the questions or the model changed), 2 nothing could be compared.
 
-    Example: [cyan]calibrate drift fresh.jsonl --artifact artifact.json[/cyan]
+    Example: calibrate drift fresh.jsonl --artifact artifact.json
     """
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)

@@ -65,7 +65,7 @@ def candidates(
     records that did not fit the threshold; exit code 1 says that no list can
     promise so much.
 
-    Example: [cyan]calibrate candidates artifact.test.jsonl --artifact artifact.json --epsilon 0.2[/cyan]
+    Example: calibrate candidates artifact.test.jsonl --artifact artifact.json --epsilon 0.2
     """
     require("sqlalchemy", extra="review")
     from ..candidate_sets import evaluate_candidates, fit_candidates, judge_candidates

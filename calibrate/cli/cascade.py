@@ -27,11 +27,14 @@ __all__ = ["fit_cascade"]
 
 @app.command("fit-cascade")
 def fit_cascade(
-    records: Annotated[list[Path], typer.Argument(help="One scored, labelled record file a stage, cheapest first.")],
+    records: Annotated[
+        list[Path], typer.Argument(help="A scored and labelled record file for each stage, cheapest model first.")
+    ],
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("cascade.json"),
     estimator: Annotated[
-        list[str] | None, typer.Option("--estimator", "-e", help="One a stage, in order; one alone is for all stages.")
+        list[str] | None,
+        typer.Option("--estimator", "-e", help="For each stage, in order; a single one is for all stages."),
     ] = None,
     rule: Annotated[str, typer.Option(help="lec_joint (most answers) or certified (provable).")] = "lec_joint",
     delta: Annotated[float | None, typer.Option(help="Failure probability of certified (0.1).")] = None,
@@ -48,7 +51,7 @@ def fit_cascade(
     The system asks the first model, and the next one only where the first is not certain. Thresholds that are fitted
     one by one do not control the error rate of such a system.
 
-    Example: [cyan]calibrate fit-cascade small.jsonl large.jsonl --alpha 0.1 --out cascade.json[/cyan]
+    Example: calibrate fit-cascade small.jsonl large.jsonl --alpha 0.1 --out cascade.json
     """
     keep_inputs([*records, *(estimator or ())], [out])
     files = [read_records(path) for path in records]
@@ -78,7 +81,7 @@ def fit_cascade(
 def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
-    lines = [_headline(outcome), outcome.guarantee if outcome.feasible else f"Why: {outcome.detail}"]
+    lines = [_headline(outcome), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
     if artifact.warning is not None:
         title, style = "This gate stops nothing", "red"
         lines.insert(0, artifact.warning)

@@ -97,7 +97,7 @@ def collect(
     Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
     goes on where it stopped, without loss or duplicate.
 
-    Example: [cyan]calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl[/cyan]
+    Example: calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl
     """
     keep_inputs([questions, drawing.tools, *(engine.results or ())], [out])
     engine.check()

@@ -44,7 +44,7 @@ def ensemble(
     The other questions are written next to it (ensemble.rest.jsonl): score and calibrate those. A training question in
     a calibration file is refused.
 
-    Example: [cyan]calibrate ensemble records.jsonl -m degree,semantic_entropy --train-fraction 0.3[/cyan]
+    Example: calibrate ensemble records.jsonl -m degree,semantic_entropy --train-fraction 0.3
     """
     if out.suffix != ".json":
         raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises an ensemble by it.")

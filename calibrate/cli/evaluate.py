@@ -16,15 +16,20 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
+from ..data.records import write_records
+from ..data.split import Groups
+from ..evaluation.calls import calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
+from ..pipeline import part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
+from .frame.next_commands import listed
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -87,16 +92,22 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="Write the paper's four-panel figure here (PNG): risk and acceptance by alpha.")
     ] = None,
+    rest: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the questions here that the table of calls leaves out: fit a score of the table on them."
+        ),
+    ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
 
-    Example: [cyan]calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv[/cyan]
+    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv
 
-    Example: [cyan]calibrate evaluate records.jsonl --table all --figure panels.png[/cyan]
+    Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
-    keep_inputs(records, [figure, csv_path, json_path])
+    keep_inputs(records, [figure, rest, csv_path, json_path])
     files = open_files(records)
     for file in files:
         warn_undecided(file)
@@ -124,8 +135,10 @@ def evaluate(
     for cell in grid.cells:
         _print_result(cell, named=apart)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
+    for pool in pools:
+        written += _calls(pool, settings, rest if len(pools) == 1 else None, named=apart)
     flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
+    finish(written, f"calibrate fit {pools[0].file.typed if rest is None else listed([rest])} {flags}")
 
 
 def _paper(
@@ -153,7 +166,7 @@ def _paper(
             progress=progress,
         )
     for name in names:
-        heads, cells = view.printed(name)
+        heads, cells = view.printed(name, errors=_has_room())
         console.print(table(view.title(name), heads, cells, texts=view.texts(name)))
         if any(map(few, view.rows(name))):
             print_line(FEW_NOTE, "yellow")
@@ -172,8 +185,7 @@ def _paper_rows(view: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
 def _print_result(cell: Cell, *, named: bool) -> None:
     """Print the table of one pool, estimator and size."""
     evaluation = cell.evaluation
-    # With standard errors the table has 100 columns; in a narrower terminal the files keep them.
-    wide = not console.is_terminal or console.width >= 100
+    wide = _has_room()
     columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
     rows = [
         [
@@ -208,6 +220,34 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     if any(map(few, evaluation.rows)):
         print_line(FEW_NOTE, "yellow")
     console.print()
+
+
+def _has_room() -> bool:
+    """Whether standard errors fit: tables with them have 100 columns. The files always have them."""
+    return not console.is_terminal or console.width >= 100
+
+
+def _calls(pool: Source, settings: _EvaluateOptions, rest: Path | None, *, named: bool) -> list[Path]:
+    """Print acceptance beside calls, and write the questions that the table leaves out."""
+    groups: Groups = "cluster" if settings.cluster_by_group else "category"
+    measured = calls_beside_fit(pool.file, alphas=settings.alphas or ALPHAS, delta=settings.delta, groups=groups)
+    if measured is None:
+        if rest is not None:
+            raise UsageError(
+                "--rest leaves out the questions of the table of calls, and these records have none: it takes 100 "
+                "labelled questions in 30 % of at most 20,000, none of them drawn within a reach."
+            )
+        return []
+    calls, others = measured
+    print_line(f"{pool.dataset}, {pool.model}. {calls.title}:" if named else f"{calls.title}:", "bold")
+    print_line(str(calls))
+    if calls.advice is not None:
+        print_line(calls.advice)
+    console.print()
+    if rest is None:
+        return []
+    write_records(rest, part_header(pool.file.header, others), others)
+    return [rest]
 
 
 def _shown(value: Estimate | None, *, wide: bool) -> str:

@@ -244,10 +244,10 @@ def fit(
 ) -> None:
     """Fit the threshold and write the artifact.
 
-    Choose alpha before you look at results. The artifact always also says what can be [italic]certified[/italic] (90 %
+    Choose alpha before you look at results. The artifact always also says what can be certified (90 %
     confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
-    Example: [cyan]calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json[/cyan]
+    Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
     """
     fitting: _Fitting
     if human_labels is not None:
@@ -393,7 +393,7 @@ def inspect(
 ) -> None:
     """Say what an artifact promises, in words.
 
-    Example: [cyan]calibrate inspect artifact.json[/cyan]
+    Example: calibrate inspect artifact.json
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:

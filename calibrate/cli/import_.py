@@ -78,7 +78,9 @@ def import_(
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
 
-    Example: [cyan]calibrate import answers.csv --map question=prompt --map samples=s1,s2,s3 --primary greedy[/cyan]
+    Example: calibrate import answers.csv --map question=prompt --map references=gold --map samples=s1,s2,s3
+
+    Example: calibrate import graded.csv --map question=prompt --map correct=ok --map confidence=stated:sure
     """
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     keep_inputs([source], [out, skipped])

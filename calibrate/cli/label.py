@@ -217,7 +217,8 @@ class _Labelling:
             by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
         else:
             human, by = read_labels(self.labels), "people"
-            names = {record.id for record in undecided} & human.correct.keys()
+            # A skipped answer keeps no label, but from now on its detail says that a person looked at it.
+            names = {record.id for record in undecided} & (human.correct.keys() | human.skipped)
             labelled = {record.id: record for record in apply_labels(file.records, human) if record.id in names}
         earlier = spec.params.get("undecided", f"by {by}")
         deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
@@ -255,13 +256,13 @@ def label(
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
-    Read some of the labels: "at most 10 % wrong" will mean wrong [italic]by this rule[/italic].
+    Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
 
-    Example: [cyan]calibrate label records.jsonl --rule token_f1 --threshold 0.5[/cyan]
+    Example: calibrate label records.jsonl --rule token_f1 --threshold 0.5
 
-    Example: [cyan]calibrate label records.jsonl --interactive[/cyan]
+    Example: calibrate label records.jsonl --interactive
 
-    Example: [cyan]calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3[/cyan]
+    Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
     """
     source, target = one_file(records, out)
     people.check(rule)
@@ -307,7 +308,7 @@ def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | No
     for look, n in enumerate(schedule, start=1):
         if (labelled := labelling.label(n)) is None:
             return
-        waiting = [record.id for record in labelled.records[:n] if waits_for_label(record, labelled.header)]
+        waiting = [record.id for record in labelled.records[:n] if waits_for_label(record)]
         if waiting:
             print_line(f"{len(waiting)} of the first {n} questions have no label yet, {waiting[0]!r} is one.")
             finish([target], "label the first questions of the file, then give the same command again")

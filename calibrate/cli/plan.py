@@ -32,8 +32,8 @@ __all__ = ["plan", "sample"]
 @app.command()
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
-    accuracy: Annotated[float | None, typer.Option(help="Share of right answers, guessed (0.7).")] = None,
-    auroc: Annotated[float | None, typer.Option(help="AUROC of the score, guessed (0.75).")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
+    auroc: Annotated[float | None, typer.Option(help="Your guess of the AUROC of the score, e.g. 0.75.")] = None,
     delta: Annotated[float, typer.Option(help="Failure probability, for rules that have one.")] = 0.1,
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
@@ -68,11 +68,11 @@ def plan(
     With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
     unlabelled questions, and says from which part of them to draw the questions that people label.
 
-    Example: [cyan]calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3[/cyan]
+    Example: calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3
 
-    Example: [cyan]calibrate plan --alpha 0.1 --pilot pilot.jsonl[/cyan]
+    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl
 
-    Example: [cyan]calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300[/cyan]
+    Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
     """
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
@@ -245,7 +245,7 @@ def sample(
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
     reaches. With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
 
-    Example: [cyan]calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl[/cyan]
+    Example: calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl
     """
     keep_inputs(records, [out])
     schedule = parsed_looks(looks)

@@ -50,7 +50,7 @@ def report(
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
 
-    Example: [cyan]calibrate report records.jsonl --artifact artifact.json --out report.html[/cyan]
+    Example: calibrate report records.jsonl --artifact artifact.json --out report.html
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
     file, loaded = open_pool(records), CalibrationArtifact.load(artifact)

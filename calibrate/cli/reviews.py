@@ -91,13 +91,13 @@ def from_reviews(
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, and a better threshold.
 
-    Approve is right, edit and reject are wrong. The queue holds [bold]all[/bold] held-back answers and a known
-    [bold]share[/bold] of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
+    Approve is right, edit and reject are wrong. The queue holds all held-back answers and a known
+    share of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
     is like the questions that are asked, and the usual rules keep their promise. The model is not called.
 
-    Example: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --out artifact-2.json[/cyan]
+    Example: calibrate from-reviews reviews.db --artifact artifact.json --out artifact-2.json
 
-    Watch only: [cyan]calibrate from-reviews reviews.db --artifact artifact.json --monitor risk[/cyan]
+    Watch only: calibrate from-reviews reviews.db --artifact artifact.json --monitor risk
     """
     _refuse_existing(out)
     if monitor is not None:

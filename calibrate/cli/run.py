@@ -24,6 +24,7 @@ from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.plan import TWO_STAGES
 from guardrail.uncertainty.registry import advice
+from guardrail.uncertainty.scorer import load_scorer
 from guardrail.uncertainty.two_stage import FEWEST
 from guardrail.uncertainty.two_stage import NAME as TWO_STAGE
 
@@ -94,6 +95,10 @@ class RunConfig(Frozen):
         description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
         f"does not use. Default: by kind of question. {' '.join(advice())}",
     )
+    scorer: str | None = Field(
+        default=None,
+        description="Your own score instead of an estimator: MODULE:NAME of a @scorer, or an installed name.",
+    )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
@@ -150,6 +155,7 @@ class RunConfig(Frozen):
         drawing = PlanOptions(
             estimator=None if self.estimator in (None, AUTO) else [self.estimator],
             calls=self.calls,
+            scorer=None if self.scorer is None else [self.scorer],
             n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -220,9 +226,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     Settings come from a YAML file, from flags of the same names, or both (flags win). Interrupted runs go on where they
     stopped: the same command, the same folder. Exit code 1 if the questions kept out refute the promise.
 
-    Example: [cyan]calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results[/cyan]
+    Example: calibrate run --questions q.jsonl --model transformers:./weights --alpha 0.1 --out results
 
-    Example: [cyan]calibrate run settings.yaml --alpha 0.05[/cyan]
+    Example: calibrate run settings.yaml --alpha 0.05
     """
     settings = load_config(config, flags)
     names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
@@ -332,6 +338,8 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
         make_rule(settings.correctness)
+    if settings.scorer is not None and (settings.estimator is not None or settings.calls is not None):
+        raise UsageError("--scorer is the score of the run. Leave --estimator and --calls out.")
     if settings.calls == TWO_STAGES:
         if settings.estimator is not None:
             raise UsageError(
@@ -346,6 +354,8 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
 
 
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
+    if settings.scorer is not None:
+        return load_scorer(settings.scorer).estimator
     name = settings.estimator or usual_estimators(settings.calls, options=options, bindings=bindings)[0]
     return parse_estimator(name, judge=default_judge(bindings))
 
@@ -482,7 +492,7 @@ def _help(name: str) -> str:
     if field.is_required():
         return f"{text} Required, here or in the YAML."
     default = field.default
-    return text if default is None or default in (False, ()) else f"{text} [dim]Default: {default}.[/dim]"
+    return text if default is None or default in (False, ()) else f"{text} Default: {default}."
 
 
 _with_flags()

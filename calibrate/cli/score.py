@@ -98,9 +98,9 @@ def score(
     Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
     verdicts are kept next to the records.
 
-    Example: [cyan]calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact[/cyan]
+    Example: calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact
 
-    Example: [cyan]calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"[/cyan]
+    Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
     """
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]

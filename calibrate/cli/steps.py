@@ -84,9 +84,9 @@ def steps(
     collection. With the samples that a collecting agent recorded (--records), or drawn now (--model), there is also a
     scored and labelled record file for each tool, ready for `fit`.
 
-    Example: [cyan]calibrate steps reviews.db --records agent.records.jsonl --out steps.jsonl[/cyan]
+    Example: calibrate steps reviews.db --records agent.records.jsonl --out steps.jsonl
 
-    Example: [cyan]calibrate steps checkpoints.sqlite --model python:mybank:chat --tools tools.json[/cyan]
+    Example: calibrate steps checkpoints.sqlite --model python:mybank:chat --tools tools.json
     """
     if records and model is not None:
         raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
@@ -135,7 +135,7 @@ def steps(
     if arguments is None:
         _ask_which_arguments_matter(labelled)
     header = read_records(first).header
-    finish([out, *parts.values()], f"{next_step(header, first)} --cluster-by-group")
+    finish([out, *parts.values()], f"{next_step(header, first)} --rule certified --cluster-by-group")
 
 
 def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:

@@ -50,7 +50,7 @@ def two_stage(
     The scale comes from questions without labels where there are enough. The other questions are written next to it
     (two_stage.rest.jsonl): score and calibrate those. A question of the scale in a calibration file is refused.
 
-    Example: [cyan]calibrate two-stage records.jsonl --out two_stage.json[/cyan]
+    Example: calibrate two-stage records.jsonl --out two_stage.json
     """
     if out.suffix != ".json":
         raise UsageError(f"--out must end in .json, got {str(out)!r}: `--estimator` recognises a score by it.")

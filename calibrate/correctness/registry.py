@@ -14,6 +14,7 @@ from guardrail.types import Bindings
 
 from ..data.progress import Progress, silent
 from ..data.questions import Question
+from ..data.record import NO_REFERENCE
 from ..data.records import Record
 from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
@@ -137,13 +138,15 @@ def _labelled(record: Record, labels: Iterator[Label]) -> Record:
     if record.answer is None:
         label = Label(None, "there is no answer to label")
     elif not record.references and not record.rejected:
-        label = Label(None, "there is no reference")
+        label = Label(None, NO_REFERENCE)
     elif not record.references:
         rejected = next(labels).correct
         label = Label(False) if rejected else Label(None, "people rejected another answer, and there is no reference")
     else:
         label = next(labels)
-    return record.model_copy(update={"correct": label.correct, "label_detail": label.detail})
+    # Without a detail the answer would wait for a label and be left out, and not count as wrong.
+    detail = label.detail or ("" if label.correct is not None else "the rule did not decide")
+    return record.model_copy(update={"correct": label.correct, "label_detail": detail})
 
 
 # -- What to say when answers that are JSON or tool calls meet a rule or a judge that compares words -------------------

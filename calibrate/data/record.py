@@ -16,7 +16,15 @@ from guardrail.uncertainty import EstimatorSpec
 
 from .questions import Question
 
-__all__ = ["Record", "RecordHeader"]
+__all__ = ["NO_REFERENCE", "Record", "RecordHeader", "was_looked_at"]
+
+NO_REFERENCE = "there is no reference"
+"""Label detail of an answer that no rule was asked about, because its question has no reference."""
+
+
+def was_looked_at(label_detail: str) -> bool:
+    """Whether the detail of a missing label says that a rule or a person read the answer and could not decide."""
+    return label_detail not in ("", NO_REFERENCE)
 
 
 class RecordHeader(Frozen):
@@ -85,7 +93,7 @@ class Record(Frozen):
     @property
     def is_undecided(self) -> bool:
         """Whether the answer was looked at and could not be called right or wrong; a fit counts it as wrong."""
-        return self.correct is None and bool(self.label_detail and self.references) and self.answer is not None
+        return self.correct is None and was_looked_at(self.label_detail) and self.answer is not None
 
     @property
     def answer(self) -> str | None:

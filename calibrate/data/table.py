@@ -21,7 +21,7 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
 from .questions import fingerprint, question_digest, row_digest, rows_fingerprint
-from .record import Record
+from .record import Record, was_looked_at
 
 __all__ = ["AnswerKind", "Codes", "Places", "RecordTable", "RecordsInMemory", "among", "table_of"]
 
@@ -30,9 +30,9 @@ AnswerKind = Literal["texts", "JSON objects", "tool calls"]
 KINDS: tuple[AnswerKind | None, ...] = (None, "texts", "JSON objects", "tool calls")
 """Forms of primary answers by their code in the column ``kind``; None without an answer."""
 
-DRAWN, SOUND, ENDED, CUT, DETAIL, REFERENCES = (1 << bit for bit in range(6))
+DRAWN, SOUND, ENDED, CUT, LOOKED_AT = (1 << bit for bit in range(5))
 """Bits of the column ``flags``: answers were drawn, without a problem; the primary answer says how it ended, and that
-it was cut off; the label has a detail; the question has references."""
+it was cut off; a missing label was not for want of looking (`was_looked_at`)."""
 
 DTYPES: dict[str, DTypeLike] = {
     "label": np.int8,
@@ -120,8 +120,7 @@ class RecordTable(Sequence[Record], ABC):
 
     def undecided(self) -> NDArray[np.bool_]:
         """Which records are undecided; see `Record.is_undecided`."""
-        flags, tried = self.flags(), DETAIL | REFERENCES
-        mask: NDArray[np.bool_] = (self.labels() < 0) & ((flags & tried) == tried)
+        mask: NDArray[np.bool_] = (self.labels() < 0) & ((self.flags() & LOOKED_AT) != 0)
         # The form of an answer takes longer than all else here, and most files have nothing undecided.
         return mask & (self.numbers("kind") > 0) if mask.any() else mask
 
@@ -130,7 +129,7 @@ class RecordTable(Sequence[Record], ABC):
         return np.where(self.undecided(), np.int8(0), self.labels())
 
     def flags(self) -> NDArray[np.uint8]:
-        """The bits `DRAWN` to `REFERENCES`."""
+        """The bits `DRAWN` to `LOOKED_AT`."""
         return self.numbers("flags")
 
     def id_hashes(self) -> NDArray[np.uint64]:
@@ -334,8 +333,8 @@ def answered_text(primary: Any) -> str:
 
 
 def flags_of(row: Any) -> int:
-    """The bits `DRAWN` to `REFERENCES`."""
-    bits = (DETAIL if row.label_detail else 0) | (REFERENCES if row.references else 0)
+    """The bits `DRAWN` to `LOOKED_AT`."""
+    bits = LOOKED_AT if was_looked_at(row.label_detail) else 0
     if row.drawn is None:
         return bits
     bits |= DRAWN if row.drawn.problem is not None else DRAWN | SOUND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,10 +71,11 @@ class PaperView(Frozen):
             "ablation": f"Ablation, alpha = {self.alpha:g}{size}",
         }[name]
 
-    def printed(self, name: str) -> tuple[list[str], list[list[str]]]:
-        """Columns and cells of a table as the paper prints it, with standard errors."""
+    def printed(self, name: str, *, errors: bool = True) -> tuple[list[str], list[list[str]]]:
+        """Columns and cells of a table as the paper prints it, with standard errors or without."""
         heads, cells = _LAYOUTS[name]
-        return heads, [[cell(row) for cell in cells] for row in self.rows(name)]
+        rows = [[cell(row) for cell in cells] for row in self.rows(name)]
+        return heads, rows if errors else [[re.sub(r"±[\d.]+", "", cell) for cell in row] for row in rows]
 
     def texts(self, name: str) -> int:
         """Number of leading columns that hold names rather than figures."""

@@ -245,10 +245,10 @@ def promise(artifact: CalibrationArtifact) -> str:
     if not artifact.n_accepted:
         return "Nothing: this rule found no threshold, so nothing is answered."
     if own is None:
-        return artifact.outcome.guarantee
+        return artifact.outcome.promise
     n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
     alpha, delta = percent(artifact.alpha), percent(1 - own.delta)
-    each = f"Each one: {next(iter(own.outcomes.values())).guarantee}"
+    each = f"Each one: {next(iter(own.outcomes.values())).promise}"
     if own.share == "together":
         return (
             f"With probability at least {delta} over the calibration questions, the error rate among accepted answers "

@@ -27,8 +27,9 @@ from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile, RecordHeader
-from ..data.table import DETAIL, REFERENCES, RecordTable, table_of
+from ..data.record import was_looked_at
+from ..data.records import Record, RecordFile
+from ..data.table import LOOKED_AT, RecordTable, table_of
 from .metrics import ks_two_sample
 from .scores import values_of
 
@@ -109,7 +110,7 @@ def draw_to_label(
             f"looks must be increasing numbers of labels, the last of them all {n}, got {','.join(map(str, looks))}. "
             "Write --looks 100,200,400."
         )
-    labelled = sum(record.correct is not None for record in file.records)
+    labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
     if labelled:
         raise UsageError(
             f"{file.path} has labels on {labelled} of {len(file.records)} records, and what is drawn to be labelled "
@@ -190,7 +191,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
             )
-    values, waits = values_of(used, estimator), waiting_of(used, file.header)
+    values, waits = values_of(used, estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
     if min(labelled.size, waiting.size) >= _FEWEST and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
@@ -207,21 +208,15 @@ def draw_digest(records: Sequence[Record], estimator: str) -> str:
     return sha256_hex(canonical_json([[record.id, _value(record, estimator)] for record in records]))
 
 
-def waits_for_label(record: Record, header: RecordHeader) -> bool:
+def waits_for_label(record: Record) -> bool:
     """Whether nobody, and no rule, has looked at the answer yet. An answer that could not be decided does not wait."""
-    # A rule cannot decide without references, so such an answer still waits for a person, with or without a detail.
-    by_rule = header.correctness is not None and header.correctness.name != "given"
-    return record.correct is None and (not record.label_detail or (by_rule and not record.references))
+    return record.correct is None and not was_looked_at(record.label_detail)
 
 
-def waiting_of(records: Sequence[Record], header: RecordHeader) -> NDArray[np.bool_]:
+def waiting_of(records: Sequence[Record]) -> NDArray[np.bool_]:
     """Which records wait for a label; see `waits_for_label`."""
     table = table_of(records)
-    flags = table.flags()
-    undecided = (flags & DETAIL) == 0
-    if header.correctness is not None and header.correctness.name != "given":
-        undecided |= (flags & REFERENCES) == 0
-    waiting: NDArray[np.bool_] = (table.labels() < 0) & undecided
+    waiting: NDArray[np.bool_] = (table.labels() < 0) & ((table.flags() & LOOKED_AT) == 0)
     return waiting
 
 
@@ -255,8 +250,8 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             f"there is no look {look} of looks at {_listed(counts)} labels: counts increase, looks start at 1."
         )
     n = counts[look - 1]
-    part = file.records[:n] if reach is not None else file.records.take(~waiting_of(file.records, file.header))
-    missing = int(np.count_nonzero(waiting_of(part, file.header)))
+    part = file.records[:n] if reach is not None else file.records.take(~waiting_of(file.records))
+    missing = int(np.count_nonzero(waiting_of(part)))
     if missing or len(part) != n:
         labelled = (
             f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"

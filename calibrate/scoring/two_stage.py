@@ -32,7 +32,8 @@ def cut_for_scale(
     Raises:
         UsageError: Too few records, or the cut leaves none for the fit.
     """
-    unlabelled = [record for record in records if record.correct is None]
+    # Undecided answers count as wrong in the fit: to spend them here would leave out the answers that err most.
+    unlabelled = [record for record in records if record.correct is None and not record.is_undecided]
     # 10 % more than asked for: an answer that cannot be measured has no place on the scale.
     wanted = round(1.1 * max(size, FEWEST))
     pool = unlabelled if wanted <= len(unlabelled) < len(records) else list(records)

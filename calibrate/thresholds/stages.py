@@ -22,7 +22,7 @@ from .bounds import binomial_tail, clopper_pearson_interval, zero_error_floor
 from .fit import DEFAULT_DELTA, check_open_unit
 from .rule import TOLERANCE
 
-__all__ = ["RULES", "PathCounts", "StageRule", "Thresholds", "fit_stages", "outcome_at", "paths"]
+__all__ = ["RULES", "PathCounts", "StageRule", "Thresholds", "fit_stages", "outcome_at", "path_of"]
 
 Scores = NDArray[np.float64]
 Errors = NDArray[np.int64]
@@ -34,7 +34,7 @@ DESIGN_SHARE = 0.1
 DESIGN_LEAST = 50
 """Fewest of them, if that is no more than a fifth of the questions."""
 RATIOS = (0.0, 0.5, 1.0)
-"""How far an earlier stage goes on each path, as a multiple of the share that the last stage accepts; 0: only the
+"""How far the earlier stages go on each path, as a multiple of the share that the last stage accepts; 0: only the
 last stage answers."""
 START = 0.1
 """Share of the tested questions that the first test of the certified rule accepts, or more: its zero-error floor."""
@@ -54,8 +54,9 @@ def fit_stages(
 ) -> CascadeOutcome:
     """Choose the thresholds of all stages together.
 
-    Both rules are one-dimensional: a random part of the questions chooses one of a few paths of thresholds (`paths`),
-    the path that would answer most at an error rate of alpha there. The other questions choose a point on that path.
+    Both rules are one-dimensional for any number of stages: a random part of the questions chooses one path of
+    thresholds (`path_of`), which would answer most at an error rate of alpha there. The other questions choose a point
+    on that path.
 
     * ``lec_joint``: the point that answers most under ``sum S_i (E_i - alpha) <= -1``. It steers the mean error to
       alpha and certifies nothing. (Version 1 took the best of all pairs of thresholds: searching n^2 pairs finds one
@@ -73,8 +74,8 @@ def fit_stages(
         delta: Failure probability, for ``certified``; default 0.1.
         seed: Of the random part that chooses the path. Fix it before looking.
         price: Answers you would give up for each call of a later stage that is saved, at least 0. Among admissible
-            thresholds those are taken that give most answers, plus this times the answers of the first stage. Default:
-            0 for ``lec_joint`` (most answers), 0.1 for ``certified``.
+            thresholds those are taken that give most answers, plus this times the calls saved: an answer saves one call
+            of each later stage. Default: 0 for ``lec_joint`` (most answers), 0.1 for ``certified``.
 
     Raises:
         UsageError: Arrays that do not fit together, or an unknown rule.
@@ -95,15 +96,18 @@ def fit_stages(
     n = len(u)
     # `needed` questions are set aside first: a design part that eats them leaves a rule that cannot pass.
     m = min(max(math.ceil(DESIGN_SHARE * n), min(DESIGN_LEAST, math.ceil(n / 5))), n - needed)
-    options: dict[str, Any] = {"version": 2, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
+    options: dict[str, Any] = {"version": 3, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
     common: dict[str, Any] = {
         "alpha": alpha,
         "delta": delta if chosen.certifies else None,
         "rule": rule,
         "options": options,
+        "guarantee": chosen.guarantee(alpha, delta, max(m, 0)),
     }
+    nobody = (-math.inf,) * u.shape[1]
     if m < 1:
-        return _infeasible(u, labels, needed=needed, guarantee=chosen.guarantee(alpha, delta, 0), **common)
+        detail = f"It takes more than {needed} questions without a single error at alpha = {alpha:g}; there are {n}."
+        return outcome_at(u, labels, nobody, reason=InfeasibleReason.TOO_FEW_ITEMS, detail=detail, **common)
     # Disjoint parts: a path chosen on the questions it is tested on would void the promise.
     order = np.random.default_rng(seed).permutation(n)
     design, rest = order[:m], order[m:]
@@ -112,39 +116,38 @@ def fit_stages(
     largest = float(np.max(last[np.isfinite(last)], initial=-math.inf))
     path, options["ratio"] = _chosen_path(u[design], labels[design], largest, alpha, price)
     walked = _walked(u[rest], labels[rest], path)
-    common["guarantee"] = chosen.guarantee(alpha, delta, m)
     admissible = chosen.admissible(walked, alpha, delta)
     if not admissible.any():
-        return _infeasible(u[rest], labels[rest], needed=needed, **common)
-    # lexsort's last key counts most: the value decides, and on a tie more answers of the first, cheaper stage.
-    best = int(np.lexsort((walked.first, np.where(admissible, walked.answered + price * walked.first, -1.0)))[-1])
+        shares = ", ".join(f"{share:.3g}" for share in labels[rest].mean(axis=0))
+        detail = f"No admissible thresholds keep the error rate at {alpha:g}; the stages by themselves err on {shares}."
+        reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+        return outcome_at(u[rest], labels[rest], nobody, reason=reason, detail=detail, **common)
+    # lexsort's last key counts most: the value decides, and on a tie the thresholds that save more calls.
+    best = int(np.lexsort((walked.saved, np.where(admissible, walked.answered + price * walked.saved, -1.0)))[-1])
     return outcome_at(u[rest], labels[rest], path[best], **common)
 
 
-def paths(design: Scores, largest: float, ratios: Sequence[float] = RATIOS) -> list[list[Thresholds]]:
-    """Paths of thresholds from scores alone: quantile-matched, one for each ratio.
+def path_of(design: Scores, largest: float, ratio: float) -> list[Thresholds]:
+    """A path of thresholds from scores alone, by matched quantiles.
 
-    At share q the last stage's threshold is the q-quantile of its scores, every earlier stage's the (ratio * q)-
-    quantile of that stage's, between two scores by linear interpolation. Thresholds grow along a path, so the questions
+    At share q the last stage's threshold is the q-quantile of its scores, that of an earlier stage the (ratio * q)-
+    quantile of its own, between two scores by linear interpolation. Thresholds grow along a path, so the questions
     accepted do too. At the end the last stage answers everything that it measured.
 
     Args:
         design: Scores that no threshold is tested on, shape (m, stages).
         largest: Last threshold of the last stage.
-        ratios: One path each.
+        ratio: How far the earlier stages go, in [0, 1].
     """
     ranked = [np.sort(column[np.isfinite(column)]) for column in design.T]
-    points_of = []
-    for ratio in ratios:
-        path: list[Thresholds] = []
-        for share in np.linspace(0.0, 1.0, POINTS + 1)[1:]:
-            shares = [ratio * share] * (len(ranked) - 1) + [share]
-            point = tuple(_quantile(column, own, len(design)) for column, own in zip(ranked, shares, strict=True))
-            # A repeated point is the same hypothesis: testing it again decides nothing.
-            if not path or point != path[-1]:
-                path.append(point)
-        points_of.append([*path, (*path[-1][:-1], largest)])
-    return points_of
+    path: list[Thresholds] = []
+    for share in np.linspace(0.0, 1.0, POINTS + 1)[1:]:
+        shares = [ratio * share] * (len(ranked) - 1) + [share]
+        point = tuple(_quantile(column, own, len(design)) for column, own in zip(ranked, shares, strict=True))
+        # A repeated point is the same hypothesis: testing it again decides nothing.
+        if not path or point != path[-1]:
+            path.append(point)
+    return [*path, (*path[-1][:-1], largest)]
 
 
 def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
@@ -165,8 +168,8 @@ class PathCounts:
     """Questions."""
     answered: NDArray[np.int64]
     wrong: NDArray[np.int64]
-    first: NDArray[np.int64]
-    """Answered by the first stage."""
+    saved: NDArray[np.int64]
+    """Calls of later stages that the answers save: none for an answer of the last stage."""
 
 
 def _walked(u: Scores, error: Errors, path: Sequence[Thresholds]) -> PathCounts:
@@ -177,26 +180,28 @@ def _walked(u: Scores, error: Errors, path: Sequence[Thresholds]) -> PathCounts:
     for stage, (scores, thresholds) in enumerate(zip(u.T, table.T, strict=True)):
         begin = np.searchsorted(thresholds, scores, side="left")  # the first threshold that is not below the score
         here = begin < until
-        for row, weight in ((0, np.ones(len(u))), (1, error[:, stage]), (2, np.full(len(u), stage == 0))):
+        later = len(u.T) - 1 - stage
+        for row, weight in ((0, np.ones(len(u))), (1, error[:, stage]), (2, np.full(len(u), later))):
             for end, sign in ((begin, 1), (until, -1)):
                 counts[row] += sign * np.bincount(end[here], weights=weight[here], minlength=points + 1)
         until = np.minimum(until, begin)
-    answered, wrong, first = counts[:, :-1].cumsum(axis=1).round().astype(np.int64)
-    return PathCounts(len(u), answered, wrong, first)
+    answered, wrong, saved = counts[:, :-1].cumsum(axis=1).round().astype(np.int64)
+    return PathCounts(len(u), answered, wrong, saved)
 
 
 def _chosen_path(
     design: Scores, error: Errors, largest: float, alpha: float, price: float
 ) -> tuple[list[Thresholds], float]:
     """The path, and its ratio, that would answer most on the design questions at an error rate of at most alpha."""
-    candidates = paths(design, largest)
+    # All earlier stages share one ratio: some fifty questions choose well among three paths, not among 3^(stages - 1).
+    candidates = [path_of(design, largest, ratio) for ratio in RATIOS]
     values = []
     for path in candidates:
         on = _walked(design, error, path)
         # The plug-in rate is enough here: this part only chooses a path, and the promise rests on the other questions.
-        value = np.where(on.wrong <= alpha * on.answered + TOLERANCE, on.answered + price * on.first, 0.0)
-        best = int(np.lexsort((on.first, value))[-1])
-        values.append((float(value[best]), int(on.first[best]) if value[best] else 0))
+        value = np.where(on.wrong <= alpha * on.answered + TOLERANCE, on.answered + price * on.saved, 0.0)
+        best = int(np.lexsort((on.saved, value))[-1])
+        values.append((float(value[best]), int(on.saved[best]) if value[best] else 0))
     # max keeps the first of equal values, so a tie goes to the smaller ratio in every run.
     chosen = max(range(len(candidates)), key=values.__getitem__)
     return candidates[chosen], RATIOS[chosen]
@@ -290,8 +295,10 @@ def outcome_at(
     rule: str,
     options: dict[str, Any],
     guarantee: str,
+    reason: InfeasibleReason | None = None,
+    detail: str = "",
 ) -> CascadeOutcome:
-    """Counts of the questions that some thresholds (-inf for none) answer."""
+    """Counts of the questions that some thresholds (-inf for none) answer, or the reason why there are none."""
     answering = _answering(u, thresholds)
     stages = tuple(
         StageShare(
@@ -311,38 +318,6 @@ def outcome_at(
         guarantee=guarantee,
         stages=stages,
         interval=clopper_pearson_interval(e, k) if k else None,
-    )
-
-
-def _infeasible(
-    u: Scores,
-    error: Errors,
-    *,
-    alpha: float,
-    delta: float | None,
-    rule: str,
-    options: dict[str, Any],
-    guarantee: str,
-    needed: int,
-) -> CascadeOutcome:
-    if len(u) < needed or "ratio" not in options:
-        reason = InfeasibleReason.TOO_FEW_ITEMS
-        detail = (
-            f"It takes more than {needed} questions without a single error at alpha = {alpha:g}; there are {len(u)}."
-        )
-    else:
-        reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-        shares = ", ".join(f"{share:.3g}" for share in error.mean(axis=0))
-        detail = f"No admissible thresholds keep the error rate at {alpha:g}; the stages by themselves err on {shares}."
-    return CascadeOutcome(
-        rule=rule,
-        alpha=alpha,
-        delta=delta,
-        options=options,
-        n=len(u),
-        guarantee=guarantee,
-        stages=tuple(StageShare(threshold=None, n_accepted=0, n_errors=0) for _ in range(u.shape[1])),
-        interval=None,
         reason=reason,
         detail=detail,
     )

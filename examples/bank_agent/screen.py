@@ -43,7 +43,7 @@ def show_calibration(artifact: CalibrationArtifact) -> None:
     CONSOLE.print(
         Panel(
             f"Of {outcome.n} recorded transfers the gate lets {outcome.n_accepted} through, {outcome.n_errors} of them "
-            f"wrong.\n{escape(outcome.guarantee)}",
+            f"wrong.\n{escape(outcome.promise)}",
             title=f"calibrated for {outcome.alpha:.0%} error",
             border_style="blue",
         )

@@ -175,7 +175,7 @@ def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> Ca
     outcome = artifact.outcome
     if isinstance(outcome, Feasible):
         CONSOLE.print(f"\nanswer if {ESTIMATOR} <= {outcome.threshold:.3f}")
-        CONSOLE.print(f"promise: {outcome.guarantee}", style="bold")
+        CONSOLE.print(f"promise: {outcome.promise}", style="bold")
     else:
         CONSOLE.print(f"\ninfeasible ({outcome.reason.value}): {outcome.detail}", style="bold red")
     CONSOLE.print(

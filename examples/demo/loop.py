@@ -485,7 +485,7 @@ def main() -> None:
         CONSOLE.print(
             f"{name:<9} {len(exchanges):,} questions: answered {share(answered)}, wrong of these {share(wrong)}"
         )
-    CONSOLE.print(f"promise   {loop.artifact.outcome.guarantee}", style="dim")
+    CONSOLE.print(f"promise   {loop.artifact.outcome.promise}", style="dim")
     CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
 
 

@@ -69,7 +69,7 @@ def verdict_panel(
     CONSOLE.print(Panel(table, title=heading, title_align="left", border_style=colour, padding=(1, 1)))
     for name, outcome in ((artifact.outcome.rule, artifact.outcome), ("certificate", artifact.certificate)):
         CONSOLE.print(f"[bold]{name}[/]  {outcome_line(outcome)}", soft_wrap=True)
-        CONSOLE.print(Text(f"  promises: {outcome.guarantee}", style="dim"))
+        CONSOLE.print(Text(f"  promises: {outcome.promise}", style="dim"))
 
 
 def splits_line(evaluation: Evaluation) -> None:

@@ -6,8 +6,6 @@ and the guards of agent frameworks take these steps, in threads or on an event l
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,27 +15,26 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 
 from ..plain_json import sha256_hex
-from ..prompting import role_of
+from ..prompting import normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
+from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
 from ..sampling.effects import Steps, computation, run
-from ..sampling.limits import new_lock
 from ..sampling.sampler import Sampler
-from ..types import Cost, Sample, SampleSet
+from ..types import Cost, Frozen, Sample, SampleSet
 from ..verdict import Reason, Verdict
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointTrust
 from .observers import Observers
 
-__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "strictest"]
+__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "Remembered", "strictest"]
 
-REMEMBERED = 300.0
-"""Seconds for which an abstention is given again instead of drawn again."""
-MOST = 10_000
-"""Abstentions that are remembered at once; the oldest make room."""
+Abstentions = Draws
+"""Former name of `Draws`."""
 
-_PARTS = ("name", "tool_calls", "tool_call_id", "additional_kwargs")
+HELD = "held back"
+"""Name of a remembered abstention."""
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
 
 
@@ -70,65 +67,39 @@ class Assessment:
         return any(verdict.is_result and verdict.reason is not Reason.INFEASIBLE for verdict in self.by_name.values())
 
 
-class Abstentions:
-    """Abstentions of the last minutes: a caller who asks the same again gets the verdict, not another draw.
+class Remembered(Frozen):
+    """A verdict that a repeated prompt gets again, as it was before the observers saw it."""
 
-    Retries, middleware and hooks that take an abstention for a failure ask again. If that drew again, they would go on
-    until a wrong answer happens to look certain, and the error rate among answers would be what the retries make of it.
-    So every abstention that depends on the question (`Assessment.is_result`) stays in memory for a while, under a
-    digest of the prompt, the plan with its tools and answer format, and the artifacts. Of the samples nothing is kept
-    but their verdict. Acceptances, failures of the transport and answers that an alarm held back are not remembered.
+    prompt: str
+    """Digest of the prompt with the content of all slots."""
+    primary: Sample | None
+    """The candidate."""
+    verdict: Verdict
+    """The verdict that counts."""
+    by_name: dict[str, Verdict]
+    """The verdict of each gate."""
 
-    Shared by threads, tasks and the guards that it is given to. A deep copy remembers nothing.
-
-    Args:
-        seconds: Lifetime from the draw on; 0 remembers nothing.
-        most: Abstentions that are remembered at once; the oldest make room.
-        clock: Seconds that only grow.
-    """
-
-    def __init__(
-        self, seconds: float = REMEMBERED, *, most: int = MOST, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.seconds, self._most, self._clock = seconds, most, clock
-        self._lock = new_lock(self)
-        self._known: OrderedDict[str, tuple[float, Assessment]] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Abstentions:
-        return Abstentions(self.seconds, most=self._most, clock=self._clock)
-
-    def get(self, key: str) -> Assessment | None:
-        """The assessment stored under a key, or None; its cost is 0, because nothing is drawn for it now."""
-        with self._lock:
-            self._expire()
-            entry = self._known.get(key)
-        return None if entry is None else entry[1]
-
-    def note(self, key: str, assessment: Assessment) -> None:
-        """Remember an assessment if it is a result; the first one under a key stays."""
-        if self.seconds <= 0 or not assessment.is_result or assessment.verdict is None:
-            return
-        again = replace(
-            assessment,
-            drawn=SampleSet(question=assessment.drawn.question, primary=assessment.drawn.primary),
-            verdict=_again(assessment.verdict),
-            by_name={name: _again(verdict) for name, verdict in assessment.by_name.items()},
+    def again(self, question: str, prompt: str) -> Assessment:
+        """The assessment for a prompt that was asked again; its cost is 0, because nothing is drawn for it now."""
+        same = self.prompt == prompt
+        return Assessment(
+            SampleSet(question=question, primary=self.primary if same else None),
+            _again(self.verdict, same=same),
+            {name: _again(verdict, same=same) for name, verdict in self.by_name.items()},
         )
-        with self._lock:
-            self._expire()
-            self._known.setdefault(key, (self._clock() + self.seconds, again))
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-
-    def _expire(self) -> None:
-        now = self._clock()  # entries stand in the order in which they end
-        while self._known and next(iter(self._known.values()))[0] <= now:
-            self._known.popitem(last=False)
 
 
-def _again(verdict: Verdict) -> Verdict:
-    detail = f"{verdict.detail} The same prompt was asked before; this is its verdict, and nothing was drawn again."
-    return verdict.model_copy(update={"cost": Cost(), "detail": detail})
+def _again(verdict: Verdict, *, same: bool) -> Verdict:
+    if same:
+        why = "The same prompt was asked before; this is its verdict, and nothing was drawn again."
+        return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}"})
+    why = (
+        "The same question was asked before with other content in the prompt's slots, and its verdict counts here. "
+        "If a slot makes it another question, name it: remember_slots=(NAME, ...)."
+    )
+    # The answers were drawn from other content, perhaps another user's: nobody may approve them here.
+    none = {"candidate": None, "alternatives": (), "meanings": (), "samples": ()}
+    return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}", **none})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +114,8 @@ class Assessor:
         early: Whether a gate may stop the drawing once its verdict is certain.
         primary_first: Whether the primary answer is drawn alone at first, as it may need no samples.
         usable: Takes out of a set what the caller could not give out.
-        abstentions: Remembers abstentions, so that nothing is drawn again; None remembers nothing.
-        step: What else has to be equal for a prompt to be the same, e.g. the step of an agent's run; "" for nothing.
+        draws: Remembers draws and verdicts, so that nothing is drawn again.
+        slots: Names of the prompt's slots that make another question; None if that was not said.
     """
 
     sampler: Sampler
@@ -154,8 +125,8 @@ class Assessor:
     early: bool
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
-    abstentions: Abstentions | None = None
-    step: str = ""
+    draws: Draws = field(default_factory=Draws)
+    slots: tuple[str, ...] | None = None
 
     def assess_steps(
         self,
@@ -165,9 +136,9 @@ class Assessor:
         question: str | None = None,
         turns: str | None = None,
     ) -> Steps[Assessment]:
-        """The verdict on one prompt: probe, draw, decide, observe; or the abstention that `Abstentions` remembers.
+        """The verdict on one prompt: probe, draw, decide, observe; or the verdict that is remembered.
 
-        Observers see a remembered abstention once, when it is new.
+        Observers see a remembered abstention once, when it is new, and an acceptance each time it is given out.
 
         Args:
             messages: The prompt.
@@ -175,18 +146,25 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
-        memory = None if in_sample() else self.abstentions
-        key = "" if memory is None else self._key(messages)
-        remembered = None if memory is None else memory.get(key)
-        if remembered is not None:
-            return remembered
+        question_draw, prompt_draw = self._keys(messages, question)
+        text = question_text(messages) if question is None else question
+        # An abstention counts under every threshold and whatever the slots hold: neither is a reason to draw again.
+        abstention = yield from question_draw.get(HELD)
+        if abstention is not None:
+            return Remembered.from_stored(abstention).again(text, prompt_draw.key)
+        name = f"accepted by {self._gate_names}"
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
             plan = self.sampler.plan
             if problem.reason is not None:  # the primary answer alone, for a person to see
-                plan = plan.primary_only()
+                plan, prompt_draw = plan.primary_only(), NOTHING
+            accepted = yield from prompt_draw.get(name)
+            if accepted is not None:
+                return (
+                    yield from self._observed(Remembered.from_stored(accepted).again(text, prompt_draw.key), messages)
+                )
             waves = yield from draw_until_decided(
-                replace(self.sampler, plan=plan, callbacks=callbacks, question=question),
+                replace(self.sampler, plan=plan, callbacks=callbacks, question=question, memory=prompt_draw),
                 messages,
                 lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
                 early=self.early,
@@ -200,34 +178,65 @@ class Assessor:
             if turns is not None:
                 why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
                 verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
-            final = yield from self.observers.apply_steps(verdict, messages)
-            assessment = Assessment(drawn, final, by_name)
-            if memory is not None and problem.reason is None:
-                memory.note(key, assessment)
-            return assessment
+            assessment = Assessment(drawn, verdict, by_name)
+            if problem.reason is None and (verdict.accepted or assessment.is_result):
+                place = (prompt_draw, name) if verdict.accepted else (question_draw, HELD)
+                assessment = yield from _noted(assessment, *place, prompt_draw.key)
+            return (yield from self._observed(assessment, messages))
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
     ) -> Steps[Assessment]:
         """The verdict on an answer that was served already: only its samples are drawn, all of them.
 
-        Nothing is remembered: each answer that was served needs its own verdict.
+        The samples and the verdict are remembered; observers see the verdict each time.
 
         Args:
             messages: The prompt.
             served: The answer.
             question: As in `assess_steps`.
         """
+        question_draw, prompt_draw = self._keys(messages, question)
+        name = f"served {_digest(normal_form(served.comparable))} by {self._gate_names}"
         with streaming_disabled(), self.observers.around("observe"):
             problem = yield from self.trust.check_steps()
-            plan = self.sampler.plan if problem.reason is None else self.sampler.plan.primary_only()
-            sampler = replace(self.sampler, plan=plan, question=question)
+            plan = self.sampler.plan
+            if problem.reason is not None:
+                plan, prompt_draw = plan.primary_only(), NOTHING
+            remembered = (yield from prompt_draw.get(name)) or (
+                yield from self._held_candidate(question_draw, prompt_draw, served)
+            )
+            if remembered is not None:
+                again = Remembered.from_stored(remembered).again(question or question_text(messages), prompt_draw.key)
+                return (yield from self._observed(again, messages))
+            sampler = replace(self.sampler, plan=plan, question=question, memory=prompt_draw)
             drawn = yield from sampler.draw_behind_steps(messages, served)
             drawn = self.usable(problem.apply_to(drawn))
             by_name = yield from self._decide(Drawn(drawn))
             verdict = self.trust.record(strictest(by_name.values()), problem)
-            final = yield from self.observers.apply_steps(verdict, messages)
-            return Assessment(drawn, final, by_name)
+            assessment = Assessment(drawn, verdict, by_name)
+            if problem.reason is None and (verdict.accepted or assessment.is_result):
+                assessment = yield from _noted(assessment, prompt_draw, name, prompt_draw.key)
+            return (yield from self._observed(assessment, messages))
+
+    def _held_candidate(self, question_draw: Draw, prompt_draw: Draw, served: Sample) -> Steps[str | None]:
+        """The remembered abstention on this very answer, or None."""
+        abstention = yield from question_draw.get(HELD)
+        if abstention is None:
+            return None
+        stored = Remembered.from_stored(abstention)
+        same = stored.primary is not None and normal_form(stored.primary.comparable) == normal_form(served.comparable)
+        return abstention if same and stored.prompt == prompt_draw.key else None
+
+    def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
+        """The assessment after switch and observers have seen its verdict."""
+        assert assessment.verdict is not None, "some gate judges the answer"
+        return replace(assessment, verdict=(yield from self.observers.apply_steps(assessment.verdict, messages)))
+
+    @property
+    def _gate_names(self) -> str:
+        """The thresholds that may judge a candidate; those of another segment judge the same draw anew."""
+        return "+".join(sorted(_by_digest(self.gates(None))))
 
     def served_verdict(self, messages: Sequence[BaseMessage], served: Sample, question: str) -> Verdict:
         """The verdict of `observe_steps`, drawn in this thread; at least one gate must judge the answer."""
@@ -235,14 +244,19 @@ class Assessor:
         assert verdict is not None, "some gate judges the answer"
         return verdict
 
-    def _key(self, messages: Sequence[BaseMessage]) -> str:
-        """Digest of everything that makes two prompts equal; ids and response metadata of messages do not count."""
-        prompt = [
-            [role_of(message), _content(message), *(getattr(message, part, None) for part in _PARTS)]
-            for message in messages
-        ]
-        identity = (self.step, sorted(_by_digest(self.gates(None))), self.sampler.plan, prompt)
-        return sha256_hex(repr(identity).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
+    def _keys(self, messages: Sequence[BaseMessage], question: str | None) -> tuple[Draw, Draw]:
+        """The memories of a question, whatever its slots hold, and of the prompt with the content of all slots."""
+        if in_sample():  # the answers of a guard that another guard draws from must vary
+            return NOTHING, NOTHING
+        gates = self.gates(None).values()
+        prompt = next((gate.artifact.prompt for gate in gates), None)
+        slots = {} if prompt is None else prompt.slots_of(messages)
+        artifacts = sorted({gate.whole or gate.artifact.digest for gate in gates})
+        counted = {name: text for name, text in slots.items() if self.slots and name in self.slots}
+        read = prompt_content(messages, question, hide_system=bool(slots))
+        key = _digest(artifacts, self.sampler.plan, read, _normal(counted))
+        whole = key if self.slots is not None else _digest(key, _normal(slots))
+        return Draw(self.draws, key), Draw(self.draws, whole)
 
     def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
@@ -258,12 +272,22 @@ class Assessor:
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
 
 
-def _content(message: BaseMessage) -> Any:
-    """The content of a message, without the ids of its blocks: LangChain's constructors make new ones each time."""
-    blocks: Any = message.content
-    if isinstance(blocks, str):
-        return blocks
-    return [{k: v for k, v in block.items() if k != "id"} if isinstance(block, dict) else block for block in blocks]
+def _noted(assessment: Assessment, place: Draw, name: str, prompt: str) -> Steps[Assessment]:
+    """The assessment, remembered; or that of an attempt that was judged side by side with this one, and before it."""
+    drawn, verdict = assessment.drawn, assessment.verdict
+    assert verdict is not None, "a verdict is remembered"
+    value = Remembered(prompt=prompt, primary=drawn.primary, verdict=verdict, by_name=dict(assessment.by_name))
+    written = value.model_dump_json()
+    first = yield from place.add(name, written)
+    return assessment if first == written else Remembered.from_stored(first).again(drawn.question, prompt)
+
+
+def _normal(slots: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, normal_form(text)) for name, text in sorted(slots.items())]
+
+
+def _digest(*parts: Any) -> str:
+    return sha256_hex(repr(parts).encode("utf-8", "surrogatepass"))  # unlike JSON, any content has a repr
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:

@@ -148,7 +148,7 @@ class GuardedChatModel(SteppedChatModel):
         """
         for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
             if path is not _ABSENT and self._memory() and self._memory() == guard._memory():
-                continue  # it remembers the abstention
+                continue  # it remembers the verdict
             if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
                 raise UsageError(
                     f"{place} leads to a guard of the same model and calibration: it would draw the same question "
@@ -182,11 +182,11 @@ class GuardedChatModel(SteppedChatModel):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
     def _memory(self) -> dict[str, Any]:
-        """Fields that make another guard remember the abstentions of this one, too."""
+        """Fields that make another guard remember the draws of this one, too."""
         return {}
 
     def configurable_fields(self, **kwargs: Any) -> Any:
-        """`Runnable.configurable_fields`; the guards made by it share one memory of abstentions."""
+        """`Runnable.configurable_fields`; the guards made by it share one memory of draws."""
         return super(GuardedChatModel, type(self)(**{**self._given(), **self._memory()})).configurable_fields(**kwargs)
 
     def with_fallbacks(self, fallbacks: Sequence[Any], **settings: Any) -> Any:
@@ -271,7 +271,7 @@ class GuardedChatModel(SteppedChatModel):
         abstention raises nothing that could be retried.
 
         A retry around a chain that holds the guard is LangChain's: if it asks within the time of ``remember``, it gets
-        the abstention again without another draw.
+        the same verdict without another draw. After a failure of the transport only the missing answers are drawn.
 
         Args:
             retry_if_exception_type: Types, or a function of the error, as in LangChain. It can only narrow the rule
@@ -349,8 +349,8 @@ def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
 # -- Retries around a guard: only failures of the transport may be retried, every other abstention is a result
 # ----------- Drawing again after an abstention ends when a wrong answer happens to look certain; the retries then
 # determine the error rate among answers, not the calibration. The same holds for empty, refused, unreadable and
-# unjudged answers, which come with certain questions. Retries that this file cannot see get the abstention again from
-# `guardrail.guard.assess.Abstentions`.
+# unjudged answers, which come with certain questions. Retries that this file cannot see get the verdict again from
+# `guardrail.sampling.draws.Draws`.
 
 Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Types of exceptions, or a function that returns True for those to retry."""

@@ -206,7 +206,7 @@ class Cascade(GuardedChatModel):
         for _, verdict in verdicts[1:]:
             cost = cost + verdict.cost
         system = {
-            "guarantee": self.artifact.outcome.guarantee,
+            "guarantee": self.artifact.outcome.promise,
             "artifact": self.artifact.digest,
             "cost": cost,
             "detail": f"Stage {number} of {len(self._guards)}: {last.detail}{self._left_out(number, last)}",

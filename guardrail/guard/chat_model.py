@@ -27,6 +27,7 @@ from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
+from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.follow_ups import Scoring
 from ..sampling.limits import bounded, limit_of
@@ -36,7 +37,7 @@ from ..types import Sample
 from ..uncertainty import Scorer, from_spec
 from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from .assess import REMEMBERED, Abstentions, Assessment, Assessor
+from .assess import Assessment, Assessor
 from .base import GuardedChatModel
 from .comparability import unlike_calls
 from .config import from_config, to_config
@@ -119,9 +120,13 @@ class Guardrail(GuardedChatModel):
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
     remember: Any = Field(default=REMEMBERED, repr=False)
-    """Seconds for which an abstention is given again, without another draw, to a caller who asks the same again: a
-    retry would otherwise go on until a wrong answer looks certain (docs/langchain.md). 0 for never; or an `Abstentions`
-    that several guards share."""
+    """Seconds for which a draw and its verdict are remembered: a caller who asks the same again gets the same verdict,
+    and an attempt that failed or was cancelled is continued (docs/langchain.md). Retries would otherwise go on until a
+    wrong answer looks certain. 0 for never; or a `Draws` that several guards share."""
+    remember_slots: tuple[str, ...] | None = None
+    """Slots of the prompt whose content makes another question, e.g. ("context",). () says that none does: a draw is
+    then continued and given out whatever they hold. None: an abstention counts whatever the slots hold, but answers are
+    given out again, and draws continued, with the same content only, as it may be another user's."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -162,9 +167,9 @@ class Guardrail(GuardedChatModel):
     @classmethod
     def _seconds(cls, value: Any) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(value, Abstentions) or (number and 0 <= value < math.inf):
+        if isinstance(value, Draws) or (number and 0 <= value < math.inf):
             return value
-        raise ValueError(f"remember must be seconds (0 for never) or an Abstentions to share, got {value!r}")
+        raise ValueError(f"remember must be seconds (0 for never) or a Draws to share, got {value!r}")
 
     @model_validator(mode="after")
     def _same_procedure(self) -> Self:
@@ -183,7 +188,9 @@ class Guardrail(GuardedChatModel):
         )
         observers = Observers(self.switch, as_observers(self.on_verdict))
         observers.admit(artifact)
-        memory = self.remember if isinstance(self.remember, Abstentions) else Abstentions(self.remember)
+        memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
+        if unknown := sorted(set(self.remember_slots or ()) - set(artifact.prompt.slots)):
+            raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {artifact.prompt.slots}.")
         if artifact.segments is None:
             if self.segment is not None:
                 raise UsageError(
@@ -207,9 +214,7 @@ class Guardrail(GuardedChatModel):
         self._by_segment = {name: assessor_of(part, name) for name, part in parts.items()}
         return self
 
-    def _made(
-        self, gate: Gate, observers: Observers, memory: Abstentions, trust: EndpointTrust | None = None
-    ) -> Assessor:
+    def _made(self, gate: Gate, observers: Observers, memory: Draws, trust: EndpointTrust | None = None) -> Assessor:
         """The assessor of prompts by one threshold."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
@@ -237,7 +242,8 @@ class Guardrail(GuardedChatModel):
             observers=observers,
             early=early,
             primary_first=early and estimator.after_first is not None,
-            abstentions=memory,
+            draws=memory,
+            slots=self.remember_slots,
         )
 
     @property
@@ -297,7 +303,7 @@ class Guardrail(GuardedChatModel):
         return assessment.verdict
 
     def _memory(self) -> dict[str, Any]:
-        return {"remember": self._assessor.abstentions}
+        return {"remember": self._assessor.draws}
 
     # -- acting ------------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,12 @@ PLAIN = (
     "probe",
     "turns",
     "remember",
+    "remember_slots",
     "max_concurrency",
     "mode",
     "observe_rate",
 )
-LATER = frozenset({"remember", "mode", "observe_rate"})
+LATER = frozenset({"remember", "remember_slots", "mode", "observe_rate"})
 """Settings that older versions of this library refuse: written only where they differ from their defaults."""
 OBJECTS = ("judge", "similarity", "entailment", "scorer", "segment", "switch", "on_verdict")
 
@@ -51,7 +52,7 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
         value = getattr(guard, name)
         if name in LATER and value == type(guard).model_fields[name].default:
             continue  # versions before this setting refuse it
-        if value is None or isinstance(value, str | int | float):
+        if value is None or isinstance(value, str | int | float | tuple):
             settings[name] = value
         else:
             needs.append(name)

@@ -77,7 +77,7 @@ def decide(
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
-        guarantee=artifact.outcome.guarantee,
+        guarantee=artifact.outcome.promise,
         artifact=artifact.digest,
         candidate=drawn.primary,
         alternatives=_alternatives(shown),

@@ -26,7 +26,7 @@ from ..gate import accepts
 from ..judges import with_majority
 from ..sampling.effects import Steps, computation
 from ..sampling.native import is_native
-from ..sampling.sampler import Sampler
+from ..sampling.sampler import Sampler, joined
 from ..types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Estimator, Evidence, Missing, measure
 from ..uncertainty.early_bounds import attainable_scores, has_useful_bounds
@@ -207,7 +207,7 @@ def draw_until_decided(
     so_far: SampleSet | None = None
     while True:
         (more,) = yield from wave.draw_steps([messages])
-        so_far = drawn = more if so_far is None else _joined(so_far, more)
+        so_far = drawn = more if so_far is None else joined(so_far, more)
         judging = gates(drawn.primary)
         # A primary draw that failed needs no samples: no gate could accept its answer.
         if done == plan.n or not judging or (not done and drawn.problem is not None):
@@ -254,22 +254,3 @@ def _certain(
 
 def _up_to(n: int, plan: SamplingPlan) -> SamplingPlan:
     return plan.model_copy(update={"n": n, "unanimous_at": None})
-
-
-def _joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
-    """Two waves as one set: the first one's primary answer, all samples, the first problem.
-
-    A failure of the transport in the first wave does not hide a problem of the second that depends on the question.
-    """
-    hidden = more.problem is not None and more.problem.depends_on_question
-    # A problem of the question is final, one of the transport may pass: the final one must survive the merge.
-    first = drawn.problem is not None and (drawn.problem.depends_on_question or not hidden)
-    problem = drawn if first else more
-    return drawn.model_copy(
-        update={
-            "samples": (*drawn.samples, *more.samples),
-            "cost": drawn.cost + more.cost,
-            "problem": problem.problem,
-            "problem_detail": problem.problem_detail,
-        }
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,6 +10,10 @@ from ..types import Sample, SampleSet
 from .text import normalise
 
 __all__ = ["majority", "with_majority"]
+
+
+_NUMBER = re.compile(r"\+?(-?(?!0[0-9])[0-9]+)(?:\.([0-9]+))?")
+"""A number as its digits: floats would merge long numbers that differ in the last digit. "007" is a name, not 7."""
 
 
 def majority(samples: Sequence[Sample]) -> int | None:
@@ -34,7 +39,8 @@ def _form(sample: Sample) -> str:
     if sample.tool_calls:
         return sample.comparable
     form = normalise(sample.text)
-    try:
-        return repr(float(form))
-    except ValueError:
+    number = _NUMBER.fullmatch(form)
+    if number is None:
         return form
+    whole, decimals = number[1], (number[2] or "").rstrip("0")
+    return f"{whole}.{decimals}" if decimals else whole

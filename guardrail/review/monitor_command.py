@@ -21,9 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
-        "Any number of these may run; each fold is done by one. Guards and `guardrail review` fold as well: run this\n"
-        "where there are many guards, so that they have less to do.\n\n"
-        f"Environment:\n  {ENV_DATABASE}      the database, like --db (keeps a password out of the process list)"
+        "Any number of these may run; each fold is done by one. Guards and `guardrail\n"
+        "review` fold as well: run this where there are many guards, so that they have\n"
+        "less to do.\n\n"
+        f"Environment:\n  {ENV_DATABASE}  the database, like --db, but not in the process list"
     )
     parser.add_argument("--db", help=f"SQLite path or postgresql:// URL (default: {DATABASE})")
     parser.add_argument("--poll", type=float, default=0.2, help="seconds between two looks (default: 0.2)")

@@ -15,17 +15,18 @@ from typing import Any, TypeVar
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
 from ..call_settings import carried
-from ..types import Sample
+from ..errors import describe_error
+from ..types import Cost, SampleSet
 from .callbacks import drop_streaming_handlers, without_tokens
+from .draws import Draw
 from .effects import Effect, Steps, arun, run
 from .limits import adopt_limits, current_limits, limits_for_threads, take_slot
-from .replies import read_reply
+from .replies import cause_of, read_reply
 
 __all__ = [
     "SAMPLE_INDEX",
@@ -58,12 +59,14 @@ class Call:
         params: Settings of the answer, by the plan's names.
         index: Number of the sample; -1 for a primary answer.
         name: Purpose of a primary answer, for traces.
+        piece: Name of the answer within its draw.
     """
 
     messages: list[BaseMessage]
     params: dict[str, Any]
     index: int
     name: str = "primary"
+    piece: str = ""
 
     def settings(self, ambient: RunnableConfig) -> dict[str, Any]:
         """Arguments of `BaseChatModel.generate` for tracing."""
@@ -77,19 +80,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The result of one call: a sample or an error, with the tokens and the time that it took."""
+    """The result of one call.
 
-    sample: Sample | None
-    error: Exception | None
-    usage: UsageMetadata | None
-    started: float
-    ended: float
+    Attributes:
+        answer: The answer or the cause of the failure, with calls and tokens; without a call if it was remembered.
+        started: Time when the call began.
+        ended: Time when it ended.
+    """
+
+    answer: SampleSet
+    started: float = 0.0
+    ended: float = 0.0
 
 
 def make_calls(
-    model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None
+    model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None, draw: Draw
 ) -> Steps[list[Reply]]:
-    """Make calls at the same time; a call that fails is reported in its reply, never raised.
+    """Make the calls that a draw misses, at the same time; one that fails is reported in its reply, never raised.
 
     Raises:
         UsageError: The model does not take a setting (`guardrail.call_settings.carried`).
@@ -98,6 +105,9 @@ def make_calls(
 
     def make(place: int) -> Steps[Reply]:
         call, (quiet, params) = calls[place], ready[place]
+        remembered = yield from draw.piece(call.piece)
+        if remembered is not None:
+            return Reply(remembered)
         settings = {**call.settings(ambient), **params}
         with ExitStack() as slots:
             yield take_slot(slots)
@@ -108,9 +118,11 @@ def make_calls(
                     partial(quiet.generate, [call.messages], **settings),
                     partial(quiet.agenerate, [call.messages], **settings),
                 )
-                return _reply(result, started)
+                answer = _answer(result)
             except Exception as error:  # any error of a model is a missing measurement, which abstains
-                return _error(error, started)
+                answer = _failure(error)
+        ended = time.perf_counter()
+        return Reply((yield from draw.note(call.piece, answer)), started, ended)
 
     replies: list[Reply] = yield at_once(make, range(len(calls)), _most_at_once(max_concurrency))
     return replies
@@ -280,13 +292,16 @@ def _ambient(callbacks: Callbacks) -> RunnableConfig:
     return config
 
 
-def _reply(result: LLMResult, started: float) -> Reply:
+def _answer(result: LLMResult) -> SampleSet:
     generation = result.generations[0][0]
     message = generation.message if isinstance(generation, ChatGeneration) else None
     if not isinstance(message, AIMessage):
         raise TypeError(f"the chat model gave a {type(message or generation).__name__} instead of an AIMessage")
-    return Reply(read_reply(message), None, message.usage_metadata, started, time.perf_counter())
+    used = message.usage_metadata
+    tokens = {} if used is None else {name: used.get(name, 0) for name in ("input_tokens", "output_tokens")}
+    return SampleSet(question="", primary=read_reply(message), cost=Cost(calls=1, **tokens))
 
 
-def _error(error: Exception, started: float) -> Reply:
-    return Reply(None, error, None, started, time.perf_counter())
+def _failure(error: Exception) -> SampleSet:
+    detail = describe_error(error, asking=True)
+    return SampleSet(question="", primary=None, cost=Cost(calls=1), problem=cause_of(error), problem_detail=detail)

@@ -20,9 +20,11 @@ from typing import Any, Protocol, runtime_checkable
 from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
+from ..plain_json import sha256_hex
 from ..prompting import PromptWrapping, question_text
 from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import DEFAULT_CONCURRENCY, at_once
+from .draws import NOTHING, Draw
 from .effects import Steps
 
 __all__ = [
@@ -235,9 +237,16 @@ class Scoring:
         return names
 
     def ask(
-        self, prompts: Sequence[Messages], drawn: list[SampleSet], plan: SamplingPlan, most: int | None
+        self,
+        prompts: Sequence[Messages],
+        drawn: list[SampleSet],
+        plan: SamplingPlan,
+        most: int | None,
+        memory: Draw = NOTHING,
     ) -> Steps[list[SampleSet]]:
         """The sets with the replies of the plan's scorers, and their cost added; ``most`` answers are rated at once.
+
+        A reply that ``memory`` holds is not asked for again.
 
         Raises:
             UsageError: The plan names a scorer that was not given.
@@ -247,7 +256,14 @@ class Scoring:
             places = tuple(place for place, each in enumerate(drawn) if self._asks(name, each))
 
             def rate(place: int, scorer: AnswerScorer = scorer, drawn: list[SampleSet] = drawn) -> Steps[SampleSet]:
-                return scorer.reply_steps(prompts[place], drawn[place], self.prompt)
+                answer = drawn[place].primary
+                assert answer is not None, "only sets with an answer are rated"
+                piece = f"{scorer.follow_up}:{sha256_hex(answer.comparable.encode(), 16)}"
+                remembered = yield from memory.piece(piece)
+                if remembered is not None:
+                    return remembered
+                reply = yield from scorer.reply_steps(prompts[place], drawn[place], self.prompt)
+                return (yield from memory.note(piece, reply))
 
             replies = yield at_once(rate, places, most or DEFAULT_CONCURRENCY)
             drawn = _attached(drawn, Round(name, plan, places, ()), replies)

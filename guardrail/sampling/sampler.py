@@ -12,6 +12,7 @@ import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -20,16 +21,18 @@ from langchain_core.messages import BaseMessage
 
 from ..bindings import binding_settings, native_settings
 from ..errors import UsageError, describe_error
+from ..plain_json import sha256_hex
 from ..prompting import question_text
 from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, make_calls
+from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
 from .replies import cause_of, failed_calls, only_readable
 
-__all__ = ["Sampler", "adraw", "draw", "refuse_majority"]
+__all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
 
 
 def refuse_majority(plan: SamplingPlan, purpose: str) -> None:
@@ -59,7 +62,7 @@ class Sampler:
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
         max_concurrency: Calls in flight at once for such a model (default 16).
-        name: What the primary answers are for, in traces.
+        name: What the primary answers are for, in traces and in the names of pieces.
         first: What is drawn first: -1 for the primary answer; from 0 on only the samples ``first`` to n - 1, for a set
             that has its primary answer. A native sampler draws that answer all the same if its methods do not take the
             keyword ``primary``.
@@ -80,6 +83,7 @@ class Sampler:
     question: str | None = None
     transport: Mapping[str, Any] = field(default_factory=dict)
     scoring: Scoring = NO_SCORERS
+    memory: Draw = NOTHING
 
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
@@ -122,7 +126,7 @@ class Sampler:
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
         """The sets with the replies of the model and of the scorers."""
         replied = yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up)
-        return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency))
+        return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency, self.memory))
 
     def _follow_up(self, one_round: Round) -> Steps[list[SampleSet]]:
         return replace(self, plan=one_round.plan, name=one_round.name)._answers(one_round.prompts)
@@ -147,16 +151,72 @@ class Sampler:
                 "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
             )
         calls = self._calls(prompts)
-        replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency)
+        replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency, self.memory)
         each, pairs = len(calls) // len(prompts), list(zip(calls, replies, strict=True))
         return [_sample_set(messages, pairs[i * each : (i + 1) * each]) for i, messages in enumerate(prompts)]
 
     def _natively(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
-        plan = self.plan.model_copy(update={"n": self.plan.n - max(self.first, 0)})
-        seeds = [request_seed(plan, messages, self.wave) for messages in prompts]
+        """The sets of a native sampler: the parts that have arrived, and one call for what they lack."""
+        first, n, names = max(self.first, 0), self.plan.n, self._pieces(prompts)
+        sets: list[SampleSet] = []
+        counts: list[int] = []
+        for name, messages in zip(names, prompts, strict=True):
+            parts = yield from self._parts(name)
+            whole = reduce(joined, parts, SampleSet(question=question_text(messages), primary=None))
+            sets.append(whole.model_copy(update={"samples": whole.samples[first:n]}))
+            counts.append(len(parts))
+        places = [place for place, drawn in enumerate(sets) if self._lacks(drawn)]
+        if not places:
+            return sets
+        # All lack the same: several prompts are follow-ups, which have no samples.
+        lacking = sets[places[0]]
+        needs_primary = self.first < 0 and lacking.primary is None
+        missing = n - first - len(lacking.samples)
+        # A set without samples would have the likeliest option as its answer, whatever the plan says.
+        missing = max(missing, int(needs_primary and n > 0 and self.plan.options is not None))
+        asking = replace(
+            self,
+            plan=self.plan.model_copy(update={"n": missing}),
+            first=-1 if needs_primary else 0,
+            wave=max(self.wave, *(counts[place] for place in places)),
+        )
+        fresh = yield from asking._native_call(model, [prompts[place] for place in places])
+        overtaken = False
+        for place, part in zip(places, fresh, strict=True):
+            noted = yield from self.memory.note(f"{names[place]}:part {counts[place]}", part)
+            overtaken |= noted is not part  # another attempt has drawn this part meanwhile, and perhaps less of it
+            whole = joined(sets[place], noted)
+            sets[place] = whole.model_copy(update={"samples": whole.samples[: n - first]})
+        return (yield from self._natively(model, prompts)) if overtaken else sets
+
+    def _parts(self, name: str) -> Steps[list[SampleSet]]:
+        """The parts of a native sampler's set that have arrived, in order."""
+        parts: list[SampleSet] = []
+        while (part := (yield from self.memory.piece(f"{name}:part {len(parts)}"))) is not None:
+            parts.append(part)
+        return parts
+
+    def _lacks(self, drawn: SampleSet) -> bool:
+        """Whether something of the plan is missing, and no result says that it will stay so."""
+        missing = len(drawn.samples) < self.plan.n - max(self.first, 0)
+        unread = self.plan.options is not None and drawn.options is None
+        return drawn.problem is None and (missing or unread or (self.first < 0 and drawn.primary is None))
+
+    def _pieces(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[str]:
+        """Names of the prompts within a draw, which has one prompt; follow-ups differ with the answers they quote."""
+        if self.name == "primary":
+            return [self.name for _ in prompts]
+        texts = [repr([(message.type, message.content) for message in messages]) for messages in prompts]
+        return [
+            f"{self.name}:{place}:{sha256_hex(text.encode('utf-8', 'surrogatepass'), 16)}"
+            for place, text in enumerate(texts)
+        ]
+
+    def _native_call(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
+        seeds = [request_seed(self.plan, messages, self.wave) for messages in prompts]
 
         def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
-            return lambda: draw(prompts, plan, seeds=seeds, **self._native_settings(draw))
+            return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
 
         try:
             sets: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
@@ -168,7 +228,7 @@ class Sampler:
                 return [_failed(prompts[0], error)]
         each_alone = []  # one bad prompt must not fail the others: it is found by drawing one at a time
         for messages in prompts:
-            each_alone += yield from self._natively(model, [messages])
+            each_alone += yield from self._native_call(model, [messages])
         return each_alone
 
     def _native_settings(self, draw: Callable[..., Any]) -> dict[str, Any]:
@@ -190,8 +250,14 @@ class Sampler:
         sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
         greedy = None if plan.primary == "sampled" else {**common, "temperature": 0.0}
         return [
-            Call(list(messages), greedy if index < 0 and greedy else {**sampled, **seeds(index)}, index, self.name)
-            for messages in prompts
+            Call(
+                list(messages),
+                greedy if index < 0 and greedy else {**sampled, **seeds(index)},
+                index,
+                self.name,
+                f"{piece}:{index}",
+            )
+            for messages, piece in zip(prompts, self._pieces(prompts), strict=True)
             for seeds in [self._seeds(messages)]
             for index in range(self.first, plan.n)
         ]
@@ -248,35 +314,57 @@ async def adraw(
     return await Sampler(model, plan, callbacks, max_concurrency, first=-1 if primary else 0).adraw(prompts)
 
 
+def joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
+    """Two parts of a set as one: all samples, the first primary answer and options, the first problem.
+
+    A failure of the transport in the first part does not hide a problem of the second that depends on the question.
+    """
+    hidden = more.problem is not None and more.problem.depends_on_question
+    # A problem of the question is final, one of the transport may pass: the final one must survive the merge.
+    first = drawn.problem is not None and (drawn.problem.depends_on_question or not hidden)
+    problem = drawn if first else more
+    return drawn.model_copy(
+        update={
+            "primary": drawn.primary or more.primary,
+            "samples": (*drawn.samples, *more.samples),
+            "options": drawn.options or more.options,
+            "cost": drawn.cost + more.cost,
+            "problem": problem.problem,
+            "problem_detail": problem.problem_detail,
+        }
+    )
+
+
 def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Reply]]) -> SampleSet:
-    replies = [reply for _, reply in pairs]
-    samples = tuple(reply.sample for call, reply in pairs if call.index >= 0 and reply.sample is not None)
-    primary = next((reply.sample for call, reply in pairs if call.index < 0), None)
-    problem, detail = _problem(replies, samples, primary)
-    used = [reply.usage for reply in replies if reply.usage is not None]
+    answers = [reply.answer for _, reply in pairs]
+    samples = tuple(
+        reply.answer.primary for call, reply in pairs if call.index >= 0 and reply.answer.primary is not None
+    )
+    primary = next((reply.answer.primary for call, reply in pairs if call.index < 0), None)
+    problem, detail = _problem(answers, samples, primary)
+    cost = sum((answer.cost for answer in answers), start=Cost())
+    calls_made = [reply for _, reply in pairs if reply.answer.cost.calls]
+    if calls_made:  # calls are made side by side
+        seconds = max(reply.ended for reply in calls_made) - min(reply.started for reply in calls_made)
+        cost = cost.model_copy(update={"seconds": seconds})
     return SampleSet(
         question=question_text(messages),
         primary=primary,
         samples=samples,
-        cost=Cost(
-            calls=len(replies),
-            input_tokens=sum(usage.get("input_tokens", 0) for usage in used),
-            output_tokens=sum(usage.get("output_tokens", 0) for usage in used),
-            seconds=max(reply.ended for reply in replies) - min(reply.started for reply in replies),
-        ),
+        cost=cost,
         problem=problem,
         problem_detail=detail,
     )
 
 
 def _problem(
-    replies: Sequence[Reply], samples: Sequence[Sample], primary: Sample | None
+    answers: Sequence[SampleSet], samples: Sequence[Sample], primary: Sample | None
 ) -> tuple[Unmeasured | None, str]:
-    errors = [reply.error for reply in replies if reply.error is not None]
-    if errors:
-        first = describe_error(errors[0], asking=True)
-        reason = failed_calls(map(cause_of, errors), samples if primary is None else (primary, *samples))
-        return reason, f"{len(errors)} of {len(replies)} calls failed, the first with {first}"
+    failed = [answer for answer in answers if answer.problem is not None]
+    if failed:
+        causes = [answer.problem for answer in failed if answer.problem is not None]
+        reason = failed_calls(causes, samples if primary is None else (primary, *samples))
+        return reason, f"{len(failed)} of {len(answers)} calls failed, the first with {failed[0].problem_detail}"
     refused = sum(sample.refusal for sample in samples)
     if refused:
         return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"

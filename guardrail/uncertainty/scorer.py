@@ -346,6 +346,8 @@ def _arguments(
 
 def _number(value: Any, unit: Unit) -> float | Missing:
     """The score as a float, or the reason why it is not one."""
+    if isinstance(value, Missing):  # of a ready-made scorer, which knows the reason
+        return value
     if value is None:
         return Missing(Unmeasured.JUDGE_FAILED, "the scorer gave no score (None)")
     # True is 1 to Python; a scorer that returns it has forgotten its number.

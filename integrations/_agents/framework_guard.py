@@ -19,10 +19,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
-from guardrail.guard.assess import Abstentions, Assessment
+from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.prompting import question_text
+from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
@@ -84,7 +85,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class _SharedGates:
-    """State that guards with the same model, artifacts and settings share: probes, watches, remembered abstentions.
+    """State that guards with the same model, artifacts and settings share: probes, watches, remembered draws.
 
     Attributes:
         gate: The gate.
@@ -374,7 +375,8 @@ def _gate_of(
         on_verdict=guard.on_verdict,
         max_concurrency=guard.max_concurrency,
         records=records,
-        abstentions=guard.remember if isinstance(guard.remember, Abstentions) else Abstentions(guard.remember),
+        draws=guard.remember if isinstance(guard.remember, Draws) else Draws(guard.remember),
+        slots=guard.remember_slots,
         turns=guard.turns,
         alone=guard if alone else None,
     )

@@ -23,7 +23,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from guardrail.guard.assess import Abstentions, Assessment, Assessor
+from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.decide import Gate, decide
@@ -34,6 +34,7 @@ from guardrail.guard.observers import Observer, Observers, as_observers, early_s
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
+from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Effect, Steps
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.native import is_native
@@ -67,7 +68,6 @@ class AgentStep:
         tools: Names of the tools on offer, without those whose call is the answer.
         answers: Tools whose call is the answer (structured output).
         bindings: Tools, choice and format of the request; read for an agent that only collects.
-        name: Name of the step, equal for every retry of the step; "" if the framework gives no name.
         thread: Name of the conversation; None to tell conversations by their first message.
         call: Settings, tools and choice as the request sends them; read to observe.
         formatted: Whether the request asks for an answer in a format; read to observe.
@@ -78,7 +78,6 @@ class AgentStep:
     tools: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     bindings: Bindings = field(default_factory=Bindings)
-    name: str = ""
     thread: str | None = None
     call: Mapping[str, Any] = field(default_factory=dict)
     formatted: bool = False
@@ -129,7 +128,8 @@ class AgentGate:
         on_verdict: As for `Guardrail`.
         max_concurrency: Calls in flight at once for models without a native sampler.
         records: Record file for samples of tools that collect.
-        abstentions: Remembers abstentions; default: those of the last minutes.
+        draws: Remembers draws and verdicts; default: those of the last minutes.
+        slots: As `Guardrail.remember_slots`.
         turns: "refuse" or "mark" conversations with turns that no artifact knows; None does not look at turns.
         alone: Judges in place of the gates, where one artifact judges every message.
 
@@ -152,7 +152,8 @@ class AgentGate:
         on_verdict: Observer | Sequence[Observer] | None = None,
         max_concurrency: int | None = None,
         records: str | Path = RECORDS,
-        abstentions: Abstentions | None = None,
+        draws: Draws | None = None,
+        slots: tuple[str, ...] | None = None,
         turns: Literal["refuse", "mark"] | None = None,
         alone: Guardrail | None = None,
     ) -> None:
@@ -176,7 +177,8 @@ class AgentGate:
         self.probe = probe
         self.max_concurrency = max_concurrency
         self.records = Path(records)
-        self.abstentions = abstentions or Abstentions()
+        self.draws = draws or Draws()
+        self.slots = slots
         self.turns = turns
         self.alone = alone
         self._gates: LRU[ModelGates] = LRU(MODELS)
@@ -227,7 +229,7 @@ class AgentGate:
         # LangChain chooses by the model how it asks for a format, so a formatted request cannot be compared.
         if step.formatted or differs or unlike_calls(step.model, gates.artifacts.plan, None, call, message):
             return None
-        assessor = gates.assessor(replace(step, model=carrying(step.model, self.settings), answers=(), name=""))
+        assessor = gates.assessor(replace(step, model=carrying(step.model, self.settings), answers=()))
         question = gates.artifacts.artifacts[0].prompt.question_of(step.messages)
         return partial(assessor.served_verdict, list(step.messages), answer, question)
 
@@ -397,8 +399,8 @@ class ModelGates:
             primary_first=(passes and not is_native(step.model))
             or any(gate.early != "none" and gate.estimator.after_first is not None for gate in self.gates.values()),
             usable=only_storable if storable else lambda drawn: drawn,
-            abstentions=self.agent.abstentions,
-            step=step.name,
+            draws=self.agent.draws,
+            slots=self.agent.slots,
         )
 
 

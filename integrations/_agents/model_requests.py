@@ -24,7 +24,7 @@ from guardrail.types import Bindings
 from .gates import AgentStep
 from .held import FrozenMessage
 
-__all__ = ["DecidedModel", "name_of", "replaying", "step_of", "structured_names", "this_step", "this_thread"]
+__all__ = ["DecidedModel", "name_of", "replaying", "step_of", "structured_names", "this_thread"]
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest
@@ -59,7 +59,6 @@ def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
         tools=tuple(map(_tool_name, request.tools)),
         answers=structured_names(request.response_format),
         bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
-        name=this_step() or "",
         thread=this_thread(),
         call={**request.model_settings, "tools": request.tools, "tool_choice": request.tool_choice},
         formatted=request.response_format is not None,
@@ -70,15 +69,6 @@ def _tool_name(tool: Any) -> str:
     if isinstance(tool, dict):
         return str(tool.get("function", tool).get("name", tool.get("type")))
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))  # a class or function
-
-
-def this_step() -> str | None:
-    """Name of the LangGraph task that runs here, the same for every retry within it; None outside a graph."""
-    try:
-        name = get_config().get("metadata", {}).get("langgraph_checkpoint_ns")
-    except RuntimeError:
-        return None
-    return name if isinstance(name, str) and name else None
 
 
 def this_thread() -> str | None:

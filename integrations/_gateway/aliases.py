@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -13,26 +16,61 @@ from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
-from guardrail.errors import ArtifactError, UsageError
+from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
+from guardrail.plain_json import sha256_hex
+from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
+from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
 from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
+from ..scorers import decision
 from .config import Alias, Upstream
 from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled
 
-__all__ = ["ALIAS", "CREDENTIALS", "ServedAlias"]
+__all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
 ALIAS = "gateway_model"
 """Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
 CREDENTIALS = 256
-"""Number of upstream keys for which guards are kept; each guard has its connections, probe and abstentions."""
+"""Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
 _asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
+_request: ContextVar[str] = ContextVar("guardrail_gateway_request")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request, and who sends it.
+
+    Attributes:
+        chat: The request.
+        credential: Key for the upstream; None for the key in the configuration.
+        segment: The segment that the request names.
+        digest: Digest of request and client, equal when the client repeats it.
+    """
+
+    chat: ChatRequest
+    credential: str | None
+    segment: str | None
+    digest: str
+
+
+def _scorer_of(config: Alias) -> Scorer | None:
+    """The scorer of an alias."""
+    if config.decision is None:
+        return None if config.scorer is None else load_scorer(config.scorer)
+    own = config.decision
+    key = os.environ.get("OPENAI_API_KEY") if own.key is None else own.key.get_secret_value()
+    if not key:
+        raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
+    # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
+    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=key, timeout=2 * own.timeout)
+    return decision(client, own.model, own.question, timeout=own.timeout)
 
 
 class ServedAlias:
@@ -42,6 +80,7 @@ class ServedAlias:
         name: Its name.
         config: Its part of the configuration.
         other: Finds another alias by its name.
+        draws: The gateway's memory of draws.
         store: The review store, for tickets and monitors.
         observers: Called with every verdict.
 
@@ -55,16 +94,17 @@ class ServedAlias:
         name: str,
         config: Alias,
         other: Callable[[str], ServedAlias],
+        draws: Draws,
         store: Any = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         self.name, self.config, self._observers = name, config, observers
-        self._other, self._store = other, store
+        self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
-        self._scorer = None if config.scorer is None else load_scorer(config.scorer)
+        self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
 
     @property
@@ -121,11 +161,14 @@ class ServedAlias:
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_verdict"] = self._observers
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
+        # What one credential or upstream has drawn belongs to no other.
+        scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            common["on_abstain"] = ticket(self._store, metadata=self._of_ticket)
+            common["on_abstain"] = ticket(self._store, metadata=self._of_ticket, key=self._name_of_ticket)
         if config.fallback is not None:
             common["on_abstain"] = self._other(config.fallback).answering()
         if isinstance(self.artifact, CascadeArtifact):
@@ -144,17 +187,23 @@ class ServedAlias:
         """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""
         return {ALIAS: _asked.get(self.name)}
 
+    def _name_of_ticket(self, *_: object) -> str:
+        """The name of a request's ticket: while draws are remembered, a repetition gets the same one."""
+        return self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex)
+
     def answering(self) -> BaseChatModel:
         """The chat model that takes over for another alias."""
         return self.guard(None) if self.guarded else self.chat(self.upstream, None)
 
-    async def answer(self, request: ChatRequest, credential: str | None, segment: str | None) -> GuardReply | ApiError:
+    async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""
+        request, segment = asking.chat, asking.segment
         message: AIMessage
+        _request.set(asking.digest)
         _asked.set(self.name)  # every question runs in a task, so in its own context
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
-            message = await self.guard(credential).ainvoke(list(request.messages), config, **request.call)
+            message = await self.guard(asking.credential).ainvoke(list(request.messages), config, **request.call)
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             verdict = error.verdict.to_metadata()
             if self.config.on_abstain == "error":

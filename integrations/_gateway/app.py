@@ -11,18 +11,17 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pydantic import Discriminator, Tag, TypeAdapter
-
 from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.sampling.draws import Draws
 
-from .aliases import ALIAS, ServedAlias
+from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
-from .memory import FullError, InFlight, Shared, Work
+from .memory import InFlight, Work
 from .metrics import Metrics
 from .observing import CutError, Observing
 from .protocol import (
@@ -60,17 +59,6 @@ log = logging.getLogger("guardrail")
 Result = GuardReply | ApiError
 
 
-def _kind(result: Any) -> str:
-    return "error" if isinstance(result, ApiError) or (isinstance(result, dict) and "status" in result) else "answer"
-
-
-_RESULT: TypeAdapter[Result] = TypeAdapter(
-    Annotated[Annotated[GuardReply, Tag("answer")] | Annotated[ApiError, Tag("error")], Discriminator(_kind)]
-)
-_AS_JSON = (_RESULT.dump_json, _RESULT.validate_json)
-"""Writer and reader of a result."""
-
-
 class Gateway:
     """An OpenAI-compatible server in front of models, as an ASGI application; see `integrations.gateway`.
 
@@ -85,20 +73,22 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(lambda: {name: alias.queue.observed for name, alias in self.observing.items()})
+        self.metrics = Metrics(
+            lambda: {name: alias.queue.observed for name, alias in self.observing.items()},
+            lambda: 0 if self._draws is None else self._draws.evicted,
+        )
         self._stops_at: float | None = None
         self._reload_failed = False
         self._started = int(time.time())
         self._store: Any = None
+        self._draws: Draws | None = None
         self._looks = asyncio.Semaphore(LOOKS)
         self._busy: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self.aliases, self.observing = self._load(self.config)
-        self._repeats: InFlight[Result] = InFlight(
-            self.config.remember, self.config.remember_bytes, *_AS_JSON, shared=self._shared()
-        )
+        self._repeats: InFlight[Result] = InFlight()
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
@@ -106,13 +96,15 @@ class Gateway:
             from guardrail.review.queue.store import ReviewStore
 
             self._store = ReviewStore(config.reviews.get_secret_value())
+        if self._draws is None:
+            self._draws = self._memory()
         aliases: dict[str, ServedAlias] = {}
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
-            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._store, observers)
+            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._draws, self._store, observers)
             former = self.aliases.get(name)
-            # An alias that did not change keeps its connections, its probe and its remembered abstentions.
+            # An alias that did not change keeps its connections and its probe.
             aliases[name] = former if former is not None and former.is_same(fresh) else fresh
         for name, served in aliases.items():
             if served.artifact is not None:
@@ -122,13 +114,14 @@ class Gateway:
                 observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
         return aliases, observing
 
-    def _shared(self) -> Shared[Result] | None:
-        if self._store is None or not self.config.remember:
-            return None
-        from guardrail.review.queue.expiring_keys import ExpiringKeys
+    def _memory(self) -> Draws:
+        """The memory of draws, which all processes on a review store share."""
+        shared = None
+        if self._store is not None:
+            from guardrail.review.queue.expiring_keys import ExpiringKeys
 
-        keys = ExpiringKeys(self._store.database)
-        return Shared(keys, self.config.remember, *_AS_JSON)
+            shared = ExpiringKeys(self._store.database)
+        return Draws(self.config.remember, most_bytes=self.config.remember_bytes, shared=shared)
 
     def reload(self) -> bool:
         """Read configuration and artifacts again; running requests finish with the former ones.
@@ -355,17 +348,12 @@ class Gateway:
             body, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
         )
         segment = headers.get("x-guardrail-segment")
-        # A remembered verdict belongs to one client, credential and upstream: no other request may get it.
+        # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
         who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
-        try:
-            work = self._repeats.get(
-                sha256_hex(repr(who).encode("utf-8", "surrogatepass")),
-                partial(self._measured, alias, chat, credential, segment, key),
-                repeated=once is not None or headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-            )
-        except FullError as error:
-            raise _full(error.seconds) from error
+        digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
+        asking = Asking(chat, credential, segment, digest)
+        work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
         leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
         reply = partial(_reply, request=chat, request_id=request_id, model=alias.name)
         disconnected = asyncio.ensure_future(_disconnected(request.receive))
@@ -392,9 +380,7 @@ class Gateway:
         finally:
             leave()
 
-    async def _measured(
-        self, alias: ServedAlias, chat: ChatRequest, credential: str | None, segment: str | None, key: Key | None
-    ) -> Result:
+    async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         name, most = (None, None) if key is None else (key.name, key.max_concurrency)
         if most is not None and self._busy[name] >= most:
@@ -403,11 +389,19 @@ class Gateway:
             return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
         self._busy[name] += 1
         try:
-            return await alias.answer(chat, credential, segment)
+            return await alias.answer(asking)
         except Exception as error:
-            return _failed(alias.name, error)
+            return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
             self._busy[name] -= 1
+
+    def _lacks_store(self, error: Exception) -> bool:
+        """Whether the store could not say whether the question was drawn already: nothing was drawn then."""
+        if self._store is None:
+            return False
+        from guardrail.review.errors import StoreUnavailableError
+
+        return isinstance(error, StoreUnavailableError)
 
 
 def _may_use(key: Key | None, name: str) -> bool:
@@ -421,8 +415,6 @@ def _nothing() -> None:
 def _result(task: asyncio.Task[Result]) -> Result:
     if task.cancelled():
         return STOPPING
-    if (error := task.exception()) is not None:  # an error of the database, before the question was measured
-        return _unreachable(error)
     return task.result()
 
 
@@ -470,12 +462,6 @@ def _unauthorized(message: str) -> ApiError:
 
 def _limited(message: str, seconds: int) -> ApiError:
     return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
-
-
-def _full(seconds: float) -> ApiError:
-    why = "No further verdict can be remembered now. The operator may set reviews, or raise remember_bytes."
-    headers = {"Retry-After": str(int(seconds) + 1)}
-    return ApiError(503, why, "memory_full", kind="server_error", headers=headers)
 
 
 def _hostname(headers: Mapping[str, str]) -> str | None:

@@ -46,6 +46,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _check_address(url: str, *, allow_http: bool) -> None:
+    """Refuse an address that is not an API's root, or that would send a key unencrypted."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
+    if parts.scheme == "http" and not (allow_http or is_loopback(parts.hostname)):
+        raise ValueError(f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true")
+
+
 class Upstream(_Strict):
     """An OpenAI-compatible endpoint. Only the configuration gives its address, never a request."""
 
@@ -72,13 +81,29 @@ class Upstream(_Strict):
 
     @model_validator(mode="after")
     def _safe_address(self) -> Self:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
-        if parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname)):
-            raise ValueError(
-                f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true"
-            )
+        _check_address(self.url, allow_http=self.allow_http)
+        return self
+
+
+class DecisionConfig(_Strict):
+    """A decision model whose probability is the score: `integrations.scorers.decision`."""
+
+    url: str
+    """Root of its API, which has ``/decisions``. ``http:`` only to this machine, unless ``allow_http``."""
+    model: str
+    """The decision model."""
+    question: str
+    """A statement that is true where the answer must be held back: The answer is wrong."""
+    key: SecretStr | None = None
+    """Key of that API; default: OPENAI_API_KEY of the environment."""
+    allow_http: bool = False
+    """Allow ``http:`` to other machines, where the network is trusted."""
+    timeout: float = Field(default=30.0, gt=0)
+    """Seconds after which an answer is unmeasured; part of the score's identity."""
+
+    @model_validator(mode="after")
+    def _safe_address(self) -> Self:
+        _check_address(self.url, allow_http=self.allow_http)
         return self
 
 
@@ -120,6 +145,8 @@ class Alias(_Strict):
     """The calibration artifact. Without one, the alias can only observe."""
     scorer: str | None = None
     """MODULE:NAME of the scorer, for an artifact that was calibrated with one; imported when the gateway starts."""
+    decision: DecisionConfig | None = None
+    """The scorer `integrations.scorers.decision` without code, for an artifact that was calibrated with it."""
     mode: Literal["guard", "observe"] = "guard"
     """"guard" answers only if the gate accepts; "observe" passes everything through and measures behind it."""
     on_abstain: Literal["message", "error", "ticket"] = "message"
@@ -161,6 +188,8 @@ class Alias(_Strict):
             raise ValueError("to collect records without an artifact, observe.plan must say how samples are drawn")
         if self.scorer is not None and (self.artifact is None or len(self.upstream) > 1):
             raise ValueError("scorer belongs to the artifact of one guarded or observed model. Leave it out")
+        if self.decision is not None and (self.scorer is not None or self.artifact is None or len(self.upstream) > 1):
+            raise ValueError("decision is the scorer of the artifact of one model. Leave it, or scorer, out")
         if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
             raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
         if self.fallback is not None and self.on_abstain != "message":
@@ -201,7 +230,7 @@ class Config(_Strict):
     allowed_hosts: tuple[str, ...] = ()
     """Further host names by which clients without keys may reach the gateway."""
     reviews: SecretStr | None = None
-    """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered verdicts. Several processes
+    """Review store (SQLite path or postgresql:// URL) for tickets, monitors and remembered draws. Several processes
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
@@ -212,10 +241,9 @@ class Config(_Strict):
     keep_alive: float = Field(default=15.0, gt=0)
     """Seconds between the keep-alive comments of a stream that waits for its verdict."""
     remember: float = Field(default=600.0, ge=0)
-    """Seconds for which an identical request that a client repeats gets the same verdict."""
+    """Seconds for which draws and verdicts are remembered: the same prompt gets the same verdict."""
     remember_bytes: int = Field(default=256 * 2**20, ge=1)
-    """Bytes of compressed verdicts that are remembered in memory, without ``reviews``. Further questions get 503
-    ``memory_full`` until the oldest verdict's time is over."""
+    """Bytes of draws and verdicts that each process remembers; the oldest make room, and a metric counts them."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds for which requests and observed answers may finish after a signal to stop."""
 
@@ -345,8 +373,7 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    fields = sorted(
-        {name for kind in (Config, Alias, Upstream, Key, Observe, RecordsConfig) for name in kind.model_fields}
-    )
+    kinds = (Config, Alias, Upstream, DecisionConfig, Key, Observe, RecordsConfig)
+    fields = sorted({name for kind in kinds for name in kind.model_fields})
     near = get_close_matches(str(first["loc"][-1]), fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

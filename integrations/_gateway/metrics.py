@@ -22,10 +22,10 @@ FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_compara
 
 
 class _Observations:
-    """Counts of the observing aliases, read when Prometheus asks."""
+    """Counts of the observing aliases and of the memory, read when Prometheus asks."""
 
-    def __init__(self, family: Any, observed: Callable[[], Mapping[str, Observed]]) -> None:
-        self._family, self._observed = family, observed
+    def __init__(self, family: Any, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int]) -> None:
+        self._family, self._observed, self._evicted = family, observed, evicted
 
     def collect(self) -> Iterator[Any]:
         """The families of counters."""
@@ -38,7 +38,9 @@ class _Observations:
                 fates.add_metric((model, fate), getattr(counts, fate))
             for cause, number in counts.dropped.items():
                 dropped.add_metric((model, cause), number)
-        yield from (fates, dropped)
+        evicted = self._family("guardrail_draws_evicted", "Remembered pieces of draws that made room too early.")
+        evicted.add_metric((), self._evicted())
+        yield from (fates, dropped, evicted)
 
 
 class Metrics:
@@ -46,9 +48,10 @@ class Metrics:
 
     Args:
         observed: The counts of the observing aliases, by name.
+        evicted: The number of remembered pieces of draws that made room before their time was over.
     """
 
-    def __init__(self, observed: Callable[[], Mapping[str, Observed]]) -> None:
+    def __init__(self, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._registry = own = client.CollectorRegistry()
         try:
@@ -62,7 +65,9 @@ class Metrics:
                 self._made[name] = client.Counter(spelled, description, labels, registry=own)
             else:
                 self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
-        own.register(_Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed))
+        own.register(
+            _Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed, evicted)
+        )
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:

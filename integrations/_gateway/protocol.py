@@ -53,7 +53,6 @@ class ApiError(Exception):
         param: Field of the request that is wrong.
         kind: OpenAI's ``type``.
         headers: Further headers, e.g. Retry-After.
-        settled: Whether an identical request that a client repeats gets this reply again.
         verdict: The abstention that it reports, or None.
     """
 
@@ -63,7 +62,6 @@ class ApiError(Exception):
     param: str | None = None
     kind: str = "invalid_request_error"
     headers: Mapping[str, str] = field(default_factory=dict)
-    settled: bool = False
     verdict: Mapping[str, Any] | None = None
 
     @property
@@ -113,11 +111,6 @@ class GuardReply:
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
         return ABSTAINED in self.message.response_metadata or self.ticket is not None
-
-    @property
-    def settled(self) -> bool:
-        """Whether an identical request that a client repeats gets this reply again."""
-        return is_settled(self.verdict)
 
     @property
     def ticket(self) -> str | None:
@@ -201,7 +194,8 @@ def read_request(
     """
     fields = {name: value for name, value in body.items() if value is not None and name not in ignore}
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
-    wrong = unlike_plan(drawing, plan, fixed)
+    # The answer of such a plan is a vote of several samples, which no setting of one call draws.
+    wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
     for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else []):
         raise ApiError(400, why, code, name[:100])
     options = fields.get("stream_options")
@@ -418,7 +412,7 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
     else:
         status, kind, more = 503, "guardrail_unmeasured", {"Retry-After": "5"}
         message = "The model behind the gateway failed, so the answer could not be measured. Try again."
-    return ApiError(status, message, code, kind=kind, headers={**headers, **more}, settled=settled, verdict=verdict)
+    return ApiError(status, message, code, kind=kind, headers={**headers, **more}, verdict=verdict)
 
 
 def refuse_endpoint(path: str, method: str) -> ApiError:

@@ -225,6 +225,15 @@ def test_a_question_without_references_is_left_out_and_does_not_count_as_a_miss(
     assert questions[0].acceptable == (False, True)
 
 
+def test_an_answer_that_the_rule_cannot_decide_is_not_acceptable() -> None:
+    """A list without its undecided questions would promise what the easy ones keep."""
+    fitted = artifact().model_copy(update={"correctness": make_rule("stated").spec})
+    questions, left_out = judge_candidates(
+        [record(["Rome"] * 6 + ["near Oslo"] * 4, "Oslo")], fitted, make_rule("stated")
+    )
+    assert (left_out, questions[0].acceptable) == (0, (False, False))
+
+
 def test_another_correctness_rule_is_refused() -> None:
     with pytest.raises(UsageError, match="correct"):
         judge_candidates([], artifact(), make_rule("numeric"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from calibrate.cascade import fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.scoring.ensemble import training_of
 from calibrate.thresholds.bounds import binomial_tail, zero_error_floor
-from calibrate.thresholds.stages import _start, _walked, fit_stages, paths
+from calibrate.thresholds.stages import _start, _walked, fit_stages, path_of
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
@@ -37,16 +38,16 @@ def population(n: int, seed: int, gap: float = 1.5) -> tuple[np.ndarray, np.ndar
 
 
 def by_thresholds(u: np.ndarray, error: np.ndarray, thresholds: list[float | None]) -> tuple[int, int, int]:
-    """Answers, wrong ones, and answers of the first stage, one question at a time."""
-    answers = wrong = first = 0
+    """Answers, wrong ones, and the calls of later stages that they save, one question at a time."""
+    answers = wrong = saved = 0
     for scores, errors in zip(u, error, strict=True):
         for stage, threshold in enumerate(thresholds):
             if threshold is not None and scores[stage] <= threshold:
                 answers += 1
                 wrong += int(errors[stage])
-                first += stage == 0
+                saved += len(thresholds) - 1 - stage
                 break
-    return answers, wrong, first
+    return answers, wrong, saved
 
 
 def test_lec_joint_keeps_its_inequality_on_the_questions_that_did_not_choose_the_path() -> None:
@@ -56,7 +57,7 @@ def test_lec_joint_keeps_its_inequality_on_the_questions_that_did_not_choose_the
     answers, wrong, first = by_thresholds(u[fitted], error[fitted], [stage.threshold for stage in outcome.stages])
     assert (outcome.n_accepted, outcome.n_errors, outcome.stages[0].n_accepted) == (answers, wrong, first)
     assert wrong - 0.15 * answers <= -1 + 1e-9
-    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 2)
+    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 3)
 
 
 def test_a_price_buys_calls_with_answers() -> None:
@@ -81,8 +82,8 @@ def test_certified_counts_the_tested_part_and_states_its_path() -> None:
 
 def test_paths_are_set_by_scores_and_grow() -> None:
     u, _ = population(200, 4)
-    for ratio, path in zip((0.0, 0.5, 1.0), paths(u, u[:, 1].max()), strict=True):
-        table = np.array(path)
+    for ratio in (0.0, 0.5, 1.0):
+        table = np.array(path_of(u, u[:, 1].max(), ratio))
         assert (table[1:] >= table[:-1]).all()
         assert table[-1, 1] == u[:, 1].max()
         # quantiles by hand: the ratio-th share of the sorted scores of the first model
@@ -95,10 +96,12 @@ def test_a_path_is_counted_as_one_question_at_a_time() -> None:
     u, error = population(80, 8)
     three, errors = np.column_stack([u, u[:, 0].round(1)]), np.column_stack([error, 1 - error[:, 0]])
     three[:9, 1], three[5:12, 2], three[20:25, 0] = INF, INF, INF
-    for path in paths(three[40:], float(three[:, 2].max(initial=-INF, where=np.isfinite(three[:, 2])))):
+    largest = float(three[:, 2].max(initial=-INF, where=np.isfinite(three[:, 2])))
+    for ratio in (0.0, 0.5, 1.0):
+        path = path_of(three[40:], largest, ratio)
         walk = _walked(three, errors, path)
         expected = [by_thresholds(three, errors, [None if t == -INF else t for t in point]) for point in path]
-        assert list(zip(walk.answered, walk.wrong, walk.first, strict=True)) == expected
+        assert list(zip(walk.answered, walk.wrong, walk.saved, strict=True)) == expected
 
 
 def test_three_stages() -> None:
@@ -240,6 +243,24 @@ def test_records_of_other_questions_are_refused(labelled: RecordFile, change: di
         fit_cascade([labelled, large], alpha=0.1, estimators=[NAME, NAME])
 
 
+@pytest.mark.parametrize("groups", ["category", "cluster"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
+    labelled: RecordFile, stage: int, groups: Literal["category", "cluster"]
+) -> None:
+    """A training question itself, and with clusters another question of its cluster."""
+    records = [record.model_copy(update={"group": f"g{i}"}) for i, record in enumerate(labelled.records)]
+    trained = records[7] if groups == "category" else records[7].model_copy(update={"id": "t", "question": "another?"})
+    params = {"reads": [], "training": training_of([trained]).model_dump(mode="json")}
+    spec = labelled.header.estimators[NAME].model_copy(update={"name": "score:ours", "params": params})
+    file = RecordFile(labelled.path, labelled.header, tuple(records))
+    header = file.header.model_copy(update={"estimators": {**file.header.estimators, NAME: spec}})
+    files = [file, file]
+    files[stage] = RecordFile(file.path, header, file.records)
+    with pytest.raises(UsageError, match=r"1 of 240 calibration records are among the 1 questions the scorer.*p7"):
+        fit_cascade(files, alpha=0.15, estimators=[NAME, NAME], groups=groups)
+
+
 def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_cascade([labelled, better(labelled)], alpha=0.15, estimators=[NAME, NAME])
     assert artifact.outcome.feasible
@@ -272,6 +293,24 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
         assert verdict.accepted == (answering is not None)
         if answering is not None:
             assert verdict.stage == answering + 1
+
+
+def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
+    names = [NAME, "sequence_nll", "semantic_entropy"]
+    artifact = fit_cascade([labelled] * 3, alpha=0.2, estimators=names, price=2.0)
+    model = fakes.model()
+    system = Cascade([model] * 3, artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 3)
+    thresholds = [stage.threshold for stage in artifact.stages]
+    assert [stage.estimator.name for stage in artifact.stages] == names
+    answered = set()
+    for record in labelled.records[:60]:
+        scores = [record.scores[name].value for name in names]
+        rated = list(enumerate(zip(scores, thresholds, strict=True), 1))
+        answering = next((i for i, (u, t) in rated if t is not None and u is not None and u <= t), None)
+        verdict = system.assess(record.question)
+        assert (verdict.stage if verdict.accepted else None) == answering
+        answered.add(answering)
+    assert answered == {3, None}  # the last stage answers, and where it is not certain nobody does
 
 
 def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:

@@ -1,13 +1,13 @@
-"""docs/scores.md: its commands run as they stand, and its wrappers wrap."""
+"""docs/scores.md: its commands run as they stand, and its metric is one."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from guardrail import Guardrail
@@ -31,20 +31,21 @@ def test_the_commands_run_as_they_stand(
     assert CalibrationArtifact.load("scored.json").estimator.name == "score:verified@1"
 
 
-def test_an_evaluator_and_a_classifier_in_their_lines(tmp_path: Path) -> None:
+def test_a_metric_in_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published package runs in tests/providers; here a stand-in with its names."""
     blocks = BLOCK.findall((ROOT / "docs" / "scores.md").read_text(encoding="utf-8"))
     page: dict[str, Any] = {}
     exec(next(text for language, title, text in blocks if language == "python" and not title), page)
-    ids = tmp_path / "ids.txt"
-    ids.write_text("an id\n")
+    cases = ModuleType("deepeval.test_case")
+    vars(cases)["LLMTestCase"] = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "deepeval.test_case", cases)
 
-    class Classifier:
-        def predict_proba(self, rows: list[list[int]]) -> Any:
-            return np.array([[1 - len(row) / 10, len(row) / 10] for row in rows])
+    class Metric:
+        def measure(self, case: Any, _show_indicator: bool) -> float:
+            assert (case.input, case.actual_output, case.retrieval_context) == ("q?", "a", [])
+            return 0.75
 
-    evaluated = page["wrapped"](lambda inputs, outputs: {"score": float(inputs == "q?" and outputs == "a")}, "1")
-    classified = page["classified"](Classifier(), lambda question, answer: [1, 2], "1", ids)
+    own = page["measured_by"](Metric, "1")
     model = ScriptedChat(default=["a"])
-    for own, value in ((evaluated, 0.0), (classified, 0.2)):
-        guard = Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), scorer=own)
-        assert guard.assess("q?").uncertainty.value == pytest.approx(value)
+    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), scorer=own)
+    assert guard.assess("q?").uncertainty.value == 0.25

@@ -40,6 +40,7 @@ from guardrail.artifact import (
     EstimatorChoice,
     StageShare,
 )
+from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
@@ -49,9 +50,11 @@ from guardrail.prompting import PromptWrapping
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore, audit_sample
 from guardrail.review.hooks import content_of
 from guardrail.review.web.accounts import add_token
+from guardrail.sampling.draws import Draw, Draws
+from guardrail.sampling.effects import run
 from guardrail.sampling.probe import ProbeReport
 from guardrail.specs import CorrectnessSpec, ModelIdentity
-from guardrail.testing import ScriptedChat
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import (
     Bindings,
     Cost,
@@ -701,6 +704,20 @@ def _fill_monitors(monitors: Monitors) -> None:
     drift.update(1.75)
 
 
+def write_draw(path: Path) -> None:
+    """Write a piece of a draw and a verdict, as processes on one store share them."""
+    draw = Draw(Draws(), "key")
+    sample = Sample(text="Paris", tokens=("Par", "is"), logprobs=(-0.1, -0.2), finish_reason="stop")
+    more = (Sample(text="Paris"), Sample(text="Rome"))
+    run(draw.note("piece", SampleSet(question="q", primary=sample, samples=more, cost=Cost(calls=3, seconds=0.5))))
+    chat = ScriptedChat(default=["Paris"])
+    verdict = Guardrail(model=chat, artifact=make_artifact(chat, n=2)).assess("q")
+    verdict = verdict.model_copy(update={"cost": Cost(calls=3), "artifact": "0" * 64})
+    remembered = Remembered(prompt="p", primary=sample, verdict=verdict, by_name={"answer": verdict})
+    content = {"piece": json.loads(run(draw.get("piece")) or ""), "verdict": remembered.model_dump(mode="json")}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def write_plan(path: Path) -> None:
     """Write the output of `calibrate plan --json`."""
     none, some = Estimate(value=0.0, se=None), Estimate(value=0.5, se=0.125)
@@ -783,6 +800,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "pairs.sql": write_pairs,
     "risk-monitor.json": write_risk_monitor,
     "drift-monitor.json": write_drift_monitor,
+    "draw.json": write_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,
     "plan.json": write_plan,

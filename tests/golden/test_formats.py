@@ -31,12 +31,15 @@ from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
+from guardrail.guard.assess import Remembered
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import DriftMonitor, RiskMonitor
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
+from guardrail.sampling.draws import Draw, Draws
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.two_stage import TwoStageParams
@@ -90,6 +93,19 @@ def plain(name: str, folder: Path = FOLDER) -> Any:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReviewStore]:
     with ReviewStore(f"sqlite:///{restored(request.param, tmp_path)}", clock=lambda: NOW + 30) as opened:
         yield opened
+
+
+def test_a_draw_of_another_process_is_continued_and_its_verdict_stands() -> None:
+    stored = plain("draw.json")
+    draws = Draws()
+    draws.add("key:piece", json.dumps(stored["piece"]))
+    piece = run(Draw(draws, "key").piece("piece"))
+    assert piece is not None
+    assert piece.primary == Sample(text="Paris", tokens=("Par", "is"), logprobs=(-0.1, -0.2), finish_reason="stop")
+    assert ([sample.text for sample in piece.samples], piece.problem) == (["Paris", "Rome"], None)
+    again = Remembered.from_stored(stored["verdict"]).again("q", "p")
+    assert again.verdict is not None
+    assert (again.accepted, again.drawn.primary, again.verdict.cost.calls) == (True, piece.primary, 0)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from calibrate.cli import app
+from calibrate.report.sentences import promise
 from calibrate.thresholds import fit
 from guardrail import Guardrail
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach, Segments
+from guardrail.artifact import (
+    CalibrationArtifact,
+    CalibrationScores,
+    CascadeOutcome,
+    Looks,
+    Reach,
+    Segments,
+    StageShare,
+)
+from guardrail.doctor import examine
+from guardrail.monitor import RiskMonitor
 from guardrail.outcome import Feasible, LabelsNeeded, Outcome, Price, Terms, promise_lines
+from guardrail.review.web.site import promise_on_page
 from guardrail.testing import ScriptedChat, make_artifact
+from integrations._gateway.protocol import SHOWN
+from integrations.telemetry import INSTRUMENTS
 
 MODEL = ScriptedChat(script={"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]})
 AVERAGE = Terms("acrc", False, 1.0, 0.5, 100, 8, (0.035, 0.152))
@@ -155,3 +173,68 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     reach = Reach(estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True)
     assert not artifact(everything, everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
     assert not artifact(NONE, NONE).stops_nothing
+
+
+OLDER = {
+    "acrc": (
+        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
+        "tends to at most alpha as n grows. Not a certificate: roughly half of calibrations end slightly above alpha."
+    ),
+    "empirical": "None: the observed error rate is at most alpha on these items, chosen by looking at them.",
+    "prediction_powered": "Asymptotic; not a certificate. That the error rate exceeds 0.1 tends to at most 10 % as ...",
+    "mine": "At most 0.15 of the answers are wrong, I hope; with luck at most 3.",
+}
+"""Promises as files of earlier versions, and rules of users, state them."""
+
+
+@pytest.mark.parametrize("rule", OLDER)
+def test_a_stored_promise_on_average_is_stated_without_at_most_on_every_page(rule: str, tmp_path: Path) -> None:
+    """The file keeps its text and its digest; what people read follows the rule."""
+    stored = ACRC.model_copy(update={"rule": rule, "guarantee": OLDER[rule], "certifies": None, "threshold": 0.5})
+    path = artifact(stored, NONE, created=datetime.now(UTC).isoformat()).save(tmp_path / "artifact.json")
+    older = CalibrationArtifact.load(path)
+    assert older.outcome.guarantee == OLDER[rule]
+    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL, n=4).model_copy(update={"outcome": stored})).assess(
+        "sure?"
+    )
+    findings = [finding.detail for finding in examine(str(path))]
+    pages = {
+        "verdict": f"{verdict.explain()} {verdict._repr_html_()} {verdict.to_metadata()}",
+        "artifact": f"{older._repr_html_()} {stored._repr_html_()}",
+        "inspect": CliRunner().invoke(app, ["inspect", str(path)]).output,
+        "doctor": " ".join(findings),
+        "report": promise(older),
+    }
+    for page, text in pages.items():
+        words = " ".join(text.replace("\u2502", " ").split()).lower()
+        # The certificate beside it, an uncertainty of at most the threshold: those are no promises of this rule.
+        assert "at most" not in words, page
+    assert any("on average" in finding for finding in findings)
+
+
+def test_a_stored_promise_of_a_certificate_keeps_its_words() -> None:
+    proven = CERTIFIED.model_copy(update={"certifies": None})
+    assert "at most 0.2" in proven.promise == CERTIFIED.guarantee
+    shares = (StageShare(threshold=0.5, n_accepted=1, n_errors=0),) * 2
+    fields: dict[str, Any] = {"alpha": 0.1, "delta": None, "n": 9, "stages": shares, "interval": None}
+    for rule, words in (("certified", "at most 0.1"), ("lec_joint", "0.1 or less")):
+        system = CascadeOutcome(rule=rule, guarantee="The error rate is at most 0.1.", **fields)
+        assert system.promise == f"The error rate is {words}."
+
+
+def test_no_help_text_header_or_alarm_promises_at_most_for_every_rule() -> None:
+    """Texts that are the same for all rules: they may not state a certificate."""
+    described = [description for _, _, description, _, _ in INSTRUMENTS.values()]
+    monitor = RiskMonitor(0.1, delta=0.1)
+    while monitor.alarm is None:
+        monitor.update(True)
+    alarms = [monitor.alarm.detail]
+    assert len(described) == 5
+    assert not [text for text in (*described, *alarms, *SHOWN) if "at most" in text]
+
+
+def test_the_review_page_rewords_a_promise_that_an_earlier_version_stored() -> None:
+    for rule in ("acrc", "empirical", "prediction_powered"):
+        assert "at most" not in promise_on_page(OLDER[rule])
+    assert promise_on_page(CERTIFIED.guarantee) == CERTIFIED.guarantee
+    assert promise_on_page(5) == "5"  # a verdict of any form must not break the page

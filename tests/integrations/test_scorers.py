@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
+from pydantic_ai.models.openai_decisions import OpenAIDecisionsModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from guardrail import Guardrail, PromptWrapping, Scorer
-from guardrail.judges import JudgeSpec
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.judges import JudgeSpec, make_entailment
 from guardrail.judges.base import EntailmentScores
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Unmeasured
 from guardrail.verdict import Verdict
-from integrations.scorers import decision, grounded, stated_confidence
+from integrations.openai_chat import OpenAICompatibleChat
+from integrations.scorers import (
+    classified,
+    decision,
+    evaluated,
+    grounded,
+    p_true,
+    pydantic_ai_decision,
+    stated_confidence,
+)
+from tests.integrations.local.tiny_encoders import save_nli
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 MODEL = ScriptedChat(default=["Paris"])
 
@@ -37,6 +55,16 @@ def verdict(
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
+USAGE = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
+    "output_tokens": 1,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 10,
+}
+PAID = AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": 2}, "id": "c2", "type": "tool_call"}])
+
+
 class Decisions:
     """An endpoint of decisions that notes its requests and replies with one answer."""
 
@@ -49,7 +77,7 @@ class Decisions:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 outer.seen.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                body = json.dumps({"answers": [outer.answer], "model": outer.model, "usage": {}}).encode()
+                body = json.dumps({"answers": [outer.answer], "model": outer.model, "usage": USAGE}).encode()
                 self.send_response(outer.status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
@@ -126,6 +154,89 @@ def test_no_decision_is_no_acceptance(decisions: Decisions, changed: dict[str, A
     assert (judged.accepted, judged.uncertainty.reason) == (False, reason)
 
 
+def of_pydantic_ai(decisions: Decisions, wrong: str) -> Scorer:
+    client = openai.AsyncOpenAI(**decisions.settings)
+    return pydantic_ai_decision(
+        OpenAIDecisionsModel("gpt-6-luna", provider=OpenAIProvider(openai_client=client)), wrong
+    )
+
+
+def test_a_decision_of_pydantic_ai_about_an_answer_and_about_a_tool_call(decisions: Decisions) -> None:
+    own = of_pydantic_ai(decisions, "Not what the user asked for.")
+    assert own.params["client"] == "pydantic-ai openai-decisions"
+    judged = verdict(own)
+    assert (judged.accepted, judged.uncertainty.value, judged.cost.calls) == (True, 0.25, 2)
+    verdict(own, model=ScriptedChat(default=[PAID]))
+    shown = [json.loads(request["input"]) for request in decisions.seen]
+    assert shown[0] == [{"role": "user", "content": "q?"}, {"role": "assistant", "content": "Paris"}]
+    assert shown[1][1] == {
+        "type": "function_call",
+        "call_id": "candidate-0",
+        "name": "pay",
+        "arguments": '{"amount":2}',
+    }
+    (question,) = decisions.seen[0]["questions"]
+    assert (question["type"], question["instructions"]) == ("predicate", "Not what the user asked for.")
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"answer": {"type": "refusal", "name": "wrong"}}, Unmeasured.JUDGE_FAILED),
+        ({"answer": {"type": "predicate", "name": "wrong", "probability": 1.5}}, Unmeasured.JUDGE_FAILED),
+        ({"model": "gpt-7"}, Unmeasured.JUDGE_FAILED),
+        ({"status": 500}, Unmeasured.MODEL_FAILED),
+        ({"status": 401}, Unmeasured.MISCONFIGURED),
+    ],
+)
+def test_no_decision_of_pydantic_ai_is_no_acceptance(
+    decisions: Decisions, changed: dict[str, Any], reason: Unmeasured
+) -> None:
+    vars(decisions).update(changed)
+    judged = verdict(of_pydantic_ai(decisions, "The answer is wrong."))
+    assert (judged.accepted, judged.uncertainty.reason) == (False, reason)
+
+
+# -- P(True) in one call -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving(Endpoint()) as served:
+        yield served
+
+
+def test_p_true_asks_one_question_about_the_answer_alone(endpoint: Endpoint) -> None:
+    endpoint.options = {"A": math.log(0.6), " B": math.log(0.2)}
+    own = p_true(OpenAICompatibleChat(model="judge", base_url=endpoint.url, api_key="k", max_retries=0))
+    judged = verdict(own)
+    assert judged.uncertainty.value == pytest.approx(0.25)  # 1 - .6 / (.6 + .2)
+    assert judged.cost.calls == 2
+    (body,) = endpoint.bodies
+    assert body["messages"] == [
+        {
+            "role": "user",
+            "content": "Question: q?\nPossible answer: Paris\nIs the possible answer:\n(A) True\n(B) False\n"
+            "Reply with the letter only. The possible answer is:",
+        }
+    ]
+    assert own.params["model"]["model"] == "judge"
+
+
+def test_p_true_without_the_letters_or_the_endpoint_is_unmeasured(endpoint: Endpoint) -> None:
+    endpoint.options = {"A": -0.1}
+    model = OpenAICompatibleChat(model="judge", base_url=endpoint.url, api_key="k", max_retries=0)
+    assert verdict(p_true(model)).uncertainty.reason is Unmeasured.NO_OPTIONS
+    closed = model.model_copy(update={"base_url": "http://127.0.0.1:9/v1"})
+    judged = verdict(p_true(closed))
+    assert (judged.accepted, judged.is_result) == (False, False)  # an outage: asked again next time
+
+
+def test_p_true_refuses_a_model_that_cannot_read_options() -> None:
+    with pytest.raises(UsageError, match="ScriptedChat cannot read the likelihood of options"):
+        p_true(MODEL)
+
+
 # -- stated confidence -------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +296,86 @@ def test_nothing_to_compare_with_is_unmeasured() -> None:
     empty = PROMPT.messages("q?", slots={"context": ""})
     for own, messages, prompt in ((grounded(Words()), empty, PROMPT), (grounded(Words()), "q?", None)):
         assert verdict(own, messages, MODEL, prompt).uncertainty.reason is Unmeasured.JUDGE_FAILED
+
+
+def test_an_entailment_model_of_transformers_reads_the_slot(tmp_path: Path) -> None:
+    folder = str(save_nli(tmp_path / "nli"))
+    entailment = make_entailment("nli", model=folder)
+    messages = PROMPT.messages("q?", slots={"context": "the war"})
+    judged = verdict(grounded(entailment), messages, ScriptedChat(default=["the fox. war."]), PROMPT)
+    pairs = [("", "the war", "the fox."), ("", "the war", "war.")]
+    scores = [score.entailment for score in entailment.entailment_batch(pairs) if score is not None]
+    assert judged.uncertainty.value == pytest.approx(1 - min(scores))
+    assert len(scores) == 2
+
+
+# -- classifiers and evaluators ----------------------------------------------------------------------------------------
+
+
+def length(question: str, answer: str) -> list[float]:
+    return [len(answer), len(question)]
+
+
+def fitted(**settings: Any) -> Any:
+    forest = pytest.importorskip("sklearn.ensemble").RandomForestClassifier(3, random_state=0, **settings)
+    rows = np.random.default_rng(0).integers(1, 9, size=(60, 2))
+    return forest.fit(rows, rows[:, 0] > 4)
+
+
+def test_a_classifier_of_scikit_learn_is_bound_by_its_parameters(tmp_path: Path) -> None:
+    classifier = fitted()
+    own = classified(classifier, length, version=1, trained_on=["an id"], wrong=True)
+    artifact = make_artifact(MODEL, estimator=own.estimator)
+    judged = Guardrail(model=MODEL, artifact=artifact, scorer=own, remember=0).assess("q?")
+    assert judged.uncertainty.value == classifier.predict_proba([[5, 2]])[0][1]
+    assert (judged.cost.calls, own.reads) == (1, ("question", "answer"))
+    (tmp_path / "forest").write_bytes(pickle.dumps(classifier))
+    loaded = pickle.loads((tmp_path / "forest").read_bytes())
+    again = classified(loaded, length, version=1, trained_on=["other"], wrong=True)
+    Guardrail(model=MODEL, artifact=artifact, scorer=again)
+    for other in (
+        classified(fitted(max_depth=1), length, version=1, trained_on=["an id"], wrong=True),
+        classified(classifier, length, version=1, trained_on=["an id"], wrong=False),
+        classified(classifier, lambda answer: [1, 2], version=1, trained_on=["an id"], wrong=True),
+    ):
+        with pytest.raises(ArtifactMismatchError, match="scorer differs"):
+            Guardrail(model=MODEL, artifact=artifact, scorer=other)
+
+
+def test_a_classifier_without_the_class_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"wrong='bad' is not a class of the fitted classifier, which has \["):
+        classified(fitted(), length, version=1, trained_on=["an id"], wrong="bad")
+    with pytest.raises(UsageError, match=r"which has \[\]"):
+        classified(object(), length, version=1, trained_on=["an id"])
+
+
+class Strings:
+    """An evaluator of LangChain's string convention."""
+
+    def evaluate_strings(self, *, prediction: str, input: str) -> dict[str, Any]:
+        return {"score": 0.75 if (prediction, input) == ("Paris", "q?") else 0.0}
+
+
+def plain(*, inputs: str, outputs: str) -> dict[str, Any]:
+    return Strings().evaluate_strings(prediction=outputs, input=inputs)
+
+
+async def waiting(*, inputs: str, outputs: str) -> dict[str, Any]:
+    return plain(inputs=inputs, outputs=outputs)
+
+
+@pytest.mark.parametrize("evaluator", [Strings(), plain, waiting])
+async def test_an_evaluator_is_a_scorer(evaluator: Any) -> None:
+    own = evaluated(evaluator, params={"prompt": "abc"})
+    assert verdict(own).uncertainty.value == 0.25
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, estimator=own.estimator), scorer=own)
+    assert (await guard.aassess("q?")).uncertainty.value == 0.25
+
+
+@pytest.mark.parametrize("result", [{"score": True}, {"score": None}, {}, [{"score": 0.9}], None])
+def test_an_evaluator_without_a_number_is_no_acceptance(result: Any) -> None:
+    judged = verdict(evaluated(lambda inputs, outputs: result, params={}))
+    assert (judged.accepted, judged.uncertainty.reason) == (False, Unmeasured.JUDGE_FAILED)
 
 
 def test_ready_made_scorers_work_on_an_event_loop() -> None:

@@ -81,3 +81,17 @@ def test_joint_and_batch_error_rates_hold_on_average() -> None:
         slack = stats.norm.isf(FALSE_ALARM) * np.std(rates, ddof=1) / np.sqrt(RUNS)
         assert np.mean(rates) <= alpha + slack
     assert np.mean(joint) > 0.09  # the rule is exact up to 1/(n + 1), so it is not idle either
+
+
+def test_negative_control_a_cut_where_the_seen_error_rate_is_alpha_breaks_the_batch_rate() -> None:
+    alpha, discovery = 0.1, []
+    rng = np.random.default_rng(3)
+    for _ in range(RUNS):
+        u, e = binormal(rng, 50, 0.3, 0.5)
+        new, wrong = binormal(rng, 50, 0.3, 0.5)
+        order = np.argsort(u)
+        below = np.flatnonzero(np.cumsum(e[order]) <= alpha * np.arange(1, 51))
+        chosen = new <= u[order[below[-1]]] if below.size else np.zeros(50, dtype=bool)
+        discovery.append(float(wrong[chosen].mean()) if chosen.any() else 0.0)
+    slack = stats.norm.isf(FALSE_ALARM) * np.std(discovery, ddof=1) / np.sqrt(RUNS)
+    assert np.mean(discovery) > alpha + slack

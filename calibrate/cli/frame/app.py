@@ -27,6 +27,12 @@ class _Commands(TyperGroup):
         """Commands in the order of the work, not of the alphabet."""
         return [name for name in _ORDER if name in self.commands]
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the first paragraph of their help, which typer would cut to one line."""
+        commands = [(name, self.commands[name].help or "") for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in commands])
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 on misuse, with 1 on every other expected failure."""
         try:
@@ -64,23 +70,24 @@ _ORDER = (
     "from-reviews",
     "steps",
     "candidates",
+    "select",
     "inspect",
 )
 
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # rich's columns cut option names in a terminal of 80 columns
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
         "Find out when a model may answer by itself.\n\n"
         "Ask it labelled questions several times, measure how much its answers disagree, and fit the disagreement up "
-        "to which a share [bold]alpha[/bold] of its answers is wrong. The result is one file, the artifact, "
-        "that a [bold]Guardrail[/bold] loads.\n\n"
-        "All at once:   [cyan]calibrate run --questions q.jsonl --model transformers:PATH --out results[/cyan]\n\n"
-        "Step by step:  [cyan]collect[/cyan] (asks the model; slow, resumable) then [cyan]score[/cyan], "
-        "[cyan]label[/cyan], [cyan]fit[/cyan], [cyan]report[/cyan] (seconds; the model is not called again)."
+        "to which a share alpha of its answers is wrong. The result is one file, the artifact, "
+        "that a Guardrail loads.\n\n"
+        "All at once:   calibrate run --questions q.jsonl --model transformers:PATH --out results\n\n"
+        "Step by step:  collect (asks the model; slow, resumable) then score, "
+        "label, fit, report (seconds; the model is not called again)."
     ),
 )
 

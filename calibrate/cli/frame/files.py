@@ -128,7 +128,7 @@ def warn_incomplete(file: RecordFile) -> None:
         )
     if file.header.reach is None:
         return
-    waiting = waiting_of(file.records, file.header).tolist()
+    waiting = waiting_of(file.records).tolist()
     # Labels follow the order of the draw, so records that still wait are its last. An earlier gap may be a choice.
     if True in waiting and not all(waiting[waiting.index(True) :]):
         print_line(

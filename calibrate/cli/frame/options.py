@@ -36,9 +36,9 @@ __all__ = [
 
 
 MODEL_HELP = (
-    "[bold]transformers:PATH_OR_ID[/bold] (local weights), [bold]openai-compatible:MODEL@BASE_URL[/bold] (an "
-    "endpoint), [bold]python:MODULE:NAME[/bold] (a chat model, or a function that makes one, importable from here), "
-    "or a LangChain name such as [bold]openai:gpt-4o-mini[/bold]."
+    "transformers:PATH_OR_ID (local weights), openai-compatible:MODEL@BASE_URL (an "
+    "endpoint), python:MODULE:NAME (a chat model, or a function that makes one, importable from here), "
+    "or a LangChain name such as openai:gpt-4o-mini."
 )
 
 

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from ...errors import UsageError
+from ...outcome import stated
 from ..errors import (
     AlreadyDecidedError,
     ItemExpiredError,
@@ -110,6 +111,7 @@ class Site:
             loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._pages.filters["when"] = when
+        self._pages.filters["promise"] = promise_on_page
         self._pages.filters["pretty"] = _pretty
         self._pages.filters["compact"] = _compact
         self._pages.filters["ago"] = ago
@@ -307,6 +309,12 @@ def _pretty(value: Any) -> str:
     if isinstance(value, tuple):
         value = [part.model_dump(mode="json") for part in value]
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def promise_on_page(guarantee: object) -> str:
+    """The promise of a stored verdict; earlier versions wrote "at most" of rules that certify nothing."""
+    text = str(guarantee)
+    return stated(text, certifies=not text.startswith(("Asymptotic", "None", "On average")))
 
 
 def _compact(value: Any) -> str:

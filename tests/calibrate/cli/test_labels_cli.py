@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.pipeline import part_header
+from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible
 from guardrail.review import Decision, ReviewStore
@@ -270,6 +272,87 @@ def test_undecided_answers_count_as_wrong_until_somebody_decides(
     run("label", records, "--rule", "exact")
     assert "nothing is undecided" in run(*flags, code=2)
     assert "needs who decides" in run("label", records, "--undecided", code=2)
+
+
+WAYS = {
+    "all": "fit R --alpha 0.4",
+    "certified": "fit R --alpha 0.5 --rule certified",
+    "a test part": "fit R --alpha 0.4 --test-fraction 0.3",
+    "an estimator chosen by AUROC": "fit R --alpha 0.4 --estimator auto",
+    "a threshold for each group": "fit R --alpha 0.5 --by group",
+    "one of each cluster": "fit R --alpha 0.4 --cluster-by-group",
+    "a declared look": "fit R --alpha 0.5 --rule certified --look 2 --looks 50,240",
+    "two files as one": "fit first second --alpha 0.4",
+    "people on a sample": "fit R --alpha 0.5 --human-labels people.jsonl",
+    "a cascade": "fit-cascade R R --alpha 0.4 -e semantic_entropy -e discrete_semantic_entropy",
+    "an ensemble": "ensemble R -m semantic_entropy,discrete_semantic_entropy",
+    "splits": "evaluate R --alpha 0.4 --splits 5 -e semantic_entropy --json OUT",
+}
+DOUBTS: dict[str, dict[str, object]] = {
+    "wrong": {"correct": False},
+    "a rule was in doubt": {"correct": None, "label_detail": "in doubt"},
+    "a person skipped it": {"correct": None, "label_detail": "skipped in l.jsonl", "references": ()},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_use_labels_counts_an_undecided_answer_as_wrong(
+    way: str, labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def result(changes: dict[str, object], name: str) -> dict[str, object]:
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        size = 2 if "cluster" in way else len(labelled.records) // 2
+        records = [
+            record.model_copy(update={"group": f"g{i // size}", **(changes if i % 3 == 0 else {})})
+            for i, record in enumerate(labelled.records)
+        ]
+        for file, part in (("R", records), ("first", records[:90]), ("second", records[90:])):
+            write_records(Path(file), part_header(labelled.header, part), part)
+        people = [{"id": record.id, "correct": bool(record.correct)} for record in labelled.records[1::2]]
+        Path("people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in people))
+        command = shlex.split(WAYS[way].replace("OUT", "out.json"))
+        run(*command, *([] if "out.json" in command else ["--out", "out.json"]))
+        content = json.loads(Path("out.json").read_text())
+        names = ("outcome", "certificate", "calibration", "segments", "choice", "spec", "cells")
+        return {part: content[part] for part in names if part in content}
+
+    wrong, *others = (result(changes, name) for name, changes in DOUBTS.items())
+    assert wrong
+    assert others == [wrong, wrong]
+
+
+def test_a_skipped_answer_without_a_reference_counts_as_wrong_and_an_unread_one_waits(
+    unlabelled: Path, labelled: RecordFile
+) -> None:
+    run("label", unlabelled, "--rule", "exact")  # no answer has a reference, so the rule reads none
+    file = read_records(unlabelled)
+    assert not file.records.undecided().any()
+    run("label", unlabelled, "--undecided", "--interactive", keys="y\nn\ns\n")
+    labels = unlabelled.with_name("scored.labels.jsonl")
+    shown = run("label", unlabelled, "--undecided", "--labels", labels)
+    assert "1 undecided: skipped in scored.labels.jsonl" in shown
+    scored = arrays(read_records(unlabelled).records, KEY)
+    assert (len(scored.error), scored.error.sum(), scored.n_undecided) == (3, 2, 1)
+
+
+def test_labelling_undecided_answers_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The labels that are on disk are kept, a torn one is asked again, and no answer vanishes from the file."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records, labels = scored_population(tmp_path), tmp_path / "r.labels.jsonl"
+    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    n, before = int(read_records(records).records.undecided().sum()), records.read_bytes()
+    flags = ("label", records, "--undecided", "--interactive")
+    run(*flags, keys="y\nn\ny\n")
+    assert records.read_bytes() == before
+    torn = labels.read_bytes()[:-9]
+    labels.write_bytes(torn)
+    shown = run(*flags, keys="")
+    assert f"2 of {n} are labelled or skipped" in shown
+    run(*flags, keys="s\n" * (n - 2))
+    file = read_records(records)
+    assert (len(file.records), int(file.records.undecided().sum())) == (120, n - 2)
+    assert (file.records.counted_labels() >= 0).all()
 
 
 def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,21 @@ def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) 
     assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
 
 
+def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:
+    asked = ["run", "--questions", str(questions), "--model", f"python:{HERE}:MODEL", "--scorer", f"{HERE}:rank"]
+    settings = ["--correctness", "exact", "--rule", "certified", "--splits", "0", "--out", str(tmp_path / "out")]
+    result = called(*asked, *settings)
+    assert result.exit_code == 0, result.output
+    artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")
+    assert (artifact.estimator.name, artifact.plan.n) == ("score:rank@1", 0)
+    guard = Guardrail(model=MODEL, artifact=artifact, scorer=rank)
+    assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
+    for other in (["--estimator", "auto"], ["--calls", "1"]):
+        refused = called(*asked, *settings, *other)
+        assert refused.exit_code != 0
+        assert "--scorer is the score of the run" in " ".join(refused.output.split())
+
+
 def test_names_of_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_scorer(f"{HERE}:rank") is load_scorer(f"{HERE}:made") is rank
     with pytest.raises(UsageError, match="no scorer named 'rank'"):

@@ -23,6 +23,7 @@ from calibrate.correctness import (
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
 from guardrail.errors import GuardrailError, UsageError
+from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Unmeasured
 
 
@@ -388,3 +389,20 @@ def test_a_multiple_of_a_variable_does_not_state_its_value(rule: str, answer: st
     question = Question(id="q", question="Solve for x.", references=("5",))
     assert make_rule(rule).label(answer, question).correct is not True
     assert make_rule(rule).label("x = 5", question).correct is True
+
+
+def test_a_rule_that_gives_no_reason_leaves_an_answer_undecided() -> None:
+    """Without a detail the answer would look as if nobody had read it, and a fit would leave it out."""
+
+    class Silent:
+        spec = CorrectnessSpec(name="silent", version=1, params={})
+
+        def label(self, answer: str, question: Question) -> Label:
+            return Label(None)
+
+    drawn = SampleSet(question="q?", primary=Sample(text="x"))
+    record = Record(id="1", question="q?", references=("x",), drawn=drawn)
+    rejected = record.model_copy(update={"references": (), "rejected": ("y",)})
+    bare = record.model_copy(update={"references": ()})
+    given = label_records([record, bare], Silent()) + label_records([rejected], Exact())
+    assert [each.is_undecided for each in given] == [True, False, True]

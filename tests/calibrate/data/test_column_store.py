@@ -104,9 +104,9 @@ def assert_read(path: Path, key: str) -> tuple[RecordFile, RecordFile, ColumnRec
 
 def assert_same(path: Path, key: str) -> None:
     """Everything that a fit reads, by columns and by records."""
-    plain, file, records = assert_read(path, key)
-    waiting = [waits_for_label(record, file.header) for record in plain.records]
-    assert [waiting_of(some, file.header).tolist() for some in (records, plain.records)] == [waiting] * 2
+    plain, _, records = assert_read(path, key)
+    waiting = [waits_for_label(record) for record in plain.records]
+    assert [waiting_of(some).tolist() for some in (records, plain.records)] == [waiting] * 2
     undecided = [record.is_undecided for record in plain.records]
     assert [some.undecided().tolist() for some in (records, plain.records)] == [undecided] * 2
     for name in DTYPES:

@@ -168,3 +168,13 @@ def test_a_resumed_run_cuts_the_same_scale_although_some_answers_have_labels_by_
     _, resumed = _two_stage(settings, Path("records.jsonl"), "category")
     assert resumed == fresh
     assert len(fresh) == 470
+
+
+def test_the_scale_does_not_take_undecided_answers_for_unlabelled_ones() -> None:
+    """A fit counts them as wrong: a scale that took them would leave out of the fit the answers that err most."""
+    doubt = {"references": ("x",), "label_detail": "in doubt"}
+    records = [record(i, correct=True) if i < 400 else record(i).model_copy(update=doubt) for i in range(800)]
+    _, rest = cut_for_scale(records)
+    undecided = sum(each.is_undecided for each in rest)
+    assert len(rest) == 470
+    assert 200 < undecided < 270  # half of what is left, as of all

@@ -490,7 +490,7 @@ HEARD: list[dict[str, Any]] = []
 
 def test_settings_of_transport_are_passed_on_and_change_nothing() -> None:
     HEARD.clear()
-    guard = guarded(model=Hearing(script=MODEL.script), early_stopping="off")
+    guard = guarded(model=Hearing(script=MODEL.script), early_stopping="off", remember=0)
     sent: dict[str, Any] = {"user": "alice", "service_tier": "flex", "timeout": 5}
     answers = [
         guard.invoke("sure?", **sent),

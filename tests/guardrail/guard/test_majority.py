@@ -10,9 +10,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import ValidationError
 
 from guardrail import Guardrail
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import examine
 from guardrail.errors import UsageError
+from guardrail.guard.cascade import Cascade
 from guardrail.guard.comparability import unlike_plan
 from guardrail.guard.early_stopping import can_stop_early
 from guardrail.sampling.sampler import Sampler, draw
@@ -103,3 +104,20 @@ def test_an_agent_gets_the_vote() -> None:
     last = agent.invoke({"messages": [HumanMessage(QUESTION)]})["messages"][-1]
     assert isinstance(last, AIMessage)
     assert last.content == "Paris"
+
+
+def test_a_cascade_gives_out_the_vote_of_each_stage() -> None:
+    unsure = ScriptedChat(name_of_model="small", script={QUESTION: [GREEDY, "Bern", "Riga", "Oslo", "Lima"]})
+    stages = (artifact(threshold=0.1, model=unsure), artifact())
+    shares = tuple(StageShare(threshold=stage.threshold, n_accepted=1, n_errors=0) for stage in stages)
+    system = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=2, guarantee="", stages=shares, interval=None)
+    both = CascadeArtifact(created="1970", stages=stages, outcome=system, certificate=system, packages={})
+    verdict = Cascade([unsure, MODEL], artifact=both).assess(QUESTION)
+    assert (verdict.stage, verdict.candidate and verdict.candidate.text, verdict.cost.calls) == (2, "Paris", 8)
+
+
+@pytest.mark.anyio
+async def test_a_stream_gives_out_the_vote() -> None:
+    guard = Guardrail(model=MODEL, artifact=artifact())
+    assert "".join(str(chunk.content) for chunk in guard.stream(QUESTION)) == "Paris"
+    assert "".join([str(chunk.content) async for chunk in guard.astream(QUESTION)]) == "Paris"

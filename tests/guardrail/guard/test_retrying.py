@@ -19,14 +19,15 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
-from guardrail.guard.assess import REMEMBERED, Abstentions
 from guardrail.guard.base import is_result
 from guardrail.guard.cascade import Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
-from guardrail.prompting import question_text
+from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample
 from guardrail.verdict import Reason
 from tests.guardrail.guard.test_routing import artifact
 from tests.guardrail.sampling.test_limits import Busy, Inside, Seen
@@ -290,9 +291,15 @@ def test_what_depends_on_the_question_is_never_drawn_again(named: str, way: int)
 
 @pytest.mark.parametrize("named", OUTAGES)
 def test_failures_of_the_transport_are_drawn_again(named: str) -> None:
-    model, guard = rounds_of(OUTAGES[named], CERTAIN, remember=300)
-    assert tried(guard).invoke(LATE).content == "wrong"
-    assert model.rounds(LATE) == 2
+    model, guard = rounds_of(OUTAGES[named], ["a"], remember=300)
+    assert tried(guard).invoke(LATE).content == "a"
+    primary, *samples = OUTAGES[named]
+    answers = [primary, *((samples or [primary]) * 4)[:4]]
+    # What failed is drawn again, and nothing else.
+    assert [model.calls[LATE, index] for index in range(-1, 4)] == [1 + isinstance(a, Exception) for a in answers]
+    again, forgetful = rounds_of(OUTAGES[named], ["a"], remember=0)
+    assert tried(forgetful).invoke(LATE).content == "a"
+    assert set(again.calls.values()) == {2}  # so the test could fail
 
 
 class Speechless(TokenF1Judge):
@@ -367,7 +374,7 @@ def test_a_loop_of_the_caller_gets_the_same_verdict_on_every_path(on_abstain: An
 
 def test_an_abstention_is_forgotten_after_a_while() -> None:
     now = [0.0]
-    model, guard = rounds_of(APART, APART, CERTAIN, remember=Abstentions(60, clock=lambda: now[0]))
+    model, guard = rounds_of(APART, APART, CERTAIN, remember=Draws(60, clock=lambda: now[0]))
     assert not guard.assess(LATE).accepted
     now[0] = 59.9
     assert not guard.assess(LATE).accepted
@@ -381,15 +388,17 @@ def test_an_abstention_is_forgotten_after_a_while() -> None:
     assert guard.assess(LATE).accepted
 
 
-def test_only_the_latest_abstentions_are_remembered_and_no_prompt_is_kept() -> None:
-    memory = Abstentions(most=2)
+def test_the_oldest_pieces_make_room_and_no_prompt_is_kept() -> None:
+    memory = Draws(most_bytes=20_000)
     model = ScriptedChat(default=["a", "b", "c"])
     guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=memory)
-    for question in ("secret one", "secret two", "secret three"):
-        guard.assess(question)
-    assert len(memory._known) == 2
-    assert [guard.assess(f"secret {which}").cost.calls for which in ("two", "three", "one")] == [0, 0, 11]
-    assert "secret" not in str([key for key in memory._known])
+    assert guard.assess("secret one").cost.calls == 11
+    assert (guard.assess("secret one").cost.calls, memory.evicted) == (0, 0)
+    for number in range(9):
+        guard.assess(f"secret {number}")
+    assert memory.evicted > 0
+    assert [guard.assess(f"secret {which}").cost.calls for which in ("8", "one")] == [0, 11]
+    assert "secret" not in str(memory._own._ends)
 
 
 def test_guards_made_of_a_guard_share_its_memory() -> None:
@@ -422,17 +431,19 @@ def test_new_ids_of_content_blocks_make_no_other_question() -> None:
 
 def test_what_is_another_question_is_drawn() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
-    memory = Abstentions()
+    memory = Draws()
     artifact = make_artifact(model)
     settings: dict[str, Any] = {"early_stopping": "off", "remember": memory, "turns": "mark"}
     guard = Guardrail(model=model, artifact=artifact, **settings)
     assert guard.assess("q").cost.calls == 11
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
     assert guard.assess(same).cost.calls == 0
+    block: Any = [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]
+    for written in ("q ", "\n q", "q\u200b", block):
+        assert guard.assess([HumanMessage(written)]).cost.calls == 0
     for other in (
         [HumanMessage("q?")],
         [HumanMessage("q", name="somebody")],
-        [HumanMessage([{"type": "text", "text": "q"}])],
         [HumanMessage("q"), AIMessage("a"), HumanMessage("q")],
         [HumanMessage("q"), AIMessage("b"), HumanMessage("q")],
         [HumanMessage("\ud83d")],
@@ -453,22 +464,115 @@ class Alarmed(SafetySwitch):
         return "The error rate has risen."
 
 
-def test_an_acceptance_an_outage_and_an_alarm_are_not_remembered() -> None:
-    model, guard = turning(remember=300)
-    assert [guard.assess(SURE).cost.calls for _ in range(2)] == [5, 5]
+def test_an_acceptance_is_remembered_and_an_outage_is_not() -> None:
+    _, guard = turning(remember=300)
+    first, again = guard.assess(SURE), guard.assess(SURE)
+    assert (first.cost.calls, again.cost.calls) == (5, 0)
+    assert again.accepted
+    assert again.candidate == first.candidate
     assert not guard.assess(LOST).accepted
     assert guard.assess(LOST).accepted
-    model, guard = turning(remember=300, switch=Alarmed())
-    assert [guard.assess(SURE).reason for _ in range(2)] == [Reason.SUSPENDED] * 2
-    assert model.rounds(SURE) == 2
 
 
-def test_observers_see_an_abstention_once() -> None:
+def test_a_switch_is_asked_about_a_remembered_acceptance() -> None:
+    memory = Draws()
+    model, guard = turning(remember=memory)
+    assert guard.assess(SURE).accepted
+    alarmed = Guardrail(model=model, artifact=guard.artifact, early_stopping="off", remember=memory, switch=Alarmed())
+    assert [alarmed.assess(SURE).reason for _ in range(2)] == [Reason.SUSPENDED] * 2
+    assert guard.assess(SURE).accepted  # what an alarm held back is given out when it is over
+    assert model.rounds(SURE) == 1
+
+
+def test_observers_see_an_abstention_once_and_an_acceptance_each_time() -> None:
     reasons: list[Reason] = []
     _, guard = turning(remember=300, on_verdict=lambda verdict, messages: reasons.append(verdict.reason))
     for _ in range(3):
         guard.assess(LATE)
     assert reasons == [Reason.ABOVE_THRESHOLD]
+    for _ in range(2):
+        guard.assess(SURE)
+    assert reasons[1:] == [Reason.WITHIN_THRESHOLD] * 2
+
+
+# -- what makes another question
+
+
+def test_cache_settings_and_ids_of_an_image_do_not_count_and_the_image_does() -> None:
+    def content(**fields: Any) -> Any:
+        return prompt_content([HumanMessage(["q", {"type": "image_url", "image_url": "x.png", **fields}])])
+
+    assert content() == content(cache_control={"type": "ephemeral"}) == content(id="1", index=0)
+    assert content() != content(image_url="y.png")
+    code = [prompt_content([HumanMessage(text)]) for text in ("if a:\n  b\nc", "if a:\n  b  \nc", "if a:\n  b\n  c")]
+    assert code[0] == code[1] != code[2]  # indentation has a meaning
+
+
+SLOTTED = PromptWrapping(
+    system="It is {clock}.", template="Context: {context}\nQuestion: {question}", slots=("clock", "context")
+)
+
+
+def slotted(guard: Guardrail, clock: str, context: str, question: str = LATE) -> Any:
+    return guard.assess(guard.artifact.prompt.messages(question, slots={"clock": clock, "context": context}))
+
+
+def slotted_guard(*rounds: list[Any], **settings: Any) -> tuple[Turning, Guardrail]:
+    model = Turning(turns={f"Context: {context}\nQuestion: {LATE}": list(rounds) for context in "AB"})
+    artifact = make_artifact(model, n=4, prompt=SLOTTED)
+    return model, Guardrail(model=model, artifact=artifact, early_stopping="off", **settings)
+
+
+def test_an_abstention_counts_whatever_the_slots_hold_and_shows_nothing_of_other_content() -> None:
+    _, guard = slotted_guard(APART, CERTAIN)
+    assert not slotted(guard, "10:00", "A").accepted
+    again = slotted(guard, "10:01", "B")
+    assert (again.reason, again.cost.calls) == (Reason.ABOVE_THRESHOLD, 0)
+    assert (again.candidate, again.samples, again.alternatives, again.meanings) == (None, (), (), ())
+    assert "remember_slots" in again.detail
+    same = slotted(guard, "10:00", "A\u200b ")
+    assert (same.reason, same.cost.calls) == (Reason.ABOVE_THRESHOLD, 0)
+    assert same.candidate is not None
+
+
+def test_an_answer_is_given_out_again_only_for_the_same_content() -> None:
+    _, guard = slotted_guard(["of A"], ["of B"])
+    assert [slotted(guard, "10:00", context).cost.calls for context in "AAB"] == [5, 0, 5]
+
+
+def test_named_slots_make_another_question_and_all_others_do_not() -> None:
+    _, guard = slotted_guard(APART, CERTAIN, remember_slots=("context",))
+    assert [slotted(guard, *held).cost.calls for held in (("10:00", "A"), ("10:01", "A"), ("10:01", "B"))] == [5, 0, 5]
+    _, guard = slotted_guard(["a", DOWN_FOR_NOW], ["a"], remember_slots=())
+    assert [slotted(guard, clock, "A").cost.calls for clock in ("10:00", "10:01", "10:02")] == [5, 4, 0]
+    with pytest.raises(ValidationError, match=r"remember_slots names \['contexts'\]"):
+        slotted_guard(APART, remember_slots=("contexts",))
+
+
+def test_a_served_answer_that_was_held_back_is_not_drawn_again() -> None:
+    model, guard = rounds_of(APART, CERTAIN, remember=300)
+    held = guard.assess(LATE)
+    assert held.candidate is not None
+    messages = [HumanMessage(LATE)]
+    for text in (held.candidate.text, f"{held.candidate.text}\u200b"):
+        verdict = guard.assess_served(messages, Sample(text=text)).verdict
+        assert verdict is not None
+        assert (verdict.accepted, verdict.cost.calls) == (False, 0)
+    assert max(model.calls.values()) == 1
+    other = guard.assess_served(messages, Sample(text="another answer")).verdict  # judged by the same samples
+    assert other is not None
+    assert (other.accepted, other.cost.calls, max(model.calls.values())) == (False, 0, 1)
+
+
+def test_attempts_side_by_side_end_with_one_draw() -> None:
+    _, guard = rounds_of(APART, CERTAIN, remember=300)
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*(guard.aassess(LATE) for _ in range(4)))
+
+    verdicts = asyncio.run(both())
+    assert len({verdict.samples for verdict in verdicts}) == 1
+    assert not any(verdict.accepted for verdict in verdicts)
 
 
 def test_a_guard_that_another_guard_draws_from_answers_every_call_for_itself() -> None:
@@ -493,5 +597,5 @@ def test_the_setting_is_part_of_a_guards_configuration() -> None:
     assert Guardrail.from_config(guard.to_config(), model=model).remember == 7.5
     _, usual = turning(remember=REMEMBERED)
     assert "remember" not in usual.to_config()["settings"]  # versions before it would refuse the name
-    _, shared = turning(remember=Abstentions())
+    _, shared = turning(remember=Draws())
     assert "remember" in shared.to_config()["needs"]

@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[Any, RunnableConfig | None], AIMessage]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_call_names_the_segment(way: str) -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT)
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, remember=0)
     assert decided(WAYS[way](guard, named("easy"))) == EASY
     assert decided(WAYS[way](guard, named("hard"))) == HARD
     assert decided(WAYS[way](guard, named("closed"))) == CLOSED
@@ -102,7 +102,7 @@ def test_a_function_of_the_messages_names_it_and_the_call_comes_first(way: str) 
 
 
 def test_each_call_of_a_batch_has_its_own_segment() -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT)
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, remember=0)
     configs = [named("easy"), named("hard"), named("closed")]
     assert [decided(message) for message in guard.batch([HALF] * 3, configs)] == [EASY, HARD, CLOSED]
     assert [decided(message) for message in asyncio.run(guard.abatch([HALF] * 3, configs))] == [EASY, HARD, CLOSED]
@@ -118,7 +118,7 @@ def test_unknown_segments_abstain_where_the_artifact_says_so() -> None:
 
 @pytest.mark.parametrize("early_stopping", ["auto", "on", "off"])
 def test_verdicts_are_of_the_whole_artifact_and_the_same_with_early_stopping(early_stopping: Any) -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping=early_stopping)
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping=early_stopping, remember=0)
     verdicts = [guard.assess(HALF, named(name)) for name in ("easy", "hard")]
     assert [verdict.accepted for verdict in verdicts] == [True, False]
     assert {verdict.artifact for verdict in verdicts} == {ARTIFACT.digest}
@@ -160,11 +160,17 @@ def test_one_threshold_ignores_the_segment_of_a_shared_configuration() -> None:
     assert "segment" not in verdict
 
 
-def test_an_abstention_in_one_segment_is_not_remembered_in_another() -> None:
+def test_an_abstention_in_one_segment_counts_in_all() -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT)
-    assert not guard.assess(HALF, named("hard")).accepted
-    assert guard.assess(HALF, named("hard")).cost.calls == 0
-    assert guard.assess(HALF, named("easy")).accepted
+    assert [guard.assess(HALF, named(name)).accepted for name in ("hard", "easy", "hard")] == [False] * 3
+    assert guard.assess(HALF, named("easy")).cost.calls == 0
+
+
+def test_an_acceptance_in_one_segment_is_no_acceptance_in_another() -> None:
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off")
+    verdicts = [guard.assess(HALF, named(name)) for name in ("easy", "hard", "easy")]
+    assert [verdict.accepted for verdict in verdicts] == [True, False, False]
+    assert [verdict.cost.calls for verdict in verdicts] == [11, 0, 0]  # one draw, compared with each threshold
 
 
 def test_a_guard_on_the_abstention_path_gets_the_segment() -> None:
@@ -176,7 +182,7 @@ def test_a_guard_on_the_abstention_path_gets_the_segment() -> None:
 
 def test_monitors_and_switches_see_all_segments() -> None:
     monitor = DriftMonitor(ARTIFACT)
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=monitor.watch, early_stopping="off")
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=monitor.watch, early_stopping="off", remember=0)
     for name in ("easy", "hard", "other"):
         guard.assess(HALF, named(name))
     assert monitor.state.n == 3

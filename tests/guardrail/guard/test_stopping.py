@@ -321,6 +321,31 @@ def test_two_stages_draw_samples_only_where_the_first_call_does_not_decide(
     assert not whole.uncertainty.is_bound
 
 
+@pytest.mark.parametrize(
+    ("threshold", "answers", "accepted", "score"),
+    [
+        (0.6, ["a", "a", "b"], 1, 0.6),
+        (0.6, ["a", "b", "b"], 0, 0.7),
+        (0.6, ["a", ConnectionResetError(), "a"], 0, 0.7),  # a failed sample disagrees here, too
+    ],
+)
+def test_two_stages_observe_the_served_answer_by_the_same_score(
+    threshold: float, answers: list[str | Exception], accepted: int, score: float
+) -> None:
+    model = ScriptedChat(default=answers, probability=math.exp(-1.495))
+    verdicts: list[Any] = []
+    guard = Guardrail(
+        model=model,
+        artifact=two_stage_artifact(model, threshold),
+        mode="observe",
+        on_verdict=lambda verdict, messages: verdicts.append(verdict),
+    )
+    assert guard.invoke("q", temperature=0.0, logprobs=True).text == "a"
+    assert guard.drain(10)
+    assert guard.observed.accepted == accepted
+    assert verdicts[0].uncertainty.value == pytest.approx(score)
+
+
 def test_two_stages_without_a_score_of_the_first_call_draw_nothing_more() -> None:
     model = ScriptedChat(default=["a", "a", "a"])  # no log-probabilities
     verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 1.2)).assess("q")

@@ -96,7 +96,7 @@ def test_every_call_carries_the_calibrated_tools_bound_or_not() -> None:
             calls.append(kwargs)
             return super()._generate(messages, stop, run_manager, **kwargs)
 
-    guard = guarded(Recorder(script=CALLER.script), TOOLS)
+    guard = guarded(Recorder(script=CALLER.script), TOOLS, remember=0)
     message = guard.bind_tools([weather, look_up]).invoke(SURE)  # the order does not matter
     assert [(tool["name"], tool["args"]) for tool in message.tool_calls] == [("look_up", {"city": "Rome"})]
     guard.assess(SURE)

@@ -49,7 +49,7 @@ def both_ways(guard: Guardrail, question: str) -> list[Verdict]:
 
 
 def test_without_an_alarm_a_switch_changes_nothing() -> None:
-    for verdict in both_ways(guarded(switch=SafetySwitch()), SURE):
+    for verdict in both_ways(guarded(switch=SafetySwitch(), remember=0), SURE):
         assert verdict == guarded().assess(SURE).model_copy(update={"cost": verdict.cost})
 
 

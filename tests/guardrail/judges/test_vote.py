@@ -18,6 +18,14 @@ def texts(*answers: str) -> list[Sample]:
         (("Rome", "Paris", "paris."), 1),  # 2 of 3 by their normal form; the first wording
         (("Rome", "Paris", "Rome", "Paris"), 0),  # a tie: the earliest
         (("7", "18", "18.0"), 1),  # the same number
+        (("7", "1,000", "1000.00", "+1000"), 1),
+        (("x", "9007199254740993", "9007199254740992"), 0),  # one float, two numbers
+        (("x", "1e400", "1e500"), 0),  # both are infinite as floats
+        (("x", "0.1", "0.10000000000000000555"), 0),
+        (("x", "007", "7"), 0),  # a number by which something is called
+        (("x", "nan", "NaN"), 1),  # one word
+        (("x", "inf", "infinity", "1e999"), 0),  # and no numbers
+        (("", "", "Paris"), 0),  # an empty answer is one, which a guard then refuses
         (("Rome",), 0),
         ((), None),
     ],

@@ -241,6 +241,7 @@ SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"
 
 
 def guard(model: Remote, **settings: Any) -> Guardrail:
+    settings = {"remember": 0, **settings}  # each call is to draw
     return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", **settings)
 
 
@@ -432,7 +433,9 @@ def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptur
     model = Remote(script=SCRIPT)
     artifact = make_artifact(model, threshold=0.5)
     scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, *(0.7,) * 9), "error": (0,) * 10})
-    guarded = Guardrail(model=model, artifact=artifact.model_copy(update={"calibration": scores}), early_stopping="off")
+    guarded = Guardrail(
+        model=model, artifact=artifact.model_copy(update={"calibration": scores}), early_stopping="off", remember=0
+    )
     assert guarded.assess("sure?").accepted
     model.replies[:] = ["same"]  # from now on the server answers from a cache
     verdicts = [guarded.assess("sure?") for _ in range(WINDOW)]
@@ -500,7 +503,7 @@ class Gateway(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool) -> None:
     def verdict(model: Gateway) -> Any:
-        guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+        guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0)
         return asyncio.run(guarded.aassess("q")) if asynchronous else guarded.assess("q")
 
     result = verdict(Gateway())
@@ -650,7 +653,7 @@ guard = Guardrail(model=model, artifact=make_artifact(model))
 asking = threading.Thread(target=guard.assess, args=("q",))
 asking.start()
 begun.wait(60)
-held = [guard._assessor.trust._lock, guard._assessor.abstentions._lock, PROBER._table]
+held = [guard._assessor.trust._lock, guard._assessor.draws._own._lock, PROBER._table]
 for lock in held:
     lock.acquire()  # as another thread would at this moment
 child = os.fork()

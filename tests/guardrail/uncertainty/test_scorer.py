@@ -270,7 +270,7 @@ async def test_sync_and_async_functions_are_asked_in_sync_and_async_guards() -> 
 
     own_object = scorer(version=1, higher="certain", name="called")(Called())
     for own in (waiting, rated(0.75), own_object):
-        guard = Guardrail(model=MODEL, artifact=artifact_of(own), scorer=own)
+        guard = Guardrail(model=MODEL, artifact=artifact_of(own), scorer=own, remember=0)
         verdicts = [guard.assess("q?"), await guard.aassess("q?"), await asyncio.to_thread(guard.assess, "q?")]
         assert [each.uncertainty.value for each in verdicts] == [0.25] * 3
     # This loop, and the one loop of sync code: a client's connections stay usable.

@@ -19,11 +19,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
 from guardrail.errors import AbstainedError, UnmeasuredError
-from guardrail.guard.assess import Abstentions
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.sampling.draws import Draws
 from guardrail.verdict import Reason
-from integrations._agents.model_requests import this_step
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
 from tests.integrations.agents.test_langchain_agents import Alarmed
@@ -74,13 +73,14 @@ def test_running_the_same_step_again_is_a_retry_too() -> None:
     assert model.made == 5
 
 
-def test_another_turn_and_another_thread_are_asked_anew() -> None:
+def test_another_turn_is_asked_anew_and_the_same_prompt_in_another_thread_is_not() -> None:
     model = Counter()
     agent = agent_of(model)
     raised(agent)
     raised(agent, "what?")
-    raised(agent, "what?", {"configurable": {"thread_id": "2"}})
-    assert model.made == 15
+    assert model.made == 10
+    raised(agent, "what?", {"configurable": {"thread_id": "2"}})  # a run that is begun again is a retry, too
+    assert model.made == 10
 
 
 def test_other_messages_in_the_same_step_are_another_question() -> None:
@@ -104,20 +104,18 @@ def test_what_could_not_be_measured_is_tried_again() -> None:
     assert model.made == 4  # of each attempt the first answer, which failed
 
 
-def test_what_an_alarm_held_back_is_tried_again() -> None:
-    model = AgentChat(steps={("what?", 0): ["Paris"]})
-    error = raised(agent_of(model, retry(), switch=Alarmed()))
-    assert (error.verdict.reason, model.made) == (Reason.SUSPENDED, 4 * 5)
+def test_what_an_alarm_held_back_is_judged_again_and_not_drawn_again() -> None:
+    model, switch = AgentChat(steps={("what?", 0): ["Paris"]}), Alarmed()
+    looks = []
+    switch.reason = lambda: looks.append(1) or "The error rate has risen."  # type: ignore[method-assign,func-returns-value]
+    error = raised(agent_of(model, retry(), switch=switch))
+    assert (error.verdict.reason, model.made, len(looks)) == (Reason.SUSPENDED, 5, 4)
 
 
 def test_a_fallback_model_answers_as_before() -> None:
     other = AgentChat(steps={("what?", 0): ["other"]}, name_of_model="other")
     agent = agent_of(Counter(), ModelFallbackMiddleware(other), unjudged="pass")
     assert agent.invoke({"messages": "what?"}, CONFIG)["messages"][-1].text == "other"
-
-
-def test_outside_a_graph_there_is_no_step() -> None:
-    assert this_step() is None
 
 
 def down(verdict: Any) -> Any:
@@ -212,7 +210,7 @@ def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: 
         artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=on_abstain, early_stopping="off", probe="off"
     )
     if not remember:
-        own._gate.abstentions = Abstentions(0)
+        own._gate.draws = Draws(0)
     agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[*others, own])
     wrong = 0
     for number in range(questions):

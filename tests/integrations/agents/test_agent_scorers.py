@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError
 from guardrail.prompting import PromptWrapping
-from guardrail.testing import make_artifact
+from guardrail.testing import ScriptedChat, make_artifact
 from integrations._agents.framework_guard import FrameworkGuard
 from integrations.langchain_agents import GuardrailMiddleware
+from tests.guardrail.guard.test_stopping import two_stage_artifact
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, balance, sending
 
 asked: list[tuple[str, str]] = []
@@ -103,3 +105,24 @@ async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
     )
     assert not (await alone.ask(messages, bindings)).message.tool_calls
     assert asked == [("risk", "500"), ("risk", "500")]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "answers", "calls", "accepted"),
+    [
+        (0.7, ["a", "a", "b"], 1, True),
+        (0.49, ["a", "a", "a"], 1, False),
+        (0.6, ["a", "a", "b"], 3, True),
+        (0.6, ["a", "b", "b"], 3, False),
+    ],
+)
+def test_an_agents_gate_with_two_stages_draws_samples_only_where_the_first_call_does_not_decide(
+    threshold: float, answers: list[str], calls: int, accepted: bool
+) -> None:
+    model = ScriptedChat(default=list(answers), probability=math.exp(-1.495))
+    artifact = two_stage_artifact(model, threshold)
+    guard = GuardrailMiddleware(artifact, on_abstain="message")
+    reply = create_agent(model, [], middleware=[guard]).invoke({"messages": [HumanMessage("q")]})["messages"][-1]
+    verdict = reply.response_metadata["guardrail"]
+    assert (verdict["accepted"], verdict["cost"]["calls"]) == (accepted, calls)
+    assert (reply.text == "a") is accepted

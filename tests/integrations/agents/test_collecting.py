@@ -241,7 +241,7 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
         decided(saver, collecting)
     output = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
     assert "transfer 1 1 1 1 1 5" in output
-    assert "calibrate fit steps.transfer.jsonl --alpha 0.1 --cluster-by-group" in output
+    assert "calibrate fit steps.transfer.jsonl --alpha 0.1 --rule certified --cluster-by-group" in output
     steps = read_steps("steps.jsonl")
     part = read_records("steps.transfer.jsonl")
     assert [record.id for record in part.records] == [step.id for step in steps]

@@ -130,6 +130,7 @@ async def test_no_stream_shows_what_a_judge_asks(judge: str, subgraphs: bool) ->
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
     compared_before, own.n_compared = own.n_compared, 0
+    agent = agent_of(ScriptedChat(default=SAME), judge=own, on_verdict=watched)  # it remembers nothing
     chunks = [chunk async for chunk in agent.astream(ASKED, **modes)]
     assert len(chunks) >= 3
     assert MARK not in str(chunks)
@@ -197,6 +198,7 @@ def test_a_judge_and_a_fallback_are_under_the_same_limit() -> None:
     taking_over: Any = RunnableLambda(lambda messages: str(noted(messages)))
     agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)
     assert agent.invoke(ASKED, {"max_concurrency": 2})["messages"][-1].text == "False"
+    agent = agent_of(model, judge=Own(noted), on_abstain=taking_over)  # it remembers nothing
     asyncio.run(agent.ainvoke(ASKED, {"max_concurrency": 2}))
     assert len(limits) >= 2 * 2  # the judge and the fallback, sync and async
     assert set(limits) == {2, 1}  # the judge's calls, and those inside the one slot of the fallback

@@ -1129,3 +1129,13 @@ def _pay_tool() -> Any:
         return f"paid {amount}"
 
     return function_tool(pay)
+
+
+async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
+    """The greedy answer is neither asked for nor given out."""
+    inner = Scripted(["Rome", "Oslo", "Paris", "paris", "Paris."])
+    calibrated = artifact(inner, threshold=9.0, prompt=PromptWrapping(system="Be brief."))
+    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
+    model = GuardedModel(inner, voted, probe="off", on_abstain="message")
+    result = await Runner.run(agent(model), "Capital of France?")
+    assert (result.final_output, len(inner.calls)) == ("Paris", N)

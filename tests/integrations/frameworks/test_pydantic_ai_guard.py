@@ -1206,3 +1206,12 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
     assert len(at_run_time) == (N + 1 if estimator == "discrete_semantic_entropy" else 1)
     assert sorted(map(json.dumps, at_run_time)) == sorted(map(json.dumps, at_calibration))
     assert all(call.get("logprobs") is (True if estimator == "sequence_nll" else None) for call in at_run_time)
+
+
+async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
+    """The greedy answer is neither asked for nor given out."""
+    inner = Scripted(["Rome", "Oslo", "Paris", "paris", "Paris."])
+    calibrated = artifact_for(inner, threshold=9.0)
+    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
+    result = await agent(GuardedModel(inner, voted, probe="off")).run("Capital of France?")
+    assert (result.output, len(inner.calls)) == ("Paris", N)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import re
 import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ from guardrail.testing import make_artifact
 from guardrail.types import ToolCall
 from integrations._gateway import metrics
 from integrations._gateway.config import new_key
-from integrations._gateway.memory import FullError, InFlight
+from integrations.scorers import decision
 from integrations.telemetry import Telemetry
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, cascade
 from tests.integrations.openai.faulty_endpoint import serving
@@ -326,66 +326,40 @@ def test_a_repeated_request_gets_the_remembered_verdict(serve: Serve, endpoint: 
     served = serve()
     again = {"x-stainless-retry-count": "1"}
     first, repeated = served.ask().json(), served.ask(headers=again).json()
-    assert endpoint.requests == 5
     assert repeated["choices"] == first["choices"]
     assert repeated["guardrail"]["request"] != first["guardrail"]["request"]
-    served.ask()  # nobody says that this is a repetition: it is another question
-    assert endpoint.requests == 10
-    once = {"idempotency-key": "k1"}
-    for _ in range(2):
-        served.ask(headers=once)
-    assert endpoint.requests == 15
-    served.ask(headers={"idempotency-key": "k2"})
-    served.ask(headers=again, user="another body")
-    assert endpoint.requests == 25
+    assert (first["usage"]["total_tokens"] > 0, repeated["usage"]["total_tokens"]) == (True, 0)  # nothing was drawn
+    # Whoever asks and however: one draw for one prompt.
+    for headers in ({}, {"idempotency-key": "k1"}, {"idempotency-key": "k2"}):
+        assert served.ask(headers=headers, user="another body").json()["choices"] == first["choices"]
+    assert endpoint.requests == 5
     forgetful = serve(remember=0)  # the control: without the memory a repetition draws again
     for _ in range(2):
         forgetful.ask(headers=again)
-    assert endpoint.requests == 35
+    assert endpoint.requests == 15
 
 
-def test_no_number_of_other_requests_pushes_a_verdict_out(serve: Serve, endpoint: Held) -> None:
-    @dataclass
-    class Verdict:
-        said: str
-        settled: bool = True
+def test_what_failed_is_asked_again_and_nothing_else(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    endpoint.mode = "500"
+    assert served.ask().status_code == 503
+    endpoint.mode = "ok"
+    before = endpoint.requests
+    assert served.ask().json()["guardrail"]["accepted"]
+    assert endpoint.requests == before + 5
 
-    begun, now = Counter[str](), [0.0]
 
-    async def measured(key: str) -> Verdict:
-        begun[key] += 1
-        return Verdict(key)
-
-    async def ask(repeats: InFlight[Verdict], key: str, *, repeated: bool = False) -> str:
-        work = repeats.get(key, partial(measured, key), repeated=repeated)
-        text = (await work.task).said
-        repeats.leave(work, cancel=False)
-        return text
-
-    async def load(most: int) -> None:
-        def read(text: str | bytes) -> Verdict:
-            return Verdict(bytes(text).decode() if isinstance(text, bytes) else text)
-
-        repeats = InFlight[Verdict](600, most, lambda verdict: verdict.said.encode(), read, clock=lambda: now[0])
-        await ask(repeats, "first")
-        for number in range(12_000):
-            await ask(repeats, str(number))
-        assert await ask(repeats, "first", repeated=True) == "first"
-        assert begun["first"] == 1
-        now[0] += 601
-        await ask(repeats, "first", repeated=True)  # the control: its time is over
-        assert begun["first"] == 2
-
-    asyncio.run(load(10**6))
-    with pytest.raises(FullError):
-        asyncio.run(load(1000))
+def test_draws_that_make_room_are_counted(serve: Serve, endpoint: Held) -> None:
     served = serve(remember_bytes=1)
     first = served.ask().json()
-    full = served.ask(UNSURE, headers={"idempotency-key": "k"})
-    assert (full.status_code, full.json()["error"]["code"]) == (503, "memory_full")
-    assert 590 < int(full.headers["retry-after"]) <= 601
-    assert served.ask(headers={"x-stainless-retry-count": "1"}).json()["choices"] == first["choices"]
-    assert endpoint.requests == 5
+    assert served.ask().json()["choices"] == first["choices"]
+    assert endpoint.requests == 10
+    page = served.http.get("/metrics").text
+    (evicted,) = re.findall(r"^guardrail_draws_evicted_total (\S+)", page, flags=re.MULTILINE)
+    assert float(evicted) > 0
+    roomy = serve()
+    roomy.ask()
+    assert "guardrail_draws_evicted_total 0.0" in roomy.http.get("/metrics").text
 
 
 def test_a_client_that_gives_up_and_asks_again_joins(serve: Serve, endpoint: Held) -> None:
@@ -635,7 +609,7 @@ def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
             (Decision(action="edit", candidate=SUM), {"text": "", "tool_calls": [ADDING]}),
             (Decision(action="reject", note="n"), None),
         ):
-            number = served.ask(UNSURE, {"api-key": ann}).json()["guardrail"]["ticket"]
+            number = served.ask(UNSURE, {"api-key": ann}, user=decision.action).json()["guardrail"]["ticket"]
             item = store.item(number)
             expected = {"ticket": number, "model": "support", "created": int(item.created), "outcome": None}
             assert about(number).json() == {**expected, "state": "open"}
@@ -820,3 +794,64 @@ def test_a_scorer_without_an_artifact_and_a_missing_one_are_refused_at_start(ser
         serve({"scorer": "nowhere:thing"}, scored)
     with pytest.raises(ArtifactMismatchError, match="score:names_paris@1"):
         serve({}, scored)
+
+
+class DecisionsApi(BaseHTTPRequestHandler):
+    """An endpoint of decisions that doubts every answer but Paris."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        wrong = float(asked["input"][-1]["content"] != "Paris")
+        answer = {"type": "predicate", "name": "wrong", "probability": wrong}
+        authorised = self.headers["authorization"] == "Bearer secret" and self.path == "/v1/decisions"
+        body = json.dumps({"answers": [answer], "model": asked["model"], "usage": {}}).encode()
+        self.send_response(200 if authorised else 400)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_an_alias_with_a_decision_model_of_the_operators_file(serve: Serve, endpoint: Held) -> None:
+    calibrated = decision(openai.OpenAI(api_key="k"), "gpt-6-luna", "The answer is wrong.")
+    artifact = make_artifact(MODEL, estimator=calibrated.estimator)
+    with HTTPServer(("127.0.0.1", 0), DecisionsApi) as api:
+        thread = threading.Thread(target=api.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{api.server_port}/v1"
+            own = {"url": url, "model": "gpt-6-luna", "question": "The answer is wrong.", "key": "secret"}
+            served = serve({"decision": own}, artifact)
+            assert served.ask(SURE).json()["choices"][0]["message"]["content"] == "Paris"
+            assert served.ask(UNSURE).json()["choices"][0]["message"]["content"] == ABSTENTION
+            assert served.ask(SURE, decision=own).status_code == 400  # never from a request
+            for wrong, message in (
+                ({**own, "url": "http://10.0.0.1/v1"}, "http to 10.0.0.1 would send the key unencrypted"),
+                ({**own, "quetsion": "x"}, "did you mean 'question'"),
+            ):
+                with pytest.raises(UsageError, match=message):
+                    serve({"decision": wrong}, artifact)
+            with pytest.raises(UsageError, match="decision is the scorer of the artifact"):
+                serve({"decision": own, "scorer": "any:thing"}, artifact)
+            with pytest.raises(ArtifactMismatchError, match="scorer differs"):
+                serve({"decision": {**own, "question": "Other."}}, artifact)
+        finally:
+            api.shutdown()
+            thread.join()
+
+
+def test_an_artifact_of_votes_gives_out_the_vote(serve: Serve, endpoint: Held) -> None:
+    """The greedy answer is neither asked for nor given out, streamed or not."""
+    calibrated = make_artifact(MODEL, threshold=9, n=4)
+    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
+    endpoint.answers = {SURE: ["Rome", "Oslo", "Paris", "paris", "Paris."]}
+    served = serve(artifact=voted)
+    assert served.ask(SURE).json()["choices"][0]["message"]["content"] == "Paris"
+    assert len(endpoint.bodies) == 4
+    chunks = served.openai().chat.completions.create(
+        model="support", messages=[{"role": "user", "content": SURE}], stream=True
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Paris"

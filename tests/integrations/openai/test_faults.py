@@ -35,7 +35,9 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def guarded(endpoint: Endpoint, *, estimator: str = DISCRETE, n: int = 4, **settings: Any) -> Guardrail:
     """A guard that raises its verdict when it abstains."""
     model = OpenAICompatibleChat(**{"model": "m", "base_url": endpoint.url, "timeout": PATIENCE, **settings})
-    return Guardrail(model=model, artifact=make_artifact(model, estimator=estimator, n=n), on_abstain="raise")
+    return Guardrail(
+        model=model, artifact=make_artifact(model, estimator=estimator, n=n), on_abstain="raise", remember=0
+    )
 
 
 def test_a_server_that_is_not_there_is_named_and_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,7 +237,7 @@ def test_two_guards_on_one_model_do_not_mix(endpoint: Endpoint) -> None:
     guards = []
     for plan in plans:
         artifact = make_artifact(model, estimator=DISCRETE)
-        guards.append(Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan})))
+        guards.append(Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}), remember=0))
     before = model.model_dump()
 
     async def main() -> None:

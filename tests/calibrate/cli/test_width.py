@@ -1,0 +1,126 @@
+"""A terminal of 80 columns: help shows every option name whole, and tables fit."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.table import Table
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.cli.frame.terminal import VisibleConsole, console
+from calibrate.data.records import RecordFile, write_records
+from guardrail.__main__ import list_commands, main
+from tests.calibrate.test_cascade import better
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def cut_names(text: str, names: Iterator[str]) -> list[str]:
+    """Names that do not stand whole in the text."""
+    words = set(re.split(r"[\s,|\[\]]+", text))
+    return [name for name in names if name not in words]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_of_calibrate_shows_whole_names(command: str | None) -> None:
+    arguments = ["--help"] if command is None else [command, "--help"]
+    shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+    assert max(map(len, shown.splitlines())) <= 80
+    if command is None:
+        assert cut_names(shown, iter(COMMANDS)) == []
+        return
+    flags = (flag for each in COMMANDS[command].params for flag in (*each.opts, *each.secondary_opts) if "-" in flag)
+    assert cut_names(shown, flags) == []
+    assert "\u2026" not in shown
+
+
+@pytest.mark.parametrize("command", [None, *list_commands()])
+def test_help_of_guardrail_shows_whole_names(
+    command: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"] if command is None else [command, "--help"])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    names = iter(list_commands()) if command is None else iter(FLAGS[command])
+    assert cut_names(shown, names) == []
+
+
+FLAGS = {
+    "doctor": ("--model", "-m", "--scorer", "--question", "--max-age-days", "--json"),
+    "monitor": ("--db", "--poll", "--once"),
+    "review": ("--allowed-host", "--trusted-proxy", "--add-token", "--role", "--purge", "--dry-run"),
+    "serve": ("--config", "--upstream", "--artifact", "--mode", "--new-key"),
+}
+
+
+def test_a_cut_name_is_noticed() -> None:
+    assert cut_names(
+        "--questions-for\u2026  <path>\n-m, --model <str>", iter(["--questions-format", "--model", "-m"])
+    ) == ["--questions-format"]
+
+
+LONG = "shrubbery"
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Width, in a terminal of 80 columns, of every table that a command prints, by its title."""
+    widths: dict[str, int] = {}
+    printed = VisibleConsole.print
+
+    def measured(self: VisibleConsole, *objects: Any, **options: Any) -> None:
+        for each in objects:
+            if isinstance(each, Table):
+                narrow = VisibleConsole(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+                printed(narrow, each)
+                lines = narrow.file.getvalue().splitlines()  # type: ignore[attr-defined]
+                widths[" ".join(str(each.title).split()[:2])] = max(map(len, lines))
+        printed(self, *objects, **options)
+
+    monkeypatch.setattr(VisibleConsole, "print", measured)
+    monkeypatch.setattr(console, "_force_terminal", True)
+    monkeypatch.setattr(console, "width", 80)
+    return widths
+
+
+def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: RecordFile, tmp_path: Path) -> None:
+    groups = {"trees": "alpine", "shrubs": LONG, "herbs": "herbs"}
+    records = [record.model_copy(update={"group": groups[str(record.group)]}) for record in labelled.records]
+    path, large = tmp_path / "records.jsonl", tmp_path / "large.jsonl"
+    file = RecordFile(path, labelled.header, tuple(records))
+    write_records(path, file.header, file.records)
+    write_records(large, better(file).header, better(file).records)
+    artifact, segmented = tmp_path / "a.json", tmp_path / "s.json"
+    key = "discrete_semantic_entropy"
+    commands = (
+        ("score", path, "-e", "all", "-e", "semantic_entropy:token_f1(threshold=0.7):greedy"),
+        ("ensemble", path, "-m", f"degree,{key}", "-o", tmp_path / "e.json"),
+        ("fit", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
+        ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),
+        ("inspect", segmented),
+        ("fit-cascade", path, large, "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
+        ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--repetitions", "5"),
+        ("plan", "-a", "0.1", "--records", path, "--pilot", path, "--labels", "40", "--repetitions", "5", "-e", key),
+        ("evaluate", path, "-a", "0.15", "-e", "semantic_entropy", "--splits", "3"),
+        ("evaluate", path, "--table", "all", "--splits", "2", "-e", "semantic_entropy", "-e", "degree"),
+    )
+    for command in commands:
+        result = CliRunner().invoke(app, [str(word) for word in command])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert result.exit_code in (0, 1), result.output
+    titles = ("Scores (higher", "Not computed", "Members on", "Estimators on", "Segments", "Stages", "Answered, %")
+    assert all(any(title.startswith(start) for title in tables) for start in titles), tables
+    assert (
+        sum(title.startswith(("Main", "A-CRC", "Ablation", "Estimators,", "semantic_entropy:")) for title in tables)
+        >= 3
+    )
+    assert {title: width for title, width in tables.items() if width > 80} == {}

@@ -1,0 +1,189 @@
+"""No failure selects: retries, time limits and repetitions end with the draw that an undisturbed call would have had.
+
+The model answers each sample of a question differently whenever it is asked again, so that a guard that draws again
+accepts other questions than a guard whose calls never fail. Nine in ten hard questions are answered wrongly, and a draw
+whose first three samples agree needs 4 calls instead of 11: what survives failures and time limits is what agrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables.retry import RunnableRetry
+from pydantic import Field
+
+from guardrail import AbstainedError, Guardrail
+from guardrail.prompting import PromptWrapping, question_text
+from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.testing import ScriptedChat, make_artifact
+
+QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(400)]
+AGREEMENT = {"hard": 0.62, "easy": 0.93}
+"""Chance that a sample gives the most frequent answer of its question; others differ from each other."""
+PER_ATTEMPT = 6
+"""Calls for which a caller's time suffices: more than an agreeing draw needs, and fewer than a full one."""
+
+
+class Failing(ScriptedChat):
+    """Fails with a fixed chance at each call, or hangs when a caller's time is over; otherwise it answers."""
+
+    rate: float = 0.0
+    limit: int | None = None
+    tried: Any = Field(default_factory=Counter)
+    given: Any = Field(default_factory=Counter)
+    left: Any = Field(default_factory=lambda: [0])
+    hanging: Any = None
+
+    def _answered(self, messages: Any, run_manager: Any) -> ChatResult:
+        question, index = question_text(messages), run_manager.metadata.get(SAMPLE_INDEX, -1)
+        self.tried[question, index] += 1
+        if random.Random(f"fails {question} {index} {self.tried[question, index]}").random() < self.rate:
+            raise ConnectionError("down")
+        self.given[question, index] += 1
+        draw = random.Random(f"{question} {index} {self.given[question, index]}").random()
+        # Of greedy decoding, the primary answer is the same every time.
+        text = "usual" if index < 0 or draw < AGREEMENT[question.split()[0]] else f"other {draw}"
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return self._answered(messages, run_manager)
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        if self.limit is not None:
+            if self.left[0] == 0:
+                self.hanging.set()
+                await asyncio.Event().wait()
+            self.left[0] -= 1
+        return self._answered(messages, run_manager)
+
+
+def guard_of(model: Failing, *, adaptive: bool = True, **settings: Any) -> Guardrail:
+    artifact = make_artifact(model, threshold=0.4, n=10)
+    if adaptive:
+        artifact = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"unanimous_at": 3})})
+    return Guardrail(
+        model=model, artifact=artifact, on_abstain="raise", early_stopping="off", max_concurrency=1, **settings
+    )
+
+
+def accepted(ask: Callable[[str], Any]) -> set[str]:
+    """The questions that were answered."""
+    answered = set()
+    for question in QUESTIONS:
+        try:
+            ask(question)
+        except AbstainedError:
+            continue
+        answered.add(question)
+    return answered
+
+
+def error_rate(answered: set[str]) -> float:
+    """P(wrong | answered), by the share of wrong answers in each kind: .9 and .02."""
+    return sum(0.9 if question.startswith("hard") else 0.02 for question in answered) / len(answered)
+
+
+def undisturbed() -> set[str]:
+    return accepted(guard_of(Failing()).invoke)
+
+
+def retried(guard: Guardrail, attempts: int) -> Any:
+    return RunnableRetry[Any, Any](
+        bound=guard, retry_exception_types=(Exception,), max_attempt_number=attempts, wait_exponential_jitter=False
+    )
+
+
+RETRIES: dict[str, Callable[[Guardrail, int], Any]] = {
+    "with_retry": lambda guard, attempts: guard.with_retry(wait_exponential_jitter=False, stop_after_attempt=attempts),
+    "LangChain's retry": retried,
+}
+
+
+@pytest.mark.parametrize("retry", RETRIES)
+@pytest.mark.parametrize("rate", [0.05, 0.1])
+def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_not(retry: str, rate: float) -> None:
+    model = Failing(rate=rate)
+    answered = accepted(RETRIES[retry](guard_of(model), 3).invoke)
+    once = undisturbed()
+    assert answered <= once
+    assert len(answered) > 0.9 * len(once)
+    assert error_rate(answered) < error_rate(once) + 0.01
+
+
+def test_a_retry_costs_what_failed() -> None:
+    model = Failing(rate=0.1)
+    accepted(guard_of(model, adaptive=False).with_retry(wait_exponential_jitter=False, stop_after_attempt=9).invoke)
+    assert set(model.given.values()) == {1}  # no call that gave an answer was made again
+
+
+def test_negative_control_a_guard_that_forgets_accepts_what_survives() -> None:
+    once = undisturbed()
+    model = Failing(rate=0.1)
+    answered = accepted(RETRIES["with_retry"](guard_of(model, remember=0), 3).invoke)
+    assert not answered <= once
+    assert error_rate(answered) > error_rate(once) + 0.02
+
+
+async def within_time(guard: Guardrail, model: Failing, question: str, attempts: int) -> Any:
+    """`asyncio.wait_for` in a loop, with calls in the place of seconds."""
+    for _ in range(attempts):
+        model.left[0], model.hanging = PER_ATTEMPT, asyncio.Event()
+        task = asyncio.ensure_future(guard.ainvoke(question))
+        late = asyncio.ensure_future(model.hanging.wait())
+        await asyncio.wait({task, late}, return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    raise AbstainedError.__new__(AbstainedError)
+
+
+def in_a_loop(**settings: Any) -> set[str]:
+    model = Failing(limit=PER_ATTEMPT)
+    guard = guard_of(model, **settings)
+    with asyncio.Runner() as runner:
+        return accepted(lambda question: runner.run(within_time(guard, model, question, 8)))
+
+
+def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None:
+    assert in_a_loop() == undisturbed()
+
+
+def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> None:
+    once, answered = undisturbed(), in_a_loop(remember=0)
+    assert len(answered) > 1.5 * len(once)
+    assert error_rate(answered) > error_rate(once) + 0.1
+
+
+def with_a_clock(attempts: int, **settings: Any) -> set[str]:
+    """A loop around a prompt whose slot holds the time, until an answer is accepted."""
+    model = Failing()
+    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+    artifact = make_artifact(model, threshold=0.4, n=10, prompt=prompt)
+    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", max_concurrency=1, **settings)
+
+    def ask(question: str) -> None:
+        for second in range(attempts):
+            verdict = guard.assess(prompt.messages(question, slots={"clock": f"10:00:{second:02}"}))
+            if verdict.accepted:
+                return
+        raise AbstainedError.of(verdict, "")
+
+    return accepted(ask)
+
+
+def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
+    assert with_a_clock(6) == with_a_clock(1)
+
+
+def test_negative_control_a_clock_selects_for_a_guard_that_forgets() -> None:
+    once, again = with_a_clock(1), with_a_clock(6, remember=0)
+    assert error_rate(again) > error_rate(once) + 0.05
