@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,10 +210,10 @@ def refit(
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
-    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; of the same rule's options, those that
-    were declared before the labels are kept (`DECLARED`), and others are its defaults.
-    Of several declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed
-    again: the artifact knows its name only.
+    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; of the same rule's options, those
+    that were declared before the labels are kept (`DECLARED`), and others are its defaults. Of several
+    declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
+    artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:

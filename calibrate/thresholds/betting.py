@@ -51,7 +51,8 @@ def betting_p(excess: Reals, most: float, delta: float) -> Reals:
     # The first value keeps the variance positive; rounding could still end a hair below zero.
     stake = np.minimum(LARGEST_STAKE, np.sqrt(2 * math.log(1 / delta) / (len(gain) * np.maximum(variance, 1e-9))))
     capital = np.cumsum(np.log1p(stake * gain), axis=0)
-    return np.exp(-np.maximum(capital.max(axis=0), 0.0))
+    p: Reals = np.exp(-np.maximum(capital.max(axis=0), 0.0))
+    return p
 
 
 class _Betting(Rule):
