@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,8 @@ __all__ = [
     "without_choice",
 ]
 
+DECLARED = ("expect", "largest_group", "seed")
+"""Options of rules that are declared before labels are seen, and stay when an artifact is refitted."""
 CERTIFICATE_DELTA = 0.1
 """Failure probability of the certificate that every artifact carries."""
 
@@ -109,6 +112,7 @@ def fit_artifact(
     looks: Sequence[int] = (),
     by: BySegment | None = None,
     choice: EstimatorChoice | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -119,13 +123,14 @@ def fit_artifact(
         rule: Threshold rule: one of `calibrate.thresholds.rules`, or one of your own.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
-            used, or, by rule "cluster_fixed_sequence", all of them.
+            used, or, by the rules "group_mean" and "group_total", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
         look: Number of the declared look this is, from 1: the first labels of the schedule are used, and the rule and
             the certificate spend the look's part of delta.
         looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
         choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
+        options: Options of the rule, e.g. ``{"expect": 0.7}``.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -152,7 +157,7 @@ def fit_artifact(
         )
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
-        used = all_grouped(used) if rule_named(rule).grouping == "sums" else one_per_cluster(used)
+        used = all_grouped(used) if rule_named(rule).grouping == "all" else one_per_cluster(used)
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
@@ -183,7 +188,7 @@ def fit_artifact(
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored),
-        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked)),
+        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked), options or {}),
         certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
@@ -205,9 +210,10 @@ def refit(
 ) -> CalibrationArtifact:
     """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
 
-    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; the rule's options are its defaults.
-    Of several declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed
-    again: the artifact knows its name only.
+    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; of the same rule's options, those
+    that were declared before the labels are kept (`DECLARED`), and others are its defaults. Of several
+    declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
+    artifact knows its name only.
     """
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
@@ -223,11 +229,13 @@ def refit(
         spent = outcome.delta
     else:
         spent = _spent(delta, rule or outcome.rule, looks)
+    same = rule is None or rule_named(rule).name == outcome.rule
+    options = {name: outcome.options[name] for name in DECLARED if same and name in outcome.options}
     return _priced(
         artifact.model_copy(
             update={
                 "created": _now(),
-                "outcome": _fit(scores, alpha, rule or outcome.rule, spent),
+                "outcome": _fit(scores, alpha, rule or outcome.rule, spent, options),
                 "certificate": _certificate(scores, alpha, looks),
                 "packages": package_versions(),
                 "lineage": (*artifact.lineage, artifact.digest),
@@ -246,7 +254,7 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
         return False
     if earlier.data.name != later.data.name or len(earlier.calibration.error) >= len(later.calibration.error):
         return False
-    if earlier.looks and later.looks and earlier.looks.schedule == later.looks.schedule:
+    if earlier.looks and later.looks and _declaration(earlier.looks) == _declaration(later.looks):
         return False
     # With counts, because tied scores are common: the earlier labels are among the later only if each score occurs as
     # often.
@@ -255,6 +263,10 @@ def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> b
     # A score past the largest new one gets the last place and fails the comparison instead of the index.
     place = np.minimum(np.searchsorted(new, old), new.size - 1)
     return bool(((new[place] == old) & (old_count <= new_count[place])).all())
+
+
+def _declaration(looks: Looks) -> tuple[object, ...]:
+    return looks.schedule, looks.parts
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -447,10 +459,12 @@ def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float 
     # A rule without a delta has nothing to divide among looks.
     if looks is None or not rule_named(rule).uses_delta:
         return delta
-    return looks.part_of(DEFAULT_DELTA if delta is None else delta)
+    return looks.part * (DEFAULT_DELTA if delta is None else delta)
 
 
-def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None) -> Feasible | Infeasible:
+def _fit(
+    scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None, options: Mapping[str, Any]
+) -> Feasible | Infeasible:
     return fit(
         np.asarray(scores.uncertainty),
         np.asarray(scores.error),
@@ -458,12 +472,13 @@ def _fit(scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float
         rule=rule,
         delta=delta,
         groups=scores.group,
+        **options,
     )
 
 
 def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -> Feasible | Infeasible:
     """The certificate that an artifact of any rule carries."""
-    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks))
+    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks), {})
 
 
 def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:

@@ -7,6 +7,7 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
+import math
 import sys
 import zlib
 from array import array
@@ -162,6 +163,9 @@ class Reach(Frozen):
     looks: tuple[int, ...] = ()
     """Numbers of labels at which certificates may be computed, declared at the draw: increasing, the last one is n.
     Empty for a single look at all labels."""
+    parts: tuple[float, ...] = ()
+    """Share of delta that each look spends, as `Looks.parts`. Empty in files from before it, whose looks share equally.
+    """
     drawn_sha256: str = ""
     """Digest of the drawn questions' ids and scores, in the order of the draw. Empty in older files."""
 
@@ -178,24 +182,33 @@ class Reach(Frozen):
 class Looks(Frozen):
     """Which of several declared looks at a growing set of labels a certificate is from.
 
-    Each look spends an equal part of one failure probability, so by the union bound the promise holds at any of them,
-    also at the first that satisfies a wish.
+    Each look spends its declared part of one failure probability, so by the union bound the promise holds at any of
+    them, also at the first that satisfies a wish.
     """
 
     schedule: tuple[int, ...] = Field(min_length=1)
     """Numbers of labels at the looks, increasing; declared before labels were looked at."""
     look: int = Field(ge=1)
     """Which of them this is, from 1. Its outcomes state their part of the failure probability as delta."""
+    parts: tuple[float, ...] = ()
+    """Share of the failure probability that each look spends; their sum is at most 1. Empty: equal shares."""
 
     @model_validator(mode="after")
     def _declared(self) -> Self:
         if list(self.schedule) != sorted(set(self.schedule)) or self.schedule[0] < 1 or self.look > len(self.schedule):
             raise ValueError(f"look {self.look} of the schedule {self.schedule}: counts must increase and include it")
+        if self.parts and (
+            len(self.parts) != len(self.schedule) or min(self.parts) <= 0 or math.fsum(self.parts) > 1 + 1e-9
+        ):
+            raise ValueError(
+                f"parts {self.parts} of {len(self.schedule)} looks: one a look, positive, at most 1 in all"
+            )
         return self
 
-    def part_of(self, delta: float) -> float:
-        """The part of a failure probability that each look spends."""
-        return delta / len(self.schedule)
+    @property
+    def part(self) -> float:
+        """Share of the failure probability that this look spends."""
+        return self.parts[self.look - 1] if self.parts else 1 / len(self.schedule)
 
 
 class EstimatorChoice(Frozen):
@@ -562,7 +575,7 @@ class CalibrationArtifact(Persisted):
 
     def _confidence(self, delta: float) -> float:
         # Declared looks share the failure probability, and the promise holds at all of them together.
-        return 1 - delta * (1 if self.looks is None else len(self.looks.schedule))
+        return 1 - delta / (1 if self.looks is None else self.looks.part)
 
     @property
     def stops_nothing(self) -> bool:

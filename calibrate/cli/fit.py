@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import typer
@@ -35,6 +35,7 @@ from ..report.sentences import (
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import arrays
 from ..segments import BySegment
+from ..spec_syntax import parse_rule
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
@@ -138,6 +139,7 @@ class _ByRule:
     sources: Sequence[Path]
     out: Path
     rule: str
+    options: Mapping[str, Any]
     alpha: float
     delta: float | None
     groups: Groups
@@ -174,6 +176,7 @@ class _ByRule:
             looks=self.looks,
             by=self.by,
             choice=choice,
+            options=self.options,
         )
         if test is not None and self.testing.test:
             require_same(artifact, test, key)
@@ -224,9 +227,20 @@ def fit(
         ),
     ] = None,
     rule: Annotated[
-        str | None, typer.Option(help="Threshold rule: acrc (the paper's; default), certified (provable), ...")
+        str | None,
+        typer.Option(
+            help="Threshold rule: acrc (the paper's; default), certified (provable), ... Options follow a colon: "
+            "group_total:largest_group=20."
+        ),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
+    expect: Annotated[
+        float | None,
+        typer.Option(
+            help="Rule certified: share of answers that you expect to be accepted, declared before you see labels. "
+            "Raises acceptance of a strong model; no threshold accepts fewer."
+        ),
+    ] = None,
     cluster_by_group: Annotated[
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
@@ -249,6 +263,7 @@ def fit(
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
     """
+    name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
         beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta)
@@ -257,7 +272,8 @@ def fit(
         fitting = _ByRule(
             sources=records,
             out=out,
-            rule=rule or ("certified" if segments.by else "acrc"),
+            rule=name,
+            options=options,
             alpha=alpha,
             delta=delta,
             groups="cluster" if cluster_by_group else "category",
@@ -267,7 +283,14 @@ def fit(
             looks=parsed_looks(looking.looks),
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
-    _refuse_conflicts(rule, human_labels, testing, segments, looking, clusters=cluster_by_group)
+    _refuse_conflicts(
+        rule if expect is None else f"{name}:expect",
+        human_labels,
+        testing,
+        segments,
+        looking,
+        clusters=cluster_by_group,
+    )
     file = open_pool(records)
     key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
     print_structured(file, key)
@@ -281,6 +304,13 @@ def fit(
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     _present(fitted, testing.test or (), out)
+
+
+def _rule_and_options(text: str, expect: float | None) -> tuple[str, dict[str, Any]]:
+    """The rule's name and options, from the text of --rule and from --expect."""
+    parsed = parse_rule(text)
+    name, options = (parsed, {}) if isinstance(parsed, str) else parsed
+    return name, options if expect is None else {**options, "expect": expect}
 
 
 def _refuse_conflicts(
@@ -299,6 +329,8 @@ def _refuse_conflicts(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
             "--test-fraction, --look, --looks, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
+    if segments.by and ":" in (rule or ""):
+        raise UsageError("with --by the rule takes no options: segments have their own numbers of labels.")
     if segments.by and clusters:
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     if testing.test and testing.test_fraction:

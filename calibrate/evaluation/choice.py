@@ -195,7 +195,7 @@ def _filled(records: Sequence[Record], key: str) -> NDArray[np.float64] | None:
 def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delta: float | None) -> int:
     scored = arrays(taken(records, ~np.isnan(values_of(records, key))), key)
     # Of clusters one record each is left, so every item is a separate group.
-    clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "sums" else None
+    clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "all" else None
     outcome = fit(
         scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast"
     )

@@ -25,8 +25,8 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..scoring.metrics import ranking_of
-from ..thresholds.clusters import Groups, prepare
 from ..thresholds.fit import check_items, request_for
+from ..thresholds.groups import Groups, prepare
 from ..thresholds.rule import Prefix, Rule, RuleRequest, ranked_prefixes
 
 __all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]

@@ -746,14 +746,15 @@ def _reach(reach: Reach) -> str:
 def _looks(looks: Looks) -> str:
     counts = ", ".join(map(str, looks.schedule))
     return (
-        f"look {looks.look} of {len(looks.schedule)} that were declared (at {counts} labels); each spends an equal "
-        "part of delta, so the promise holds at whichever look you stop"
+        f"look {looks.look} of {len(looks.schedule)} that were declared (at {counts} labels); it spends "
+        f"{percent(looks.part)} of delta, and all of them together no more than delta, so the promise holds at "
+        "whichever look you stop"
     )
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
     """The confidence of the promise over all declared looks together, which share delta."""
-    return percent(1 - delta * (1 if artifact.looks is None else len(artifact.looks.schedule)))
+    return percent(1 - delta / (1 if artifact.looks is None else artifact.looks.part))
 
 
 def _delta(delta: float | None) -> str:

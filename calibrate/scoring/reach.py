@@ -10,7 +10,8 @@ at least three times the labels: an adversary who sees all scores and has a pool
 failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
 
 To label until a certificate appears is to look several times. Declared beforehand (`Reach.looks`), each look reads the
-first labels of the draw and spends an equal part of delta, so the promise holds at any look one stops at.
+first labels of the draw and spends its declared part of delta, so the promise holds at any look one stops at. Parts
+rise (`spending_parts`): few labels seldom certify, and what an early look spends is lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "cut_at",
     "draw_digest",
     "draw_to_label",
+    "spending_parts",
     "waiting_of",
     "waits_for_label",
 ]
@@ -50,7 +52,24 @@ SELECTED = 1e-3
 _FEWEST = 20
 """Labelled, and unlabelled, questions below which they are not compared."""
 
+_SPENT = ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.05, 0.15, 0.3, 0.55, 1.0))
+"""Share of delta that is spent by the time a share of the labels is there; linear in between."""
+
 Reals = NDArray[np.float64]
+
+
+def spending_parts(schedule: Sequence[int]) -> tuple[float, ...]:
+    """Share of delta that each look spends: .05, .10, .15, .25 and .45 for five looks at equal steps.
+
+    A spending function (Lan & DeMets 1983) of the share of the labels that a look has, so it depends on the declared
+    counts alone. Equal parts leave more than half of delta unused, because a set of labels that certifies at one look
+    mostly does at the next.
+
+    Args:
+        schedule: Numbers of labels, increasing.
+    """
+    spent = np.interp([0.0, *(n / schedule[-1] for n in schedule)], *_SPENT)
+    return tuple(np.diff(spent).round(12).tolist())
 
 
 def draw_to_label(
@@ -127,6 +146,7 @@ def draw_to_label(
         seed=seed,
         fixed_beforehand=fixed_beforehand,
         looks=tuple(looks),
+        parts=spending_parts(looks) if looks else (),
         drawn_sha256=draw_digest(drawn, estimator),
     )
     header = file.header.model_copy(
@@ -240,7 +260,9 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             f"look {look} reads {n} labels, but {labelled} of {file.path} are labelled. Label exactly those (calibrate "
             f"label {file.path} --interactive --limit {n}), or take the look whose number of labels is there."
         )
-    return Looks(schedule=counts, look=look), part
+    # A draw from before parts were stored declared equal ones; a schedule that is declared here has rising ones.
+    parts = reach.parts if reach is not None and drawn else spending_parts(counts)
+    return Looks(schedule=counts, look=look, parts=parts), part
 
 
 def cut_at(values: Reals, share: float) -> float:

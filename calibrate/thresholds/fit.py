@@ -14,7 +14,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
 from .bounds import clopper_pearson_interval, zero_error_floor
-from .clusters import Groups, prepare
+from .groups import Groups, prepare
 from .registry import rule_named
 from .rule import TOLERANCE, Prefix, Rule, RuleRequest, default_min_accept
 
@@ -57,8 +57,8 @@ def fit(
         delta: Failure probability of rules that have one; 0.1 when left out.
         groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
             "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
-            items there were), "cluster_fixed_sequence" all of them, and every other rule is refused. "ignore" treats
-            items as independent all the same.
+            items there were), "group_mean" and "group_total" all of them, and every other rule is refused. "ignore"
+            treats items as independent all the same.
         diagnose: "full" searches the smallest feasible alpha, "fast" leaves it None; None means full up to 20,000
             items. Recorded in the outcome's options.
         **options: Options of the rule, e.g. ``min_accept=1``.

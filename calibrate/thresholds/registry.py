@@ -9,7 +9,7 @@ from guardrail.errors import UsageError
 
 from .acrc import Acrc
 from .anchored import Anchored, Certified, OnePerGroup
-from .clusters import ClusterFixedSequence
+from .betting import GroupMean, GroupTotal
 from .empirical import CrcJoint, Empirical, FixedQuantile, Lec
 from .multiple import Bonferroni, Sgr
 from .pointwise import ClopperPearson, Hoeffding
@@ -36,7 +36,8 @@ RULES: Final[dict[str, Rule]] = {
         Anchored(),
         Bonferroni(),
         OnePerGroup(),
-        ClusterFixedSequence(),
+        GroupMean(),
+        GroupTotal(),
     )
 }
 """In the order in which tables show them: the paper's rule, the baselines, the certificates, the others."""

@@ -25,7 +25,7 @@ from guardrail.outcome import InfeasibleReason
 
 __all__ = [
     "TOLERANCE",
-    "ClusterSums",
+    "GroupedItems",
     "Prefix",
     "Rule",
     "RuleRequest",
@@ -42,17 +42,13 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSums:
-    """Sums over groups, at every block end: group g has m_g accepted items, e_g of them wrong."""
+class GroupedItems:
+    """Every item with its group, in order of increasing uncertainty, so that the first k are those accepted at k."""
 
-    number: NDArray[np.int64]
-    """Groups with an accepted item."""
-    ee: NDArray[np.int64]
-    """Sum of e_g^2."""
-    em: NDArray[np.int64]
-    """Sum of e_g m_g."""
-    mm: NDArray[np.int64]
-    """Sum of m_g^2."""
+    code: NDArray[np.int64]
+    """Group of each item, from 0, in the order in which groups are read; shape (n,)."""
+    error: NDArray[np.int64]
+    """0 or 1, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=False)
@@ -70,8 +66,8 @@ class Prefix:
     """Items accepted by a threshold at this block: strictly increasing, the last is n."""
     e: NDArray[np.int64]
     """Errors among those k."""
-    clusters: ClusterSums | None = None
-    """Sums over groups, for rules that read them; None when every item is its own group."""
+    grouped: GroupedItems | None = None
+    """The items by group, for rules that read them; None when every item is its own group."""
 
     @cached_property
     def size(self) -> NDArray[np.int64]:
@@ -174,9 +170,9 @@ class Rule(ABC):
     """Whether the rule takes a failure probability."""
     uses_alpha: ClassVar[bool] = True
     """Whether the choice depends on alpha at all."""
-    grouping: ClassVar[Literal["none", "one_each", "sums"]] = "none"
+    grouping: ClassVar[Literal["none", "one_each", "all"]] = "none"
     """What the rule does with items that share a group: nothing (then they are refused), use one item of each group,
-    or read the sums over groups (``Prefix.clusters``)."""
+    or read all items by group (``Prefix.grouped``)."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Options and their defaults."""
     certifies: ClassVar[bool] = False

@@ -349,7 +349,8 @@ def test_the_gate_accepts_exactly_the_items_the_rule_counted(rule: str, distinct
     rng = np.random.default_rng(5)
     error = (rng.random(400) < 0.3).astype(np.int64)
     scores = np.floor((0.5 * rng.random(400) + 0.5 * error) * distinct) / distinct
-    outcome = fit(scores, error, alpha=0.2, rule=rule, groups=GROUPS if rule in CLUSTERED else None)
+    groups = GROUPS if rule in CLUSTERED else None
+    outcome = fit(scores, error, alpha=0.2, rule=rule, groups=groups)
     if isinstance(outcome, Feasible):
         accepted = accepts(scores, outcome.threshold)
         assert accepted.sum() == outcome.n_accepted
@@ -364,7 +365,14 @@ def test_most_rules_had_something_to_count() -> None:
     scores = 0.5 * rng.random(400) + 0.5 * error
     outcomes = {
         name: isinstance(
-            fit(scores, error, alpha=0.2, rule=name, groups=GROUPS if name in CLUSTERED else None), Feasible
+            fit(
+                scores,
+                error,
+                alpha=0.2,
+                rule=name,
+                groups=GROUPS if name in CLUSTERED else None,
+            ),
+            Feasible,
         )
         for name in rules()
     }

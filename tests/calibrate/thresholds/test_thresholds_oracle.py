@@ -7,16 +7,18 @@ import pytest
 from scipy import stats
 
 from calibrate.thresholds import anchored, fit
-from calibrate.thresholds.anchored import spending_limits
+from calibrate.thresholds.anchored import fewest_accepted, spending_limits
+from calibrate.thresholds.fit import request_for
 from calibrate.thresholds.rule import default_min_accept
 from calibrate.thresholds.simultaneous import simultaneous_limits
+from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from tests.golden.oracle import call, cases
 
 CASES = cases()
 
 
-# The reference's "anchored" is version 1 of that rule; version 2 has another reference below.
+# The reference's "anchored" is version 1 of that rule; the present one has another reference below.
 @pytest.mark.parametrize("key", sorted(set(CASES[0].expected) - {"anchored delta=.1"}))
 def test_every_oracle_case(key: str) -> None:
     rule, settings = call(key)
@@ -98,7 +100,7 @@ def test_certified_is_the_reference_item_for_item(seed: int) -> None:
     u = rng.normal(size=n) if seed % 3 == 0 else rng.integers(0, int(rng.integers(3, 60)), n).astype(float)
     e = (rng.random(n) < 0.3 / (1 + np.exp(-(u - np.median(u)) / u.std()))).astype(int)
     alpha, delta = float(rng.choice([0.1, 0.2, 0.3])), float(rng.choice([0.05, 0.1, 0.3]))
-    k_min = default_min_accept(n, alpha)
+    k_min = fewest_accepted(n, request_for("certified", alpha=alpha, delta=delta, options={})[1])
     values, counts = np.unique(u, return_counts=True)
     ends, errors = np.cumsum(counts), np.array([int(e[u <= value].sum()) for value in values])
     eligible = ends >= k_min
@@ -123,3 +125,34 @@ def test_default_min_accept() -> None:
     # ln .05 / ln .85 = 18.43 -> 19; .05 * 1000 = 50; ln .05 / ln .99 = 298.07 -> 299; .05 * 380 = 19 exactly.
     assert [default_min_accept(n, 0.15) for n in (10, 380, 1000)] == [19, 19, 50]
     assert default_min_accept(1000, 0.01) == 299
+
+
+def k_min(n: int, alpha: float, delta: float, **options: float) -> int:
+    return fewest_accepted(n, request_for("certified", alpha=alpha, delta=delta, options=options)[1])
+
+
+def test_few_labels_may_accept_as_few_as_pass_without_an_error() -> None:
+    # ln .1 / ln .9 = 21.85 -> f = 22, used below 66; ln .05 / ln .9 = 28.4 -> 29 from there on.
+    assert [k_min(n, 0.1, 0.1) for n in (22, 65, 66, 1000)] == [22, 22, 29, 50]
+    assert k_min(25, 0.1, 0.05) == 29  # f is no smaller at delta .05: nothing changes
+    assert k_min(25, 0.1, 0.02) == 29
+    assert fit(np.arange(25), np.zeros(25), alpha=0.1, rule="certified").status == "feasible"
+    assert fit(np.arange(21), np.zeros(21), alpha=0.1, rule="certified").status == "infeasible"
+
+
+def test_an_expected_share_is_the_least_that_a_threshold_accepts() -> None:
+    assert [k_min(440, 0.1, 0.1, expect=share) for share in (0.01, 0.15, 0.7)] == [29, 66, 308]
+    assert k_min(440, 0.1, 0.1, min_accept=40) == 40
+    outcome = fit(np.arange(440), np.zeros(440), alpha=0.1, rule="certified", expect=0.15)
+    assert (outcome.options["min_accept"], outcome.options["expect"], outcome.options["version"]) == (66, 0.15, 3)
+
+
+@pytest.mark.parametrize("expect", [0, 1, 70, "0.7", True])
+def test_an_expected_share_is_a_share(expect: object) -> None:
+    with pytest.raises(UsageError, match="the share of answers that you expect"):
+        fit([0.0], [0], alpha=0.1, rule="certified", expect=expect)
+
+
+def test_expect_and_min_accept_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="Leave out one of the two"):
+        fit([0.0], [0], alpha=0.1, rule="certified", expect=0.5, min_accept=20)

@@ -27,7 +27,7 @@ def test_names() -> None:
     means = ["fixed_quantile", "empirical", "lec", "acrc", "crc_joint"]
     bounds = ["hoeffding", "clopper_pearson"]
     certificates = ["cp_simultaneous", "anchored", "fixed_sequence", "sgr", "bonferroni", "certified"]
-    clusters = ["one_per_group", "cluster_fixed_sequence"]
+    clusters = ["one_per_group", "group_mean", "group_total"]
     assert rules() == tuple(sorted(means + bounds + certificates + clusters))
 
 

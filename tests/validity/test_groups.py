@@ -1,4 +1,4 @@
-"""Grouped items: the exact rule holds exactly, the asymptotic rule nearly, and rules that ignore groups fail.
+"""Grouped items: rules that know the groups keep their promise, and rules that ignore groups fail.
 
 Latent correlation: item i of group g is wrong iff ``sqrt(icc) a_g + sqrt(1 - icc) b_gi < Phi^-1(mu)``, a and b standard
 normal. Scores given the error are N(gap, 1) or N(0, 1), so the error rate behind a threshold is known in closed form
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds.clusters import Groups, prepare
 from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.groups import Groups, prepare
 from tests.validity.test_simulation import true_rate
 
 RUNS, GROUPS, SIZE = 1_200, 70, 15
@@ -26,15 +26,17 @@ LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))
 """Failures that a rule with failure probability delta exceeds with probability 1e-4: 157 of 1,200."""
 
 
-def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, float]:
+def failures(
+    rule: str, icc: float, seed: int, runs: int = RUNS, count: int = GROUPS, **options: Any
+) -> tuple[int, float]:
     """Return the number of calibrations whose threshold has an error rate of alpha or more, and the mean acceptance."""
     chosen, request = request_for(rule, alpha=ALPHA, delta=DELTA, options=options)
-    n = GROUPS * SIZE
-    groups = Groups(np.repeat(np.arange(GROUPS), SIZE), tuple(map(str, range(GROUPS))))
+    n = count * SIZE
+    groups = Groups(np.repeat(np.arange(count), SIZE), tuple(map(str, range(count))))
     rng, bound = np.random.default_rng(seed), stats.norm.ppf(MU)
     failed, accepted = 0, 0.0
-    for _ in range(RUNS):
-        shared = np.repeat(rng.normal(size=GROUPS), SIZE)
+    for _ in range(runs):
+        shared = np.repeat(rng.normal(size=count), SIZE)
         error = (np.sqrt(icc) * shared + np.sqrt(1 - icc) * rng.normal(size=n) < bound).astype(np.int8)
         u = rng.normal(size=n) + GAP * error
         prefix, reduced = prepare(chosen, request, u, error, None if chosen.grouping == "none" else groups)
@@ -42,16 +44,53 @@ def failures(rule: str, icc: float, seed: int, **options: Any) -> tuple[int, flo
         if index is not None:
             failed += true_rate(float(prefix.score[index]), MU, GAP) >= ALPHA
             accepted += int(prefix.k[index]) / prefix.n
-    return failed, accepted / RUNS
+    return failed, accepted / runs
 
 
-@pytest.mark.parametrize(
-    "icc", [0.0, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.2, marks=pytest.mark.slow), 0.4]
-)
-def test_cluster_robust_sequence_holds_nearly(icc: float) -> None:
-    failed, accepted = failures("cluster_fixed_sequence", icc, 11)
-    assert failed <= LIMIT
-    assert accepted > 0.4  # 58 % is possible: the rule is not idle
+@pytest.mark.parametrize("icc", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
+def test_betting_on_all_questions_holds(icc: float) -> None:
+    failed, accepted = failures("group_total", icc, 11, runs=50, count=400, largest_group=SIZE)
+    assert failed <= stats.binom.ppf(1 - 1e-4, 50, DELTA)
+    assert accepted > 0.05  # the price of all questions: 70 groups accept next to nothing
+
+
+def mean_over_groups(u: np.ndarray, error: np.ndarray, code: np.ndarray, threshold: float) -> float:
+    """Return the mean over groups of the share of wrong answers among a group's accepted ones."""
+    kept = u <= threshold
+    size = np.bincount(code, kept)
+    return float((np.bincount(code, kept * error)[size > 0] / size[size > 0]).mean())
+
+
+def unequal(rng: np.random.Generator, groups: int, flat: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw groups of 1 to 12 questions, wholly right or wrong; long ones more often wrong unless flat."""
+    size = rng.integers(1, 13, groups)
+    code = np.repeat(np.arange(groups), size)
+    risk = np.full(groups, ALPHA + 0.01) if flat else 0.08 + 0.02 * size
+    error = (rng.random(groups) < risk)[code].astype(np.int8)
+    return rng.normal(size=code.size) + (0 if flat else 1.5) * error, error, code
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_the_mean_over_groups_holds(flat: bool) -> None:
+    rng, runs = np.random.default_rng(21), 600
+    truth = unequal(np.random.default_rng(22), 60_000, flat)
+    failed = accepted = ignored = 0
+    for _ in range(runs):
+        u, error, code = unequal(rng, 120, flat)
+        for rule, grouped in (("group_mean", Groups.of(code.tolist(), u.size)), ("certified", None)):
+            chosen, request = request_for(rule, alpha=ALPHA, delta=DELTA, options={})
+            prefix, reduced = prepare(chosen, request, u, error, grouped)
+            index = chosen.select(prefix, reduced)
+            if index is None:
+                continue
+            # Below the flat risk a threshold is bad by construction; the large sample would only add noise.
+            bad = flat or mean_over_groups(*truth, float(prefix.score[index])) > ALPHA
+            failed += bad and grouped is not None
+            ignored += bad and grouped is None
+            accepted += grouped is not None
+    assert failed <= stats.binom.ppf(1 - 1e-4, runs, DELTA)
+    assert flat or accepted > 0.5 * runs
+    assert ignored > stats.binom.ppf(1 - 1e-4, runs, DELTA)  # negative control: questions as if independent
 
 
 @pytest.mark.parametrize("icc", [0.0, 0.4])
