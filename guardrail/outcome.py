@@ -303,7 +303,9 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
         found = f"In use: rule {terms.rule} found no threshold for {target} wrong answers on {n} labels"
         return f"{found}, so nothing is answered; {labels}." if terms.certifies else f"{found}, so nothing is answered."
     if terms.certifies:
-        promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}."
+        # The one certificate that does not count every answer once.
+        kind = ", as a mean over groups" if terms.rule == "group_mean" else ""
+        promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}{kind}."
     elif terms.certifies is None:
         promise = "on average unless it is a certificate, which this older file does not say (fit again)."
     elif terms.rule == AVERAGE:
