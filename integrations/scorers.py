@@ -305,7 +305,7 @@ def classified(
         name: Name of the scorer.
 
     Raises:
-        UsageError: The classifier has no such class, so it is not fitted or ``wrong`` is another value.
+        UsageError: The classifier lacks this class, so it is not fitted or ``wrong`` is another value.
     """
     classes = list(getattr(classifier, "classes_", ()))
     if wrong not in classes:

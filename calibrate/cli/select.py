@@ -36,7 +36,7 @@ def select(
     ),
     estimator: EstimatorOption = None,
 ) -> None:
-    """Select the answers of a finished batch that may be used as they are.
+    """Select the answers of a finished batch that may be used without a person.
 
     The expected share of wrong answers among the selected is at most alpha, over calibrations and batches: exact for
     any model and score, if calibration and batch are drawn alike. One batch may have more. The cut depends on the whole

@@ -125,7 +125,7 @@ def collect_records(
         allow_identical_samples: Accept that no question at all has two different samples.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
         engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
-        scorer: The scorers that the plan names; they rate each answer as soon as it is drawn.
+        scorer: The scorers that the plan names; they rate each answer at once.
         progress: Called after every answer.
 
     Raises:
@@ -379,7 +379,7 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally
 
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
-    """Probe the endpoint; refuse one that cannot be trusted, since its answers are useless."""
+    """Probe the endpoint; refuse it if it cannot be trusted, since its answers are useless."""
     report, _ = probe(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:

@@ -73,7 +73,7 @@ class _Betting(Rule):
 
     @abstractmethod
     def share(self, accepted: Reals, request: RuleRequest) -> Reals:
-        """How large the bets are at each threshold, in [0, 1]: 1 if every group is accepted whole."""
+        """Size of the bets at each threshold, in [0, 1]: 1 if every group is accepted whole."""
 
     def check(self, request: RuleRequest) -> None:
         """``seed`` is a whole number."""
@@ -112,7 +112,7 @@ class _Betting(Rule):
         )
 
     def _first(self, prefix: Prefix, request: RuleRequest) -> int:
-        """The first block end at which half of the groups would do without an error; if there is none, .8 of them.
+        """The first block end at which half of the groups would do without an error, else .8 of them.
 
         It reads scores, never labels.
         """
@@ -146,8 +146,8 @@ class GroupMean(_Betting):
 
     Formula: at block end k let group g have K_g accepted items, W_g of them wrong, and ``Z_g = W_g/K_g - alpha`` (0
     where nothing is accepted). The block end passes if `betting_p` of the Z_g is at most delta. The sequence begins at
-    the first block end at which half of the groups would pass without an error (if there is none, .8 of
-    them), and ends at the first failure.
+    the first block end at which half of the groups would pass without an error (else .8 of them), and ends at
+    the first failure.
 
     Guarantee: P(E[W/K | K > 0] > alpha) <= delta over calibrations, any number of groups and any dependence within a
     group, if groups are independent draws and the rate does not fall as acceptance grows. To pass the first bad

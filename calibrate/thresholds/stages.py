@@ -298,7 +298,7 @@ def outcome_at(
     reason: InfeasibleReason | None = None,
     detail: str = "",
 ) -> CascadeOutcome:
-    """Counts of the questions that some thresholds (-inf for none) answer, or the reason why there are none."""
+    """Counts of the questions that some thresholds (-inf for none) answer, or the reason for the lack of thresholds."""
     answering = _answering(u, thresholds)
     stages = tuple(
         StageShare(

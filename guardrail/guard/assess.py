@@ -68,7 +68,7 @@ class Assessment:
 
 
 class Remembered(Frozen):
-    """A verdict that a repeated prompt gets again, as it was before the observers saw it."""
+    """A verdict that a repeated prompt gets again, in its form before the observers saw it."""
 
     prompt: str
     """Digest of the prompt with the content of all slots."""
@@ -148,7 +148,7 @@ class Assessor:
         """
         question_draw, prompt_draw = self._keys(messages, question)
         text = question_text(messages) if question is None else question
-        # An abstention counts under every threshold and whatever the slots hold: neither is a reason to draw again.
+        # An abstention counts under every threshold and with any slots: neither is a reason to draw again.
         abstention = yield from question_draw.get(HELD)
         if abstention is not None:
             return Remembered.from_stored(abstention).again(text, prompt_draw.key)
@@ -245,7 +245,7 @@ class Assessor:
         return verdict
 
     def _keys(self, messages: Sequence[BaseMessage], question: str | None) -> tuple[Draw, Draw]:
-        """The memories of a question, whatever its slots hold, and of the prompt with the content of all slots."""
+        """The memories of a question with any content of its slots, and of the prompt with the content of all slots."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
             return NOTHING, NOTHING
         gates = self.gates(None).values()

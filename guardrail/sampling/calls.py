@@ -96,7 +96,7 @@ class Reply:
 def make_calls(
     model: BaseChatModel, calls: Sequence[Call], callbacks: Callbacks, max_concurrency: int | None, draw: Draw
 ) -> Steps[list[Reply]]:
-    """Make the calls that a draw misses, at the same time; one that fails is reported in its reply, never raised.
+    """Make the calls that a draw misses, at the same time; a failed call is reported in its reply, never raised.
 
     Raises:
         UsageError: The model does not take a setting (`guardrail.call_settings.carried`).

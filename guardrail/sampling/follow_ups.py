@@ -201,7 +201,7 @@ class AnswerScorer(Protocol):
     def reply_steps(
         self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None
     ) -> Steps[SampleSet]:
-        """The reply about a set with an answer: a number as text, or the reason why there is none."""
+        """The reply about a set with an answer: a number as text, or the reason why it is missing."""
         ...
 
 

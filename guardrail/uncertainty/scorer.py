@@ -156,7 +156,7 @@ class Scorer:
     def reply_steps(
         self, messages: Sequence[BaseMessage], drawn: SampleSet, prompt: PromptWrapping | None
     ) -> Steps[SampleSet]:
-        """The reply about a drawn set that has an answer: the number as text, or the reason why there is none.
+        """The reply about a drawn set that has an answer: the number as text, or the reason why it is missing.
 
         Args:
             messages: The prompt.

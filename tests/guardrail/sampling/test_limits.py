@@ -112,7 +112,7 @@ async def collected(stream: Any) -> list[Any]:
     return [item async for item in stream]
 
 
-QUESTIONS = ["q", "r", "s"]
+QUESTIONS: list[Any] = ["q", "r", "s"]
 """Three questions: repeats of one would share what is drawn."""
 
 Way = Callable[[Any, Any], Any]
