@@ -14,6 +14,7 @@ from calibrate.cli import app
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import part_header
+from calibrate.scoring.reach import spending_parts
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible
@@ -109,7 +110,7 @@ def test_labels_until_enough_is_certified_by_hand(unlabelled: Path, labelled: Re
     assert artifact.acceptance >= 0.3
     assert artifact.looks is not None
     assert artifact.looks.look == len(looks)
-    assert artifact.outcome.delta == pytest.approx(0.1 / 3)
+    assert artifact.outcome.delta == pytest.approx(0.1 * spending_parts((20, 40, 60))[len(looks) - 1])
     shown = run("inspect", tmp_path / "a.json")
     assert "can be certified with 90 % confidence" in shown
     assert "that were declared (at 20, 40, 60 labels)" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,18 +287,25 @@ def test_a_look_reads_the_first_labels_and_spends_its_part_of_delta(tmp_path: Pa
     assert artifact.looks is not None
     assert (artifact.looks.schedule, artifact.looks.look) == ((60, 120, 240), 2)
     assert artifact.outcome.n == 120
-    assert artifact.outcome.delta == artifact.certificate.delta == pytest.approx(0.1 / 3)
+    assert artifact.outcome.delta == artifact.certificate.delta == pytest.approx(0.1 * 0.15)
     scores = [record.scores[KEY].value for record in file.records[:120]]
     assert artifact.calibration.uncertainty == tuple(scores)
     artifact.save(tmp_path / "artifact.json")
     assert CalibrationArtifact.load(tmp_path / "artifact.json").looks == artifact.looks
+    # A draw from before parts were stored declared equal ones.
+    assert file.header.reach is not None
+    older = replace(
+        file, header=file.header.model_copy(update={"reach": file.header.reach.model_copy(update={"parts": ()})})
+    )
+    equal = fit_artifact(older, estimator=KEY, alpha=0.15, rule="certified", look=2)
+    assert equal.outcome.delta == pytest.approx(0.1 / 3)
     # Another alpha, rule or delta on the stored scores is still the look's part.
     assert artifact.at(alpha=0.2).outcome.delta == artifact.outcome.delta
-    assert artifact.at(delta=0.3).outcome.delta == pytest.approx(0.1)
+    assert artifact.at(delta=0.3).outcome.delta == pytest.approx(0.3 * 0.15)
     plain = artifact.at(rule="acrc")
     assert plain.outcome.delta is None
-    assert plain.certificate.delta == pytest.approx(0.1 / 3)
-    assert plain.at(rule="fixed_sequence").outcome.delta == pytest.approx(0.1 / 3)
+    assert plain.certificate.delta == pytest.approx(0.1 * 0.15)
+    assert plain.at(rule="fixed_sequence").outcome.delta == pytest.approx(0.1 * 0.15)
 
 
 @pytest.mark.parametrize(
