@@ -40,6 +40,7 @@ __all__ = [
     "ranking",
     "second_look",
     "segment_table",
+    "selection",
     "shifted",
     "standing",
     "tested_segments",
@@ -159,9 +160,17 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
+    also = (selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
+
+
+def selected_of(artifact: CalibrationArtifact) -> str | None:
+    """A warning where these labels have carried several fits that were not declared; None otherwise."""
+    text = selection(artifact)
+    if text is None or artifact.selection is None or artifact.selection.fits == 1:
+        return None
+    return f"Fits on these labels: {text}."
 
 
 def undecided_answers(artifact: CalibrationArtifact) -> str | None:
@@ -247,7 +256,7 @@ def promise(artifact: CalibrationArtifact) -> str:
     if own is None:
         return artifact.outcome.promise
     n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
-    alpha, delta = percent(artifact.alpha), percent(1 - own.delta)
+    alpha, delta = percent(artifact.alpha), _confidence(artifact, own.delta)
     each = f"Each one: {next(iter(own.outcomes.values())).promise}"
     if own.share == "together":
         return (
@@ -337,6 +346,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
+        *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -378,6 +388,18 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     if (useless := unguardable(artifact)) is not None:
         rows.append(("at run time", useless))
     return rows
+
+
+def selection(artifact: CalibrationArtifact) -> str | None:
+    """How many fits these labels have carried, and what that does to the promise; None for a single one."""
+    counts = artifact.selection
+    if counts is None or not counts.describe(None):
+        return None
+    share = f"this one spends {percent(counts.part)} of delta"
+    if counts.declared:
+        return f"{', '.join(counts.declared)} were declared before the first fit; {share}"
+    sure = _confidence(artifact, artifact.certificate.delta or 0.0)
+    return f"{counts.fits}; {share}. Whichever of them is used, a certificate holds with {sure} confidence"
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
@@ -721,6 +743,7 @@ def _choice(choice: EstimatorChoice) -> str:
     return (
         f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
         f"{choice.n} labelled questions that the fit did not use"
+        + ("" if choice.share is None else f" ({percent(choice.share)} of all)")
     )
 
 
@@ -753,8 +776,8 @@ def _looks(looks: Looks) -> str:
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all declared looks together, which share delta."""
-    return percent(1 - delta / (1 if artifact.looks is None else artifact.looks.part))
+    """The confidence of the promise over all declared looks and all fits on these labels."""
+    return percent(artifact.confidence(delta))
 
 
 def _delta(delta: float | None) -> str:

@@ -1,0 +1,373 @@
+"""The fits that a set of labels has carried: remembered beside the record file, counted, said and paid for.
+
+Every fit on the same labels is one more chance to be lucky: of twelve scores that say nothing the best one's
+certificate at delta = .1 is false in half of the cases. So each fit, one that found no threshold included, leaves a
+line in ``RECORDS.fits.jsonl`` beside its record file. An artifact in the folder of the new one counts as well. Fits
+share labels if they share a question.
+
+* A fit is its score (name, version, parameters), rule and options, delta, segments, cut, label rule, and labels.
+  Another alpha is the same fit, and so is rule ``acrc`` before ``certified``: every artifact carries that certificate.
+* The first fit spends delta; the j-th spends 6 delta / (pi j)^2, so that no number of fits spends more than 1.4 delta.
+* m scores that are declared before the first fit spend delta / m each. Declared looks spend delta together.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import pi
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.errors import ArtifactError, UsageError
+from guardrail.files import atomic_write, check_version
+from guardrail.notebook import percent
+from guardrail.outcome import CERTIFIED
+from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.types import Frozen
+
+from .data.records import exclusive
+from .data.table import among
+from .pipeline import CERTIFICATE_DELTA, DECLARED, hashes_of_fit, with_selection
+from .thresholds import DEFAULT_DELTA
+
+__all__ = ["Fit", "FitSettings", "Fits", "beside", "counted", "selection_warning"]
+
+SKETCH = 1_000
+"""Questions that a line keeps, those with the smallest hashes: two sets that share a hundredth of a larger number share
+some of these with near certainty, and all of a smaller number are kept."""
+
+
+class Fit(Frozen):
+    """One line of the memory."""
+
+    format: Literal[1] = 1
+    """Version of this layout."""
+    created: str
+    """When it was fitted, ISO 8601."""
+    fit: str
+    """As `Selection.fit`."""
+    family: str
+    """As `Selection.family`."""
+    score: str
+    """Name of the score, for messages."""
+    rule: str
+    """Name of the rule, for messages."""
+    n: int
+    """Labels that were used, for messages."""
+    spent: float
+    """Failure probability that all fits of the family spend together."""
+    declared: tuple[str, ...] = ()
+    """Scores that were declared with it."""
+    questions: str
+    """Base64 of the smallest hashes of its questions: little-endian, 8 bytes each, sorted; at most a thousand."""
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """The stored hashes."""
+        return np.frombuffer(b64decode(self.questions), dtype="<u8").astype(np.uint64)
+
+    def shares(self, questions: NDArray[np.uint64]) -> bool:
+        """Whether it used any of these questions (sorted hashes)."""
+        return bool(among(self.hashes, questions).any())
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """What an artifact does not say about its fit.
+
+    Attributes:
+        score: Key of the score in the records.
+        delta: Failure probability asked for; None for the default.
+        options: Options of the rule that were given.
+        declare: Keys of scores declared before the first fit, in any order.
+    """
+
+    score: str
+    delta: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    declare: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Fits:
+    """A memory of fits: in files beside record files, or, without any, in this object.
+
+    Attributes:
+        paths: The files; a new fit is written into each.
+        folder: Artifacts in this folder count as well; None for none.
+        entries: Fits that this object remembers, oldest first.
+        unwritten: The file that could not be written, after `counted`; None if all were.
+    """
+
+    paths: Sequence[Path] = ()
+    folder: Path | None = None
+    entries: list[Fit] = field(default_factory=list)
+    unwritten: Path | None = None
+
+    def read(self) -> list[Fit]:
+        """All fits: of this object, of the files, and of artifacts in the folder; each once, oldest first.
+
+        Raises:
+            UsageError: A file is damaged, or from a newer version.
+        """
+        found = [*self.entries, *(fit for path in self.paths for fit in _read(path)), *_of_folder(self.folder)]
+        unique = {fit.fit: fit for fit in reversed(found)}  # a line of a file rather than the artifact it is about
+        return sorted(unique.values(), key=lambda fit: fit.created)
+
+    def add(self, new: Fit) -> None:
+        """Remember a fit, atomically."""
+        self.entries.append(new)
+        for path in self.paths:
+            lines = [fit for fit in _read(path) if fit.fit != new.fit]
+            try:
+                atomic_write(path, "".join(f"{canonical_json(fit.model_dump())}\n" for fit in (*lines, new)))
+            except OSError:  # a folder that others own; the artifact still counts
+                self.unwritten = path
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from fitting on these records until this fit is remembered."""
+        with ExitStack() as locks:
+            for path in sorted(set(self.paths)):
+                with suppress(OSError):
+                    locks.enter_context(exclusive(path))
+            yield
+
+
+def beside(records: Path) -> Path:
+    """The memory of a record file."""
+    return records.with_name(f"{records.stem}.fits.jsonl")
+
+
+def counted(
+    make: Callable[[Selection | None], CalibrationArtifact],
+    fits: Fits,
+    settings: FitSettings,
+    *,
+    strict: bool = False,
+) -> CalibrationArtifact:
+    """Fit, count the fits on its labels, pay for this one, and remember it.
+
+    Args:
+        make: Fits, with the part of delta that a selection spends.
+        fits: The memory.
+        settings: What was asked for.
+        strict: Refuse a fit on labels that have carried others which were not declared with it.
+
+    Raises:
+        UsageError: Such a fit; scores declared after the first fit, or without this one; or an unreadable memory.
+    """
+    artifact = make(None)
+    with fits.held():
+        earlier = [fit for fit in fits.read() if fit.shares(hashes_of_fit(artifact))]
+        selection = _selection(artifact, earlier, settings)
+        if strict and selection.fits > 1:
+            raise UsageError(f"{_count(earlier)} --strict refuses another one. {_WAYS}")
+        if all(fit.fit != selection.fit for fit in earlier):
+            fits.add(_line(artifact, selection, settings))
+    return with_selection(artifact, selection) if selection.part == 1 else make(selection)
+
+
+def selection_warning(artifact: CalibrationArtifact) -> str | None:
+    """What several fits on the labels of a new artifact do to its promise; None for one, and for declared ones."""
+    selection = artifact.selection
+    if selection is None or selection.fits == 1:
+        return None
+    own = selection.spent(_whole_delta(artifact)) - selection.others
+    return (
+        f"These labels, or a part of them, have carried {selection.fits} fits. This one spends {own:.2g} of the "
+        f"failure probability and the others {selection.others:.2g}: whichever of them you use, the certificate holds "
+        f"with {percent(artifact.confidence(artifact.certificate.delta or CERTIFICATE_DELTA))} confidence. To choose "
+        f"the best of several fits moves the error rate up under every rule. {_WAYS}"
+    )
+
+
+_WAYS = (
+    "Fit on fresh labels, let --estimator auto compare scores on questions that the fit does not use, or declare "
+    "scores before the first fit (--declare NAME,NAME) or looks before the first label (calibrate sample --looks "
+    "100,200,400)."
+)
+
+
+def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: FitSettings) -> Selection:
+    """The count for a new artifact, of which the earlier fits share labels."""
+    settings = _as_declared(artifact, earlier, settings)
+    declared = tuple(sorted(set(settings.declare)))
+    if declared and settings.score not in declared:
+        raise UsageError(
+            f"{settings.score!r} is not among the declared scores ({', '.join(declared)}). Declare it as well."
+        )
+    digest, family = _digests(artifact, settings)
+    families: dict[str, Fit] = {}
+    for fit in earlier:
+        families.setdefault(fit.family, fit)
+    place = list(families).index(family) if family in families else len(families)
+    if declared and place > 0:
+        raise UsageError(
+            f"{_count(earlier)} Scores are declared before the first fit on their labels. Fit on fresh labels, or "
+            "without --declare: then each further fit spends less of delta."
+        )
+    if declared and any(f.family == family and f.score == settings.score and f.fit != digest for f in earlier):
+        raise UsageError(
+            f"the declared score {settings.score!r} was fitted on these labels before, with other values. A "
+            "declaration pays for one fit of each score: fit it without --declare."
+        )
+    return Selection(
+        fits=len(families) + (family not in families),
+        others=min(1.0, sum(fit.spent for fit in families.values() if fit.family != family)),
+        part=1 / len(declared) if declared else _paid(place + 1),
+        declared=declared,
+        fit=digest,
+        family=family,
+    )
+
+
+def _paid(number: int) -> float:
+    """Share of delta that a fit spends which was not declared: all of it the first, later ones .392 together."""
+    return 1.0 if number == 1 else 6 / (pi * number) ** 2
+
+
+def _as_declared(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: FitSettings) -> FitSettings:
+    """The settings with the declaration of an earlier fit, if this score is one of it."""
+    if settings.declare:
+        return settings
+    for fit in earlier:
+        again = replace(settings, declare=fit.declared)
+        if settings.score in fit.declared:
+            digest, family = _digests(artifact, again)
+            same = [each for each in earlier if each.family == family and each.score == settings.score]
+            if family == fit.family and all(each.fit == digest for each in same):
+                return again
+    return settings
+
+
+def _count(earlier: Sequence[Fit]) -> str:
+    """How many fits share the labels, with the first few."""
+    shown = ", ".join(f"{fit.score} by {fit.rule} on {fit.n}" for fit in earlier[:3])
+    more = "" if len(earlier) <= 3 else f" and {len(earlier) - 3} more"
+    times = "1 fit" if len(earlier) == 1 else f"{len(earlier)} fits"
+    return f"these labels, or a part of them, have carried {times} ({shown}{more})."
+
+
+def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str, str]:
+    """`Selection.fit` and `Selection.family` of an artifact."""
+    certifies = bool(artifact.outcome.certifies)
+    segments, looks = artifact.segments, artifact.looks
+    asked = [
+        # Every artifact carries the plain certificate, so a rule that certifies nothing is the same test.
+        artifact.outcome.rule if certifies else CERTIFIED,
+        dict(settings.options) if certifies else {},
+        round(_delta(artifact, settings), 12),
+        artifact.correctness.model_dump(mode="json"),
+        None if artifact.reach is None else artifact.reach.cut,
+        artifact.calibration.group is not None,
+        None if segments is None else [segments.share, segments.unknown, segments.min_labels],
+        None if looks is None else [looks.schedule, looks.parts],  # declared looks are one family, on any labels
+    ]
+    score = artifact.estimator.model_dump(mode="json")
+    digest = _digest([asked, score, artifact.data.sha256, _items_digest(artifact)])
+    questions = None if looks is not None else sha256(hashes_of_fit(artifact).tobytes()).hexdigest()
+    if settings.declare:
+        return digest, _digest([asked, sorted(set(settings.declare)), questions])
+    return digest, digest if looks is None else _digest([asked, score])
+
+
+def _delta(artifact: CalibrationArtifact, settings: FitSettings) -> float:
+    """Failure probability asked for: that of the rule in use if it certifies, else that of the certificate."""
+    return (settings.delta or DEFAULT_DELTA) if artifact.outcome.certifies else CERTIFICATE_DELTA
+
+
+def _whole_delta(artifact: CalibrationArtifact) -> float:
+    """Failure probability that the certificate states, over all declared looks."""
+    delta = artifact.certificate.delta or CERTIFICATE_DELTA
+    return delta if artifact.looks is None else delta / artifact.looks.part
+
+
+def _items_digest(artifact: CalibrationArtifact) -> str:
+    """Digest of scores and labels, in any order of the questions."""
+    scores = artifact.calibration
+    u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
+    order = np.lexsort((error, u))
+    return sha256(u[order].tobytes() + error[order].tobytes()).hexdigest()
+
+
+def _digest(value: object) -> str:
+    return sha256_hex(canonical_json(value, default=str))[:32]
+
+
+def _line(artifact: CalibrationArtifact, selection: Selection, settings: FitSettings) -> Fit:
+    """The line that remembers a fit."""
+    paid = 1.0 if selection.declared else selection.part
+    smallest = hashes_of_fit(artifact)[:SKETCH].astype("<u8")
+    return Fit(
+        created=artifact.created,
+        fit=selection.fit,
+        family=selection.family,
+        score=settings.score,
+        rule=artifact.outcome.rule,
+        n=artifact.data.n_used,
+        spent=paid * _delta(artifact, settings),
+        declared=selection.declared,
+        questions=b64encode(smallest.tobytes()).decode(),
+    )
+
+
+def _read(path: Path) -> list[Fit]:
+    if not path.is_file():
+        return []
+    fits = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+            check_version(row["format"], 1, where, "remove the file, which forgets the fits")
+            fits.append(Fit.model_validate(row))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{where} is not a line that `calibrate fit` wrote. Restore the file: it says how many fits these "
+                "labels have carried."
+            ) from error
+    return fits
+
+
+def _of_folder(folder: Path | None) -> list[Fit]:
+    """Fits of the artifacts in a folder. Artifacts that do not know their questions are left out."""
+    if folder is None:
+        return []
+    fits = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            with path.open("rb") as file:
+                if not file.read(11).startswith(b'{\n "digest"'):
+                    continue  # other JSON, which may take long to read
+            artifact = CalibrationArtifact.load(path)
+        except (ArtifactError, OSError):
+            continue
+        if artifact.data.questions is not None:
+            fits.append(_of_artifact(artifact))
+    return fits
+
+
+def _of_artifact(artifact: CalibrationArtifact) -> Fit:
+    """The line of an artifact, whose own count is used if it has one."""
+    outcome = artifact.outcome
+    options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
+    parts = (1 if artifact.looks is None else artifact.looks.part) * (artifact.selection or _UNCOUNTED).part
+    delta = artifact.segments.delta if artifact.segments is not None else outcome.delta
+    settings = FitSettings(artifact.estimator.name, None if delta is None else delta / parts, options)
+    digest, family = _digests(artifact, settings)
+    selection = artifact.selection or _UNCOUNTED.model_copy(update={"fit": digest, "family": family})
+    return _line(artifact, selection, settings)
+
+
+_UNCOUNTED = Selection(fits=1, fit="", family="")
+"""The selection of an artifact that nobody counted: it spent all of delta."""
