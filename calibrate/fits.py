@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import ArtifactError, UsageError
@@ -69,6 +70,24 @@ class Fit(Frozen):
     """Scores that were declared with it."""
     questions: str
     """Base64 of the smallest hashes of its questions: little-endian, 8 bytes each, sorted; at most a thousand."""
+
+    @classmethod
+    def of(cls, artifact: CalibrationArtifact) -> Fit:
+        """The line of an artifact, by its own count if it has one; without, it spent all of its delta."""
+        outcome, selection = artifact.outcome, artifact.selection
+        options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
+        delta = artifact.segments.delta if artifact.segments is not None else outcome.delta
+        part = (1 if artifact.looks is None else artifact.looks.part) * (1 if selection is None else selection.part)
+        settings = FitSettings(artifact.estimator.name, None if delta is None else delta / part, options)
+        if selection is None:
+            digest, family = _digests(artifact, settings)
+            selection = Selection(fits=1, fit=digest, family=family)
+        return _line(artifact, selection, settings)
+
+    @staticmethod
+    def packed(hashes: NDArray[np.uint64]) -> str:
+        """Sorted hashes as `questions` keeps them."""
+        return b64encode(hashes[:SKETCH].astype("<u8").tobytes()).decode()
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
@@ -120,16 +139,19 @@ class Fits:
             UsageError: A file is damaged, or from a newer version.
         """
         found = [*self.entries, *(fit for path in self.paths for fit in _read(path)), *_of_folder(self.folder)]
-        unique = {fit.fit: fit for fit in reversed(found)}  # a line of a file rather than the artifact it is about
+        unique: dict[str, Fit] = {}
+        for fit in found:
+            unique.setdefault(fit.fit, fit)  # a line of a file rather than the artifact it is about
+        # A stable sort: lines of one second keep their order.
         return sorted(unique.values(), key=lambda fit: fit.created)
 
     def add(self, new: Fit) -> None:
         """Remember a fit, atomically."""
         self.entries.append(new)
         for path in self.paths:
-            lines = [fit for fit in _read(path) if fit.fit != new.fit]
+            before = path.read_bytes() if path.is_file() else b""
             try:
-                atomic_write(path, "".join(f"{canonical_json(fit.model_dump())}\n" for fit in (*lines, new)))
+                atomic_write(path, before + f"{canonical_json(new.model_dump())}\n".encode())
             except OSError:  # a folder that others own; the artifact still counts
                 self.unwritten = path
 
@@ -307,7 +329,6 @@ def _digest(value: object) -> str:
 def _line(artifact: CalibrationArtifact, selection: Selection, settings: FitSettings) -> Fit:
     """The line that remembers a fit."""
     paid = 1.0 if selection.declared else selection.part
-    smallest = hashes_of_fit(artifact)[:SKETCH].astype("<u8")
     return Fit(
         created=artifact.created,
         fit=selection.fit,
@@ -317,7 +338,7 @@ def _line(artifact: CalibrationArtifact, selection: Selection, settings: FitSett
         n=artifact.data.n_used,
         spent=paid * _delta(artifact, settings),
         declared=selection.declared,
-        questions=b64encode(smallest.tobytes()).decode(),
+        questions=Fit.packed(hashes_of_fit(artifact)),
     )
 
 
@@ -327,15 +348,17 @@ def _read(path: Path) -> list[Fit]:
     fits = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         where = f"{path}, line {number}"
+        damaged = f"{where} is not a line that `calibrate fit` wrote. Restore the file: it counts the fits."
         try:
             row = json.loads(line)
-            check_version(row["format"], 1, where, "remove the file, which forgets the fits")
-            fits.append(Fit.model_validate(row))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{where} is not a line that `calibrate fit` wrote. Restore the file: it says how many fits these "
-                "labels have carried."
-            ) from error
+            version = row.get("format")
+        except (ValueError, AttributeError) as error:
+            raise UsageError(damaged) from error
+        check_version(version, 1, where, "remove the file, which forgets the fits")
+        try:
+            fits.append(Fit.from_stored(row))
+        except ValidationError as error:
+            raise UsageError(damaged) from error
     return fits
 
 
@@ -353,21 +376,5 @@ def _of_folder(folder: Path | None) -> list[Fit]:
         except (ArtifactError, OSError):
             continue
         if artifact.data.questions is not None:
-            fits.append(_of_artifact(artifact))
+            fits.append(Fit.of(artifact))
     return fits
-
-
-def _of_artifact(artifact: CalibrationArtifact) -> Fit:
-    """The line of an artifact, whose own count is used if it has one."""
-    outcome = artifact.outcome
-    options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
-    parts = (1 if artifact.looks is None else artifact.looks.part) * (artifact.selection or _UNCOUNTED).part
-    delta = artifact.segments.delta if artifact.segments is not None else outcome.delta
-    settings = FitSettings(artifact.estimator.name, None if delta is None else delta / parts, options)
-    digest, family = _digests(artifact, settings)
-    selection = artifact.selection or _UNCOUNTED.model_copy(update={"fit": digest, "family": family})
-    return _line(artifact, selection, settings)
-
-
-_UNCOUNTED = Selection(fits=1, fit="", family="")
-"""The selection of an artifact that nobody counted: it spent all of delta."""

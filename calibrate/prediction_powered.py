@@ -31,7 +31,7 @@ from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
 
-__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound"]
+__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound", "selection_p"]
 
 NAME = "prediction_powered"
 """Name of the rule in outcomes."""
@@ -195,6 +195,18 @@ def artifact_with_people(
     return artifact.model_copy(update={"outcome": outcome.model_copy(update=update)}), sample
 
 
+def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
+    """p-value of "where people looked does not depend on the judge's labels": Fisher's exact test, two-sided.
+
+    Args:
+        judge: Errors (0 or 1) by the judge, shape (n,).
+        sampled: Whether people labelled the answer, shape (n,).
+    """
+    wrong, looked = np.asarray(judge, dtype=np.bool_), np.asarray(sampled, dtype=np.bool_)
+    table = [[int(np.sum(wrong & part)), int(np.sum(~wrong & part))] for part in (looked, ~looked)]
+    return float(stats.fisher_exact(table).pvalue)
+
+
 def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabels) -> None:
     """Refuse people's labels on answers that the judge's labels, or the scores, had a part in choosing.
 
@@ -207,13 +219,13 @@ def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_],
     inside, outside = pool.error[sampled], pool.error[~sampled]
     if not min(inside.size, outside.size):
         return
-    table = [[int(part.sum()), int(part.size - part.sum())] for part in (inside, outside)]
-    p = float(stats.fisher_exact(table).pvalue)
+    p = selection_p(pool.error, sampled)
     if p < SELECTED:
         raise UsageError(
-            f"the judge calls {table[0][0]} of the {inside.size} answers in {labels.path} wrong, and {table[1][0]} of "
-            f"the other {outside.size} (p = {p:.1g}): they are not a random sample, and only a random one corrects the "
-            f"judge. Draw what people label at random from all of {file.path}, or have the rest labelled as well."
+            f"the judge calls {int(inside.sum())} of the {inside.size} answers in {labels.path} wrong, and "
+            f"{int(outside.sum())} of the other {outside.size} (p = {p:.1g}): they are not a random sample, and only a "
+            f"random one corrects the judge. Draw what people label at random from all of {file.path}, or have the "
+            "rest labelled as well."
         )
     if min(inside.size, outside.size) < FEWEST_COMPARED:
         return

@@ -15,7 +15,7 @@ from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
 from ..segments import segment_rows
-from ..thresholds.fit import USEFUL_AUROC
+from ..thresholds.fit import FRESH_LABELS, USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
@@ -485,13 +485,15 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     steps = []
     ranked = ranking(artifact)
     if isinstance(outcome, Infeasible):
-        steps.append(outcome.detail.rsplit(". ", 1)[-1])  # each reason ends with the one step that helps most
+        detail = outcome.detail.removesuffix(f" {FRESH_LABELS}")
+        step = detail.rsplit(". ", 1)[-1]  # each reason ends with the one step that helps most
+        steps.append(step if detail == outcome.detail else f"{step} {FRESH_LABELS}")
     elif ranked is not None:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is guessing). `calibrate fit --estimator auto` chooses one."
+            f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
@@ -544,12 +546,11 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
-            "misleads: use another estimator."
+            f"misleads: use another estimator. {FRESH_LABELS}"
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
-        "this model's errors: nothing shows that it tells right from wrong. `calibrate fit --estimator auto` chooses "
-        "one."
+        f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
 

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
+from calibrate.data.records import Record, RecordFile, RecordHeader
+from calibrate.data.split import Repeats, one_per_question
+from calibrate.data.table import table_of
+from calibrate.fits import Fits, FitSettings, counted
+from calibrate.pipeline import fit_artifact
+from calibrate.prediction_powered import fit_prediction_powered, selection_p
+from calibrate.scoring.reach import SELECTED
 from calibrate.thresholds import fit
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.outcome import Feasible
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.types import SamplingPlan, Uncertainty
+from guardrail.uncertainty import EstimatorSpec
 
 ALPHA = DELTA = 0.1
 FALSE_ALARM = 1e-4
@@ -19,19 +34,56 @@ RUNS, N = 500, 150
 SCORES = 12
 
 
-def paid(number: int) -> float:
-    """Return the delta of a fit that was not declared, by its number."""
-    return DELTA * (1.0 if number == 1 else 6 / (pi * number) ** 2)
+def fits_of_twelve(*, declare: bool) -> list[CalibrationArtifact]:
+    """Fit twelve scores on the same labels, one after the other; return the artifacts."""
+    rng, names = np.random.default_rng(1), tuple(f"imported:{i}" for i in range(SCORES))
+    records = [
+        Record(
+            id=f"q{i}",
+            question=f"Question {i}?",
+            scores={name: Uncertainty(value=float(rng.random()), unit="nats", estimator=name) for name in names},
+            correct=bool(rng.random() > ALPHA),
+        )
+        for i in range(N)
+    ]
+    header = RecordHeader(
+        created="2026-01-01T00:00:00+00:00",
+        model=ModelIdentity(provider="imported", model="m"),
+        plan=SamplingPlan(),
+        prompt=PromptWrapping(),
+        questions_name="questions.jsonl",
+        questions_sha256="00",
+        n_questions=N,
+        correctness=CorrectnessSpec(name="given", version=1),
+        estimators={name: EstimatorSpec(name=name, version=1, unit="nats") for name in names},
+    )
+    file, fits, artifacts = RecordFile(Path("records.jsonl"), header, tuple(records), False), Fits(), []
+    for name in names:
+        make = partial(fit_one, file, name)
+        settings = FitSettings(name, declare=names if declare else ())
+        artifacts.append(counted(make, fits, settings))
+    return artifacts
 
 
-def false_certificates(deltas: Sequence[float]) -> int:
-    """Count the runs in which any of several scores that say nothing is certified, where each answer errs with alpha."""
+def fit_one(file: RecordFile, name: str, selection: Selection | None) -> CalibrationArtifact:
+    """Fit one score."""
+    return fit_artifact(file, estimator=name, alpha=ALPHA, rule="certified", selection=selection)
+
+
+def deltas(artifacts: Sequence[CalibrationArtifact]) -> list[float]:
+    """Return what each artifact's certificate spends."""
+    return [artifact.certificate.delta or 0.0 for artifact in artifacts]
+
+
+def false_certificates(spent: Sequence[float]) -> int:
+    """Count the runs in which any of several scores that say nothing is certified, where each answer errs with "
+    "alpha."""
     rng, failed = np.random.default_rng(20261), 0
     for _ in range(RUNS):
         error = (rng.random(N) < ALPHA).astype(np.int64)
         failed += any(
             isinstance(fit(rng.random(N), error, alpha=ALPHA, delta=delta, rule="certified", diagnose="fast"), Feasible)
-            for delta in deltas
+            for delta in spent
         )
     return failed
 
@@ -42,14 +94,88 @@ def limit(delta: float) -> float:
 
 
 def test_fits_that_are_paid_for_keep_the_confidence_that_is_stated() -> None:
-    deltas = [paid(number) for number in range(1, SCORES + 1)]
-    assert sum(deltas) < 1.4 * DELTA
-    assert false_certificates(deltas) <= limit(sum(deltas))
+    artifacts = fits_of_twelve(declare=False)
+    stated = 1 - artifacts[-1].confidence(artifacts[-1].certificate.delta or 0.0)
+    assert sum(deltas(artifacts)) == pytest.approx(stated)
+    assert DELTA < stated < 1.4 * DELTA
+    assert false_certificates(deltas(artifacts)) <= limit(stated)
 
 
 def test_declared_scores_keep_delta_together() -> None:
-    assert false_certificates([DELTA / SCORES] * SCORES) <= limit(DELTA)
+    artifacts = fits_of_twelve(declare=True)
+    stated = [artifact.confidence(artifact.certificate.delta or 0.0) for artifact in artifacts]
+    assert stated == pytest.approx([1 - DELTA] * SCORES)
+    assert false_certificates(deltas(artifacts)) <= limit(DELTA)
 
 
 def test_negative_control_the_best_of_twelve_in_silence() -> None:
     assert false_certificates([DELTA] * SCORES) > 3 * RUNS * DELTA
+
+
+# -- questions that are in a file several times ------------------------------------------------------------------------
+
+
+def false_of_repeated(n_questions: int, times: int, repeats: Repeats) -> int:
+    """Count false certificates where each question is in the file several times, and right or wrong each time."""
+    records = [Record(id=f"{i}-{k}", question=f"Question {i}? ") for i in range(n_questions) for k in range(times)]
+    used = one_per_question(records) if repeats == "once" else table_of(records)
+    place = {record.id: i for i, record in enumerate(records)}
+    kept = [place[name] for name in used.ids]
+    rng, failed = np.random.default_rng(20262), 0
+    for _ in range(RUNS):
+        error = np.repeat((rng.random(n_questions) < ALPHA).astype(np.int64), times)
+        u = np.repeat(rng.random(n_questions), times) + 1e-9 * rng.random(n_questions * times)
+        outcome = fit(u[kept], error[kept], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        failed += isinstance(outcome, Feasible)
+    return failed
+
+
+@pytest.mark.parametrize(("n_questions", "times"), [(60, 5), (150, 2)])
+def test_a_repeated_question_counts_once(n_questions: int, times: int) -> None:
+    assert false_of_repeated(n_questions, times, "once") <= limit(DELTA)
+
+
+@pytest.mark.parametrize(("n_questions", "times"), [(60, 5), (150, 2)])
+def test_negative_control_a_repeated_question_counts_each_time(n_questions: int, times: int) -> None:
+    assert false_of_repeated(n_questions, times, "all") > 1.5 * limit(DELTA)
+
+
+# -- people's labels on answers that the judge's labels chose ----------------------------------------------------------
+
+Labels = NDArray[np.bool_]
+
+
+def judged(rng: np.random.Generator, *, chosen: bool) -> tuple[NDArray[np.float64], Labels, Labels, Labels]:
+    """Return scores, errors by people (28.6 %), by the judge, and which of 2,000 answers people labelled.
+
+    Chosen: people labelled only answers that the judge calls right.
+    """
+    n = 2_000
+    wrong = rng.random(n) < 0.286
+    judge = np.where(wrong, rng.random(n) < 0.8, rng.random(n) < 0.05)
+    weight = np.where(judge, 0.0, 0.3) if chosen else np.full(n, 0.2)
+    return np.zeros(n), wrong, judge, rng.random(n) < weight  # one score, so that all are accepted or none
+
+
+def refused_and_certified(*, chosen: bool, runs: int) -> tuple[int, int]:
+    """Count samples of people that are refused, and those whose threshold for alpha = .15 is above the target."""
+    rng, refused, certified = np.random.default_rng(20263), 0, 0
+    for _ in range(runs):
+        u, wrong, judge, sampled = judged(rng, chosen=chosen)
+        refused += selection_p(judge, sampled) < SELECTED
+        people = [int(error) if looked else None for error, looked in zip(wrong, sampled, strict=True)]
+        outcome = fit_prediction_powered(u, judge.astype(int), people, alpha=0.15)
+        certified += isinstance(outcome, Feasible)
+    return refused, certified
+
+
+def test_labels_of_people_that_the_judge_chose_are_refused() -> None:
+    refused, certified = refused_and_certified(chosen=True, runs=60)
+    assert certified > 45  # what the refusal is good for: 28.6 % are wrong, and 15 % is shown
+    assert refused == 60
+
+
+def test_negative_control_a_random_sample_is_refused_once_in_a_thousand() -> None:
+    refused, certified = refused_and_certified(chosen=False, runs=200)
+    assert refused <= stats.binom.ppf(1 - FALSE_ALARM, 200, SELECTED)
+    assert certified == 0
