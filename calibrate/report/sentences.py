@@ -603,6 +603,11 @@ def _seen(audit: Audit) -> str:
 
 
 def _unlikely(audit: Audit) -> str:
+    if audit.anytime:
+        return (
+            f"If the error rate were {percent(audit.target)} or less, so much evidence would ever appear with a "
+            f"probability of at most {audit.p_refute:.2g}, however often one looks."
+        )
     return (
         f"If the error rate were {percent(audit.target)} or less, so many errors would have a probability of at most "
         f"{audit.p_refute:.2g}."

@@ -14,6 +14,7 @@ from scipy import stats
 from calibrate.data.records import Record, RecordFile, RecordHeader
 from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
+from calibrate.evaluation.audit import audit_counts
 from calibrate.fits import Fits, FitSettings, counted
 from calibrate.pipeline import fit_artifact
 from calibrate.prediction_powered import fit_prediction_powered, selection_p
@@ -179,3 +180,42 @@ def test_negative_control_a_random_sample_is_refused_once_in_a_thousand() -> Non
     refused, certified = refused_and_certified(chosen=False, runs=200)
     assert refused <= stats.binom.ppf(1 - FALSE_ALARM, 200, SELECTED)
     assert certified == 0
+
+
+# -- an audit that is repeated while labels come in --------------------------------------------------------------------
+
+LEVEL, AUDITS = 0.05, 20
+
+
+def ever(*, anytime: bool, runs: int = 2_000) -> tuple[float, float]:
+    """Return the shares of gates at exactly alpha that twenty audits, one after every 50 labels, ever refute, "
+    "support."""
+    rng, step = np.random.default_rng(20264), 50
+    found: dict[tuple[int, int], str] = {}
+    refuted = supported = 0
+    for _ in range(runs):
+        errors = np.cumsum(rng.random(AUDITS * step) < ALPHA)[step - 1 :: step]
+        verdicts = set()
+        for n, wrong in zip(range(step, AUDITS * step + 1, step), errors.tolist(), strict=True):
+            if (n, wrong) not in found:
+                found[n, wrong] = audit_counts(wrong, n, ALPHA, LEVEL, anytime=anytime)[0]
+            verdicts.add(found[n, wrong])
+        refuted, supported = refuted + ("refuted" in verdicts), supported + ("supported" in verdicts)
+    return refuted / runs, supported / runs
+
+
+def test_an_anytime_audit_may_be_repeated() -> None:
+    assert max(ever(anytime=True)) <= stats.binom.ppf(1 - FALSE_ALARM, 2_000, LEVEL) / 2_000
+
+
+def test_negative_control_an_audit_for_one_look_is_repeated() -> None:
+    assert min(ever(anytime=False)) > 0.1
+
+
+def test_an_anytime_audit_decides_in_both_directions() -> None:
+    assert audit_counts(2, 200, ALPHA, LEVEL, anytime=True)[0] == "supported"
+    assert audit_counts(40, 200, ALPHA, LEVEL, anytime=True)[0] == "refuted"
+    verdict, _, _, needed = audit_counts(3, 60, ALPHA, LEVEL, anytime=True)
+    assert verdict == "undecided"
+    assert needed is not None
+    assert audit_counts(round(0.05 * (60 + needed)), 60 + needed, ALPHA, LEVEL, anytime=True)[0] == "supported"
