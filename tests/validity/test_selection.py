@@ -113,6 +113,33 @@ def test_negative_control_the_best_of_twelve_in_silence() -> None:
     assert false_certificates([DELTA] * SCORES) > 3 * RUNS * DELTA
 
 
+# -- a queue that grows, and is fitted until something is found --------------------------------------------------------
+
+
+def ever_certified(*, counts: bool, runs: int = 300) -> int:
+    """Count the runs in which any of 25 fits on 60, 70, ... 300 labels accepts; the score says nothing."""
+    rng, failed = np.random.default_rng(20265), 0
+    spent = [artifact.certificate.delta or 0.0 for artifact in fits_of_twelve(declare=False)]
+    for _ in range(runs):
+        error, u = (rng.random(300) < ALPHA).astype(np.int64), rng.random(300)
+        for number, n in enumerate(range(60, 301, 10)):
+            # Past the twelfth fit the payment of the twelfth stands in: more than is allowed.
+            delta = spent[min(number, SCORES - 1)] if counts else DELTA
+            outcome = fit(u[:n], error[:n], alpha=ALPHA, delta=delta, rule="certified", diagnose="fast")
+            if isinstance(outcome, Feasible):
+                failed += 1
+                break
+    return failed
+
+
+def test_refitting_a_growing_queue_keeps_the_confidence_that_is_stated() -> None:
+    assert ever_certified(counts=True) <= stats.binom.ppf(1 - FALSE_ALARM, 300, 1.4 * DELTA)
+
+
+def test_negative_control_refitting_a_growing_queue_in_silence() -> None:
+    assert ever_certified(counts=False) > stats.binom.ppf(1 - FALSE_ALARM, 300, 1.4 * DELTA)
+
+
 # -- questions that are in a file several times ------------------------------------------------------------------------
 
 
