@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,9 @@ from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
 from calibrate.fits import Fits, FitSettings, counted
-from calibrate.pipeline import fit_artifact
+from calibrate.pipeline import fit_artifact, question_hashes
 from calibrate.prediction_powered import fit_prediction_powered, selection_p
+from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scoring.reach import SELECTED
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, Selection
@@ -26,6 +29,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
+from tests.calibrate.test_reviews import ARTIFACT, simulated
 
 ALPHA = DELTA = 0.1
 FALSE_ALARM = 1e-4
@@ -246,3 +250,40 @@ def test_an_anytime_audit_decides_in_both_directions() -> None:
     assert verdict == "undecided"
     assert needed is not None
     assert audit_counts(round(0.05 * (60 + needed)), 60 + needed, ALPHA, LEVEL, anytime=True)[0] == "supported"
+
+
+# -- the second turn of learning from reviews --------------------------------------------------------------------------
+
+
+def reviewed(rng: np.random.Generator, n: int) -> tuple[ReviewedItem, ...]:
+    """Return decided items: scores say nothing, and 15 % of the answers are wrong."""
+    names = [f"{rng.integers(2**60)}" for _ in range(n)]
+    items = [simulated(name, float(rng.random()), bool(rng.random() >= 0.15), 1.0) for name in names]
+    return tuple(replace(item, question=f"Question {item.name}?") for item in items)
+
+
+def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
+    """Return its error rate on the test part of the second turn, on the items of its fit, and answers in the test part.
+
+    Another seed cuts the second turn, so that items of the first fit would be drawn for the test.
+    """
+    rng = np.random.default_rng(20266)
+    tested, fitted = np.zeros(2), np.zeros(2)
+    for _ in range(runs):
+        items = reviewed(rng, 40)
+        first = learn(ReviewPool(items, {}, 0), ARTIFACT, name="reviews", seed=0)
+        gate = first.artifact
+        if gate.threshold is None:
+            continue
+        again = learn(ReviewPool((*items, *reviewed(rng, 300)), {}, 0), gate, name="reviews", seed=1)
+        assert not set(question_hashes(again.test).tolist()) & set(gate.data.hashes)
+        tested += again.old.n_errors, again.old.n_accepted
+        fitted += gate.n_errors, gate.n_accepted
+    return tested[0] / tested[1], fitted[0] / fitted[1], int(tested[1])
+
+
+def test_the_second_turn_measures_the_gate_in_force_without_bias() -> None:
+    rate, on_its_fit, n = rates_of_the_gate_in_force()
+    # Rule empirical takes the largest threshold at or below .15 on its own items, where all scores are alike.
+    assert abs(rate - 0.15) < 4 * sqrt(0.15 * 0.85 / n)
+    assert on_its_fit < 0.15 - 3 * sqrt(0.15 * 0.85 / n)  # the negative control: its own items flatter it
