@@ -166,9 +166,9 @@ def _paragraphs(
 
 
 def selected_of(artifact: CalibrationArtifact) -> str | None:
-    """A warning where these labels have carried several fits that were not declared; None otherwise."""
+    """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
     text = selection(artifact)
-    if text is None or artifact.selection is None or artifact.selection.fits == 1:
+    if text is None or artifact.n_accepted:
         return None
     return f"Fits on these labels: {text}."
 
