@@ -8,6 +8,9 @@ share labels if they share a question.
 * A fit is its score (name, version, parameters), rule and options, delta, segments, cut, label rule, and labels.
   Another alpha is the same fit, and so is rule ``acrc`` before ``certified``: every artifact carries that certificate.
 * The first fit spends delta; the j-th spends 6 delta / (pi j)^2, so that no number of fits spends more than 1.4 delta.
+* Rule ``certified`` after undecided answers, which count as wrong, were decided is the same fit: labels only fall, so
+  its threshold only grows, and where the risk does not fall with acceptance the last certificate fails if any before
+  did.
 * m scores that are declared before the first fit spend delta / m each. Declared looks spend delta together.
 """
 
@@ -31,7 +34,7 @@ from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.notebook import percent
-from guardrail.outcome import CERTIFIED
+from guardrail.outcome import AVERAGE, CERTIFIED
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
@@ -68,6 +71,12 @@ class Fit(Frozen):
     """Failure probability that all fits of the family spend together."""
     declared: tuple[str, ...] = ()
     """Scores that were declared with it."""
+    base: str = ""
+    """Digest of score, settings and questions without what was decided: fits with equal ones differ in labels alone."""
+    undecided: int = 0
+    """Answers among ``n`` that were undecided and counted as wrong."""
+    wrong: str = ""
+    """Base64 of the labels in order of the scores, a bit each, 1 for wrong; "" where nothing was undecided."""
     questions: str
     """Base64 of the smallest hashes of its questions: little-endian, 8 bytes each, sorted; at most a thousand."""
 
@@ -229,6 +238,9 @@ def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: 
             f"{settings.score!r} is not among the declared scores ({', '.join(declared)}). Declare it as well."
         )
     digest, family = _digests(artifact, settings)
+    decided = _decided_since(artifact, earlier, settings)
+    if decided is not None:
+        family, declared = decided.family, decided.declared
     families: dict[str, Fit] = {}
     for fit in earlier:
         families.setdefault(fit.family, fit)
@@ -238,7 +250,9 @@ def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: 
             f"{_count(earlier)} Scores are declared before the first fit on their labels. Fit on fresh labels, or "
             "without --declare: then each further fit spends less of delta."
         )
-    if declared and any(f.family == family and f.score == settings.score and f.fit != digest for f in earlier):
+    if decided is None and any(
+        declared and f.family == family and f.score == settings.score and f.fit != digest for f in earlier
+    ):
         raise UsageError(
             f"the declared score {settings.score!r} was fitted on these labels before, with other values. A "
             "declaration pays for one fit of each score: fit it without --declare."
@@ -272,6 +286,40 @@ def _as_declared(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings
     return settings
 
 
+def _decided_since(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: FitSettings) -> Fit | None:
+    """The last fit of which this one differs only in undecided answers that were decided since, if there is one.
+
+    At every threshold no more answers are wrong than then, and no more have become right than were undecided.
+    """
+    base = _base(artifact, settings)
+    last = next((fit for fit in reversed(earlier) if fit.base == base and fit.score == settings.score), None)
+    if last is None or not last.wrong or artifact.outcome.rule not in (CERTIFIED, AVERAGE):
+        return None
+    u, now = _ranked(artifact)
+    before = np.unpackbits(np.frombuffer(b64decode(last.wrong), dtype=np.uint8), count=now.size)
+    ends = np.flatnonzero(np.append(u[1:] != u[:-1], True))
+    fallen = np.cumsum(before.astype(np.int64) - now)[ends]
+    return last if fallen.min() >= 0 and fallen[-1] <= last.undecided else None
+
+
+def _base(artifact: CalibrationArtifact, settings: FitSettings) -> str:
+    """`Fit.base` of an artifact."""
+    spec = artifact.correctness
+    params = {name: value for name, value in spec.params.items() if name != "undecided"}
+    bare = artifact.model_copy(update={"correctness": spec.model_copy(update={"params": params})})
+    u, _ = _ranked(artifact)
+    asked = _asked(bare, settings)
+    return _digest([asked, artifact.estimator.model_dump(mode="json"), artifact.data.sha256, sha256(u).hexdigest()])
+
+
+def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Scores in order, and the labels of their questions, right ones first among equal scores."""
+    scores = artifact.calibration
+    u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
+    order = np.lexsort((error, u))
+    return u[order], error[order]
+
+
 def _count(earlier: Sequence[Fit]) -> str:
     """How many fits share the labels, with the first few."""
     shown = ", ".join(f"{fit.score} by {fit.rule} on {fit.n}" for fit in earlier[:3])
@@ -282,9 +330,20 @@ def _count(earlier: Sequence[Fit]) -> str:
 
 def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str, str]:
     """`Selection.fit` and `Selection.family` of an artifact."""
-    certifies = bool(artifact.outcome.certifies)
-    segments, looks = artifact.segments, artifact.looks
-    asked = [
+    asked, score, looks = _asked(artifact, settings), artifact.estimator.model_dump(mode="json"), artifact.looks
+    u, error = _ranked(artifact)
+    digest = _digest([asked, score, artifact.data.sha256, sha256(u.tobytes() + error.tobytes()).hexdigest()])
+    if settings.declare:
+        # Declared looks are one family on any labels.
+        questions = None if looks is not None else sha256(hashes_of_fit(artifact).tobytes()).hexdigest()
+        return digest, _digest([asked, sorted(set(settings.declare)), questions])
+    return digest, digest if looks is None else _digest([asked, score])
+
+
+def _asked(artifact: CalibrationArtifact, settings: FitSettings) -> list[object]:
+    """What was asked of the fit, apart from the score, the labels and alpha."""
+    certifies, segments, looks = bool(artifact.outcome.certifies), artifact.segments, artifact.looks
+    return [
         # Every artifact carries the plain certificate, so a rule that certifies nothing is the same test.
         artifact.outcome.rule if certifies else CERTIFIED,
         dict(settings.options) if certifies else {},
@@ -293,14 +352,8 @@ def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str,
         None if artifact.reach is None else artifact.reach.cut,
         artifact.calibration.group is not None,
         None if segments is None else [segments.share, segments.unknown, segments.min_labels],
-        None if looks is None else [looks.schedule, looks.parts],  # declared looks are one family, on any labels
+        None if looks is None else [looks.schedule, looks.parts],
     ]
-    score = artifact.estimator.model_dump(mode="json")
-    digest = _digest([asked, score, artifact.data.sha256, _items_digest(artifact)])
-    questions = None if looks is not None else sha256(hashes_of_fit(artifact).tobytes()).hexdigest()
-    if settings.declare:
-        return digest, _digest([asked, sorted(set(settings.declare)), questions])
-    return digest, digest if looks is None else _digest([asked, score])
 
 
 def _delta(artifact: CalibrationArtifact, settings: FitSettings) -> float:
@@ -312,14 +365,6 @@ def _whole_delta(artifact: CalibrationArtifact) -> float:
     """Failure probability that the certificate states, over all declared looks."""
     delta = artifact.certificate.delta or CERTIFICATE_DELTA
     return delta if artifact.looks is None else delta / artifact.looks.part
-
-
-def _items_digest(artifact: CalibrationArtifact) -> str:
-    """Digest of scores and labels, in any order of the questions."""
-    scores = artifact.calibration
-    u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
-    order = np.lexsort((error, u))
-    return sha256(u[order].tobytes() + error[order].tobytes()).hexdigest()
 
 
 def _digest(value: object) -> str:
@@ -338,6 +383,9 @@ def _line(artifact: CalibrationArtifact, selection: Selection, settings: FitSett
         n=artifact.data.n_used,
         spent=paid * _delta(artifact, settings),
         declared=selection.declared,
+        base=_base(artifact, settings),
+        undecided=artifact.data.n_undecided,
+        wrong=b64encode(np.packbits(_ranked(artifact)[1]).tobytes()).decode() if artifact.data.n_undecided else "",
         questions=Fit.packed(hashes_of_fit(artifact)),
     )
 

@@ -203,7 +203,7 @@ def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
         sampled: Whether people labelled the answer, shape (n,).
     """
     wrong, looked = np.asarray(judge, dtype=np.bool_), np.asarray(sampled, dtype=np.bool_)
-    table = [[int(np.sum(wrong & part)), int(np.sum(~wrong & part))] for part in (looked, ~looked)]
+    table = np.array([[np.sum(wrong & part), np.sum(~wrong & part)] for part in (looked, ~looked)], dtype=np.int64)
     return float(stats.fisher_exact(table).pvalue)
 
 

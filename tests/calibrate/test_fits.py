@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import pi
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
-from guardrail.types import Uncertainty
+from guardrail.types import Sample, SampleSet, Uncertainty
 
 from .scoring.test_reach import KEY, scored
 
@@ -82,7 +83,7 @@ def fitted(
     return counted(make, fits, FitSettings(key, delta, options, declare), strict=strict)
 
 
-def counts(artifact: CalibrationArtifact) -> tuple[int, float | None, float]:
+def counts(artifact: CalibrationArtifact) -> tuple[Any, ...]:
     """Return the number of fits, delta of the certificate, and its confidence."""
     assert artifact.selection is not None
     return artifact.selection.fits, artifact.certificate.delta, artifact.confidence(artifact.certificate.delta or 0.0)
@@ -170,6 +171,45 @@ def test_a_declaration_pays_for_one_fit_of_each_score() -> None:
     with pytest.raises(UsageError, match="was fitted on these labels before, with other values"):
         fitted(rescored, fits, declare=names)
     assert counts(fitted(rescored, fits))[0] == 2
+
+
+def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
+    """Records of which thirty were undecided, ten times three of the most certain; the first of them are decided."""
+    file = file_of()
+    ranked = sorted(range(N), key=lambda i: file.records[i].scores[KEY].value or 0.0)[:30]
+    records = list(file.records)
+    answer = SampleSet(question="q", primary=Sample(text="an answer"))
+    for number, place in enumerate(ranked):
+        is_right = None if number >= decided else number not in wrong
+        detail = "names nothing" if is_right is None else ""
+        update = {"correct": is_right, "label_detail": detail, "drawn": answer}
+        records[place] = records[place].model_copy(update=update)
+    params = {"undecided": "by people"} if decided else {}
+    spec = CorrectnessSpec(name="stated", version=1, params=params)
+    header = file.header.model_copy(update={"correctness": spec})
+    return RecordFile(file.path, header, tuple(records), False)
+
+
+def test_deciding_undecided_answers_is_the_same_fit() -> None:
+    fits = Fits()
+    thresholds = []
+    for decided in (0, 10, 30):
+        artifact = fitted(undecided_file(decided), fits)
+        assert artifact.data.n_undecided == 30 - decided
+        assert counts(artifact) == (1, 0.1, 0.9)
+        thresholds.append(-1.0 if artifact.threshold is None else artifact.threshold)
+    assert thresholds == sorted(thresholds)
+    assert thresholds[-1] > thresholds[0]
+    # A label that rises, more answers that become right than were undecided, and another rule are other fits.
+    assert counts(fitted(undecided_file(30, wrong=[3]), fits))[0] == 2
+    fits = Fits()
+    fitted(undecided_file(20), fits)
+    more = undecided_file(30)
+    records = [record.model_copy(update={"correct": True}) for record in more.records]
+    assert counts(fitted(RecordFile(more.path, more.header, tuple(records), False), fits))[0] == 2
+    fits = Fits()
+    fitted(undecided_file(0), fits, rule="fixed_sequence")
+    assert counts(fitted(undecided_file(10), fits, rule="fixed_sequence"))[0] == 2
 
 
 def test_strict_refuses_before_anything_is_remembered() -> None:
