@@ -309,7 +309,9 @@ def _base(artifact: CalibrationArtifact, settings: FitSettings) -> str:
     bare = artifact.model_copy(update={"correctness": spec.model_copy(update={"params": params})})
     u, _ = _ranked(artifact)
     asked = _asked(bare, settings)
-    return _digest([asked, artifact.estimator.model_dump(mode="json"), artifact.data.sha256, sha256(u).hexdigest()])
+    return _digest(
+        [asked, artifact.estimator.model_dump(mode="json"), artifact.data.sha256, sha256(u.tobytes()).hexdigest()]
+    )
 
 
 def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
