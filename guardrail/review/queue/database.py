@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -49,6 +50,11 @@ CONNECTIONS = 8
 """Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
 _OPENING = 60.0
 """Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
+_LOCK_WAIT, _RETRY = 0.4, 0.2
+"""Seconds that a migration waits for the locks of the tables, less than PostgreSQL's ``deadlock_timeout`` of 1 s: it then
+gives way instead of making the server abort an operation of another process. It tries again after up to `_RETRY`."""
+_GIVES_WAY = ("55P03", "40P01")
+"""SQLSTATEs: the lock is not available, deadlock detected."""
 _MIGRATING = threading.Lock()
 """Alembic keeps the running migration in a global variable, so a process runs one at a time."""
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -226,13 +232,7 @@ class Database:
             with self.read() as connection:
                 layout = _layout(connection)
             if layout != schema.LAYOUT:
-                with self.write(_OPENING) as connection:
-                    if connection.dialect.name == "postgresql":
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                    layout = _layout(connection)  # another process may have made the tables in between
-                    if layout in _OLDER:
-                        migrate(connection)
-                        layout = schema.LAYOUT
+                layout = self._migrated()
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
             raise UsageError(f"cannot open the review store {_shown(self.url)}: {_first_line(error)}.") from error
@@ -242,6 +242,35 @@ class Database:
                 f"the review store {_shown(self.url)} has layout {layout!r}; this version reads {schema.LAYOUT!r} and "
                 "older ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
+
+
+    def _migrated(self) -> str | None:
+        """Make the tables, or change those of an older layout while other processes go on writing; the new layout."""
+        end = time.monotonic() + _OPENING
+        while True:
+            try:
+                with self.write(max(0.0, end - time.monotonic())) as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                        _lock_tables(connection)
+                    layout = _layout(connection)  # another process may have made the tables in between
+                    if layout in _OLDER:
+                        migrate(connection)
+                        layout = schema.LAYOUT
+                    return layout
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _GIVES_WAY or time.monotonic() > end:
+                    raise
+                time.sleep(random.uniform(0.0, _RETRY))  # noqa: S311
+
+
+def _lock_tables(connection: Connection) -> None:
+    """Take all tables before anything is changed, in the order in which operations take them: items or monitors first."""
+    names = [name for name in inspect(connection).get_table_names() if name.startswith("review_")]
+    names.sort(key=lambda name: (name not in ("review_items", "review_monitors"), name == "review_events", name))
+    connection.execute(text(f"SET LOCAL lock_timeout = '{int(_LOCK_WAIT * 1000)}ms'"))
+    if names:
+        connection.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
 
 
 _BEGIN = text(
@@ -380,7 +409,8 @@ def _new_after_fork() -> None:
         database._writers = database._new_writers()
 
 
-os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
 
 
 def _identity(url: URL) -> tuple[int, int] | None:
