@@ -597,6 +597,50 @@ def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str 
         ReviewStore(store_url)
 
 
+# -- files of SQLite -----------------------------------------------------------------------------------------------
+
+
+def test_a_lost_write_ahead_log_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.db"
+    code = (
+        "import os, sys; from guardrail.review import ReviewStore; from tests.review_pages import held_back\n"
+        "ReviewStore(sys.argv[1]).enqueue(held_back()); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False).returncode == 9
+    log = tmp_path / "reviews.db-wal"
+    lost = log.rename(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"reviews\.db-wal is missing, but reviews\.db-shm shows .* Put reviews\.db-wal"):
+        ReviewStore(path)
+    lost.rename(log)
+    with ReviewStore(path) as store:
+        assert len(store.items()) == 1
+
+
+def test_a_read_only_file_is_opened_for_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "reviews.db"
+    with ReviewStore(path) as store:
+        item = store.enqueue(content())
+    files = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda *_: False)  # what a read-only file system answers, also to root
+    with ReviewStore(path) as store:
+        assert [read.id for read in store.items()] == [item.id]
+        for write in (store.check, lambda: store.enqueue(content())):
+            with pytest.raises(StoreUnavailableError, match="attempt to write a readonly database"):
+                write()
+        assert sorted(tmp_path.iterdir()) == files, "a reader makes no files"
+
+
+def test_a_check_writes_and_counts_nothing(store: ReviewStore) -> None:
+    before = store.stats()
+    store.check()
+    store.check()
+    assert store.stats() == before
+    with store.database.write() as connection:
+        connection.execute(text("DROP TABLE review_marks"))
+    with pytest.raises(DatabaseError):
+        store.check()
+
+
 # -- many items ----------------------------------------------------------------------------------------------------
 
 
