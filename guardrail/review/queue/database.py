@@ -51,8 +51,9 @@ CONNECTIONS = 8
 _OPENING = 60.0
 """Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
 _LOCK_WAIT, _RETRY = 0.4, 0.2
-"""Seconds that a migration waits for the locks of the tables, less than PostgreSQL's ``deadlock_timeout`` of 1 s: it then
-gives way instead of making the server abort an operation of another process. It tries again after up to `_RETRY`."""
+"""Seconds that a migration waits for the locks of the tables, and at most between two attempts. The first is less than
+PostgreSQL's ``deadlock_timeout`` of 1 s, so that it gives way before the server aborts an operation of another process.
+"""
 _GIVES_WAY = ("55P03", "40P01")
 """SQLSTATEs: the lock is not available, deadlock detected."""
 _MIGRATING = threading.Lock()
@@ -244,7 +245,6 @@ class Database:
                 "older ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
 
-
     def _migrated(self) -> str | None:
         """Make the tables, or change those of an older layout while other processes go on writing; the new layout."""
         end = time.monotonic() + _OPENING
@@ -262,11 +262,11 @@ class Database:
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in _GIVES_WAY or time.monotonic() > end:
                     raise
-                time.sleep(random.uniform(0.0, _RETRY))  # noqa: S311
+                time.sleep(random.uniform(0.0, _RETRY))
 
 
 def _lock_tables(connection: Connection) -> None:
-    """Take all tables before anything is changed, in the order in which operations take them: items or monitors first."""
+    """Take all tables before anything is changed, in the order of the operations: items or monitors first."""
     names = [name for name in inspect(connection).get_table_names() if name.startswith("review_")]
     names.sort(key=lambda name: (name not in ("review_items", "review_monitors"), name == "review_events", name))
     connection.execute(text(f"SET LOCAL lock_timeout = '{int(_LOCK_WAIT * 1000)}ms'"))

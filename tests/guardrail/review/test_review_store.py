@@ -609,7 +609,7 @@ def test_a_lost_write_ahead_log_is_noticed(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False).returncode == 9
     log = tmp_path / "reviews.db-wal"
     lost = log.rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"reviews\.db-wal is missing, but reviews\.db-shm shows .* Put reviews\.db-wal"):
+    with pytest.raises(UsageError, match=r"reviews\.db-wal is missing, but reviews\.db-shm shows .*lost"):
         ReviewStore(path)
     lost.rename(log)
     with ReviewStore(path) as store:
