@@ -48,9 +48,9 @@ class TokenF1Judge(BatchJudge):
 
     Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
-    or neither a negation ("except Tom" / "Tom") or a refusal. Nor may each have a number in words or Roman numerals that
-    the other lacks ("Henry VIII" / "Henry VII"), or a word before its only number ("buy 5 shares" / "sell 5 shares"),
-    or the same numbers in another order ("1, 2" / "2, 1"), unless each has its own word beside it ("5 apples, 3 pears").
+    or neither a negation ("except Tom" / "Tom") or a refusal. Nor may each have a number in words or Roman numerals
+    that the other lacks ("Henry VIII" / "Henry VII"), or a word before its only number ("buy 5 shares" / "sell 5
+    shares"). Numbers in another order ("1, 2" / "2, 1") need a word of their own each ("5 apples, 3 pears").
     Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
     An answer that only repeats the question ("The capital of Eritrea is Eritrea.") is at most the same as another such
     answer. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
