@@ -220,7 +220,9 @@ _LEAST = Fraction(1, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """Right iff the answer states a reference's number, read and compared as the `numeric` judge does.
+    """Right iff the answer states a reference's number, read as the `numeric` judge does.
+
+    Unlike to that judge, words before the number are further detail, and "1.10" is 1.1.
 
     Labels (units, currencies, words of scale, counted nouns) must be equal where answer and reference have one; nothing
     is converted, so "5 million" is not "5,000,000". "50%" is 0.5, and it also equals a reference "50": people write

@@ -34,7 +34,7 @@ def is_canonical_call(text: str) -> bool:
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
-    """The calls of a text that holds one call or a list of calls as JSON; None otherwise, and if a field occurs twice."""
+    """The calls of a text that holds one call or a list of calls as JSON, each field once; None otherwise."""
     try:
         content = json.loads(text, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError):
