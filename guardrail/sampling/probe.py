@@ -178,7 +178,7 @@ class ProbeReport(Frozen):
             )
         if self.temperature is False:
             return Unmeasured.DEGENERATE_SAMPLES, (
-                "at temperature 0 some tokens of the answer were not the likeliest ones that the endpoint lists. Either "
+                "at temperature 0 some tokens of the answer were not the likeliest that the endpoint lists. Either "
                 "it changes the likelihoods before it chooses, with a penalty for repetition, say, or it ignores the "
                 'temperature. Switch penalties off in each request: extra_body={"repeat_penalty": 1.0} for '
                 'llama-cpp-python (its server has 1.1 otherwise), {"repetition_penalty": 1.0} for others'
