@@ -912,10 +912,12 @@ def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
 
 def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_it_is_made() -> None:
     guard, _ = answering(inner := Scripted(UNSURE_TEXT))
-    for output in (str, [str, City], str | int, (str,)):
+    refused: list[Any] = [str, [str, City], str | int, (str,)]
+    allowed: list[Any] = [[str, DeferredToolRequests], str | DeferredToolRequests]
+    for output in refused:
         with pytest.raises(UsageError, match=r"output_type=\[str, DeferredToolRequests\]"):
             agent(inner, output_type=output, capabilities=[guard])
-    for output in ([str, DeferredToolRequests], str | DeferredToolRequests):
+    for output in allowed:
         agent(inner, output_type=output, capabilities=[guard])
     inline = HandleDeferredToolCalls(handler=lambda ctx, requests: requests.build_results(approve_all=True))
     agent(inner, capabilities=[guard, inline])
@@ -925,7 +927,7 @@ def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_
 
 def test_a_run_with_output_types_of_its_own_takes_the_guard_as_its_capability() -> None:
     guard, _ = answering(inner := Scripted(UNSURE_TEXT))
-    result = asyncio.run(agent(inner).run("?", output_type=[str, DeferredToolRequests], capabilities=[guard]))
+    result: Any = asyncio.run(agent(inner).run("?", output_type=[str, DeferredToolRequests], capabilities=[guard]))
     assert isinstance(result.output, DeferredToolRequests)
     with pytest.raises(UserError, match="DeferredToolRequests"):
         asyncio.run(agent(inner).run("?", capabilities=[guard]))
