@@ -15,7 +15,7 @@ from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Estimator, list_estimators
+from guardrail.uncertainty import Estimator, list_estimators, tie_break
 from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
 
@@ -72,6 +72,13 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
+    ties_by: Annotated[
+        str | None,
+        typer.Option(
+            help="A second score, e.g. sequence_nll, that orders the answers to which a named estimator or scorer gives "
+            "the same score. Each gets a further score tie_break:HASH."
+        ),
+    ] = None,
     verdicts: Annotated[
         Path | None,
         typer.Option(
@@ -112,7 +119,7 @@ def score(
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     choice = _Choice(
-        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or ()
+        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or (), ties_by
     )
     with bar(console, "scoring", "records") as progress:
         if engine == "local":
@@ -148,6 +155,7 @@ class _Choice:
         entailment: Entailment model.
         cache: File that keeps verdicts of models.
         scorers: Scorers, as on the command line.
+        ties_by: The score that breaks ties of the named ones, as on the command line.
         refused: Estimators that are not computed, with the reason; known after the first call.
         opened: The cache, if it is used; known after the first call.
     """
@@ -159,6 +167,7 @@ class _Choice:
     entailment: str | None
     cache: Path | None
     scorers: Sequence[str] = ()
+    ties_by: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     opened: list[PairCache] = field(default_factory=list)
 
@@ -171,6 +180,11 @@ class _Choice:
         }
         named = [parse_estimator(name, **comparing) for name in self.names]
         estimators = [*named, *(load_scorer(text).estimator for text in self.scorers)]
+        if self.ties_by is not None:
+            if not estimators:
+                raise UsageError("--ties-by orders ties of a named score. Name it: --estimator or --scorer.")
+            second = parse_estimator(self.ties_by, **comparing)
+            estimators += [tie_break(each, second) for each in estimators]
         for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:

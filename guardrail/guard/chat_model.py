@@ -235,7 +235,7 @@ class Guardrail(GuardedChatModel):
                 self.model,
                 plan,
                 max_concurrency=self.max_concurrency,
-                scoring=Scoring.of([estimator.scorer], artifact.prompt),
+                scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
