@@ -185,7 +185,8 @@ def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertaint
     if missing:  # a reason that depends on the question comes first: a guard never draws it again
         score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
         return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
-    return estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    score = estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    return score if estimator.after_first is None else score.model_copy(update={"first": scores[0].value})
 
 
 def union_of_needs(needs: Sequence[Needs]) -> Needs:
