@@ -211,6 +211,9 @@ def _pool(name: str, records: Sequence[Record], plan: SamplingPlan, votes: Estim
     """Every score that the draws support, `perplexity`, and three calls before eight more."""
     sets = [record.drawn for record in records if record.drawn is not None]
     scores = scores_of_draws(sets, plan, votes)
+    if not plan.logprobs:  # entropy with the judge of the votes, not the default one
+        entropy = make_estimator("discrete_semantic_entropy", judge=votes.judge)
+        scores = [score_of(sets, entropy, plan.n, plan) if each.name == entropy.name else each for each in scores]
     if plan.logprobs:
         scores.append(score_of(sets, make_estimator("perplexity"), 0, plan))
     scores.append(_three_then_eight(sets, votes, plan))
@@ -264,7 +267,7 @@ def _resampled(path: Path, name: str, rule: str, votes: Estimator) -> Pool:
         first, *others = record.drawn.samples
         drawn = record.drawn.model_copy(update={"primary": first, "samples": tuple(others[:10])})
         records.append(record.model_copy(update={"drawn": drawn, "correct": None}))
-    plan = file.header.plan.model_copy(update={"n": 10})
+    plan = file.header.plan.model_copy(update={"n": 10, "primary": "sampled"})
     return _pool(name, _labelled(records, rule), plan, votes, (0.1, 0.15, 0.2))
 
 
@@ -498,7 +501,7 @@ def _calls(calls: Sequence[float]) -> str:
 
 def _code(score: str) -> str:
     """Names of estimators as code."""
-    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda match: f"`{match[0]}`", score)
+    return re.sub(r"\b(?:[a-z]+(?:_[a-z]+)+|perplexity)\b", lambda match: f"`{match[0]}`", score)
 
 
 def _shown(number: float | None, form: str) -> str:
