@@ -18,6 +18,7 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, list_estimators, tie_break
 from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
+from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -140,6 +141,8 @@ def score(
         missing = sorted(choice.refused.items())
         console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
+    if ties_by is not None:
+        named = next(key for key, spec in header.estimators.items() if spec.name == TIE_BREAK)
     finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
 
 
