@@ -189,7 +189,9 @@ def certified(pool: Pool, labels: int, splits: int) -> list[Line]:
 def table_of(pool: Pool, sizes: Sequence[int], splits: int) -> Table:
     """Certify the scores of a pool at each number of labels that it has questions for."""
     reserve = SMALLEST if any(score.more for score in pool.scores) else 0
-    lines = [line for labels in sizes if labels + reserve <= pool.error.size for line in certified(pool, labels, splits)]
+    lines = [
+        line for labels in sizes if labels + reserve <= pool.error.size for line in certified(pool, labels, splits)
+    ]
     return Table(
         name=pool.name,
         n=pool.error.size,
@@ -280,7 +282,9 @@ def _mmlu_pro(path: Path, model: str) -> Pool:
             if all(cells):
                 rows.append([float(cell) for cell in cells])
     error, stated, logit = np.array(rows).T
-    specs = [make_estimator(name).spec for name in ("self_consistency", "sequence_nll")]  # stand-ins: order() reads none
+    specs = [
+        make_estimator(name).spec for name in ("self_consistency", "sequence_nll")
+    ]  # stand-ins: order() reads none
     ties = TieBreakParams(resolution=1e-3, first=specs[0], second=specs[1])
     broken = np.array([ties.order(1 - a, 1 - b) for a, b in zip(stated.tolist(), logit.tolist(), strict=True)])
     scores = [Score("logit", 1, 1 - logit), Score("stated", 2, 1 - stated), Score("stated, ties by logit", 2, broken)]
@@ -348,7 +352,9 @@ def compared(pool: Pool, *, draws: int = DRAWS, labels: int = 300, alpha: float 
         for name, own in zip(names, chosen, strict=True):
             answered[name].append((float(own.mean()), bool(own.any() and error[rest][own].mean() > alpha)))
     return tuple(
-        Compared(name=name, answered=float(np.mean([a for a, _ in rows])), violated=float(np.mean([v for _, v in rows])))
+        Compared(
+            name=name, answered=float(np.mean([a for a, _ in rows])), violated=float(np.mean([v for _, v in rows]))
+        )
         for name, rows in answered.items()
     )
 

@@ -76,8 +76,8 @@ def score(
     ties_by: Annotated[
         str | None,
         typer.Option(
-            help="A second score, e.g. sequence_nll, that orders the answers to which a named estimator or scorer gives "
-            "the same score. Each gets a further score tie_break:HASH."
+            help="A second score, e.g. sequence_nll, that orders the answers with equal scores by a named estimator or "
+            "scorer. Each of these gets a further score tie_break:HASH."
         ),
     ] = None,
     verdicts: Annotated[

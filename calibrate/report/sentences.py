@@ -219,8 +219,8 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     rows, n = segment_rows(artifact), len(artifact.calibration.error)
     able = sum(row.threshold is not None for row in rows)
     start = (
-        f'The model "{artifact.model.model}" may answer by itself where {_its_noun(artifact)} is at most the threshold of '
-        f"the question's segment. {able} of {len(rows)} segments have a threshold"
+        f'The model "{artifact.model.model}" may answer by itself where {_its_noun(artifact)} is at most the threshold '
+        f"of the question's segment. {able} of {len(rows)} segments have a threshold"
     )
     if (useless := unguardable(artifact)) is not None:
         start = f"{useless} {able} of {len(rows)} segments have a threshold"

@@ -84,7 +84,14 @@ def _reply(path: str, request: dict[str, Any]) -> dict[str, Any]:
         answer, _ = _guess(request["messages"][-1]["content"], "llm", 4.0)
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
         usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
-        return {"id": "1", "object": "chat.completion", "created": 0, "model": "llm", "choices": [choice], "usage": usage}
+        return {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "llm",
+            "choices": [choice],
+            "usage": usage,
+        }
     ticket, question = request["input"][0]["content"], request["questions"][0]
     if question["type"] == "predicate":
         _, chance = _guess(ticket, "llm", 4.0)

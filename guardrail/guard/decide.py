@@ -168,8 +168,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
             way_out = CONFIGURATION
         return (
-            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
-            f"answer itself may be fine. {way_out}"
+            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
+            f"The answer itself may be fine. {way_out}"
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
     own = _as_scored(uncertainty, artifact.threshold, estimator)

@@ -19,8 +19,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..types import Frozen, Uncertainty
-from ..uncertainty.two_stage import NAME as STAGES
-from ..uncertainty.two_stage import TwoStageParams
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
@@ -327,7 +325,7 @@ class Reference:
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._artifact = artifact
-        self._scale = scale_of(artifact)
+        self._scale = artifact.estimator.scale
         # A reach is a cut of the whole score, and the scale was not cut.
         self._cut = None if artifact.reach is None or self._scale is not None else artifact.reach.cut
         self._admitted = {artifact.digest}
@@ -407,13 +405,6 @@ class Reference:
             self._artifact.digest,
             artifact,
         )
-
-
-def scale_of(artifact: CalibrationArtifact) -> tuple[float, ...] | None:
-    """The scale of an artifact in two stages, ascending; None for other artifacts."""
-    if artifact.estimator.name != STAGES:
-        return None
-    return TwoStageParams.from_stored(artifact.estimator.params).scale
 
 
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
