@@ -90,7 +90,10 @@ def score(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
         int | None,
-        typer.Option(help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all."),
+        typer.Option(
+            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: it "
+            "answers less (docs: Fewer samples)."
+        ),
     ] = None,
     engine: Annotated[
         Literal["local", "ray"],
