@@ -91,8 +91,8 @@ def score(
     unanimous_at: Annotated[
         int | None,
         typer.Option(
-            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: it "
-            "answers less (docs: Fewer samples)."
+            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: "
+            "it answers less (docs: Fewer samples)."
         ),
     ] = None,
     engine: Annotated[
