@@ -490,9 +490,10 @@ def pages(figures: Figures) -> dict[Path, dict[str, str]]:
 def filled(text: str, tables: dict[str, str]) -> str:
     """A page with its tables between ``<!-- table: NAME -->`` and ``<!-- end -->`` replaced."""
     for name, table in tables.items():
-        marked = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", flags=re.DOTALL)
-        assert marked.search(text), name
-        text = marked.sub(lambda match, own=table: f"{match[1]}\n{own.strip()}\n\n{match[2]}", text)
+        marked = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
+        assert marked is not None, name
+        start, end = marked.span(1)
+        text = f"{text[:start]}\n{table.strip()}\n\n{text[end:]}"
     return text
 
 

@@ -42,9 +42,9 @@ class Stage:
         return make_estimator(self.score) if isinstance(self.score, str) else self.score.estimator
 
     @property
-    def scorer(self) -> dict[str, Scorer]:
-        """``scorer=`` for functions and guards, if there is one."""
-        return {} if isinstance(self.score, str) else {"scorer": self.score}
+    def scorer(self) -> Scorer | None:
+        """The scorer, if the score is one."""
+        return None if isinstance(self.score, str) else self.score
 
 
 def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path, alpha: float) -> CascadeArtifact:
@@ -52,7 +52,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
     files, rule = [], make_rule("exact")
     for number, stage in enumerate(stages):
         path = folder / f"stage{number + 1}.jsonl"
-        collect_records(questions, stage.model, plan_for([stage.estimator]), path, **stage.scorer)
+        collect_records(questions, stage.model, plan_for([stage.estimator]), path, scorer=stage.scorer or ())
         file = score_records(read_records(path), [stage.estimator])
         header = file.header.model_copy(update={"correctness": rule.spec})
         files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
@@ -62,7 +62,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
 
 def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) -> Cascade:
     """The cascade, with each stage's scorer given to its guard."""
-    settings: list[dict[str, Any]] = [{**stage.scorer, "remember": 0} for stage in stages]
+    settings: list[dict[str, Any]] = [{"scorer": stage.scorer, "remember": 0} for stage in stages]
     models = [stage.model for stage in stages]
     return Cascade(models, artifact=artifact, fallback=fallback, stage_settings=settings)
 

@@ -82,14 +82,14 @@ def _guess(ticket: str, who: str, skill: float) -> tuple[str, float]:
 def _reply(path: str, request: dict[str, Any]) -> dict[str, Any]:
     if path.endswith("/chat/completions"):
         answer, _ = _guess(request["messages"][-1]["content"], "llm", 4.0)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
+        candidate = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
         usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
         return {
             "id": "1",
             "object": "chat.completion",
             "created": 0,
             "model": "llm",
-            "choices": [choice],
+            "choices": [candidate],
             "usage": usage,
         }
     ticket, question = request["input"][0]["content"], request["questions"][0]
@@ -101,14 +101,14 @@ def _reply(path: str, request: dict[str, Any]) -> dict[str, Any]:
         rest = (1 - chance) / 2
         shares = [{"value": each, "probability": chance if each == choice else rest} for each in TEAMS]
         answered = {"type": "choice", "name": "team", "choice": choice, "confidence": chance, "probabilities": shares}
-    usage = {
+    spent = {
         "input_tokens": 20,
         "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
         "output_tokens": 1,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 21,
     }
-    return {"answers": [answered], "model": request["model"], "usage": usage}
+    return {"answers": [answered], "model": request["model"], "usage": spent}
 
 
 class _Handler(BaseHTTPRequestHandler):

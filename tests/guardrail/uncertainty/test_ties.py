@@ -98,7 +98,7 @@ def test_scores_that_cannot_be_combined_are_refused() -> None:
 
 def guard(estimator: Estimator = TIES, threshold: float = 0.1075, **settings: object) -> Guardrail:
     artifact = make_artifact(MODEL, threshold=threshold, estimator=estimator)
-    return Guardrail(model=MODEL, artifact=artifact, **{"scorer": stated, **settings})  # type: ignore[arg-type]
+    return Guardrail(model=MODEL, artifact=artifact, **{"scorer": stated, **settings})
 
 
 def test_the_guard_orders_ties_by_the_second_score() -> None:
