@@ -22,6 +22,10 @@ from guardrail.uncertainty import Estimator, make_estimator
 __all__ = ["Stage", "System", "fitted", "report", "system"]
 
 
+PRICE = 0.3
+"""Answers given up for each saved call of a later stage: the cheap stages are there to save those."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A model of a cascade, and the score by which it answers.
@@ -55,9 +59,11 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
         collect_records(questions, stage.model, plan_for([stage.estimator]), path, scorer=stage.scorer or ())
         file = score_records(read_records(path), [stage.estimator])
         header = file.header.model_copy(update={"correctness": rule.spec})
-        files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
+        # Answers are stored as they arrive, and the part that chooses the path is drawn by place: sorted, a run repeats.
+        labelled = sorted(label_records(file.records, rule), key=lambda record: record.id)
+        files.append(RecordFile(file.path, header, tuple(labelled), file.torn))
     keys = [estimator_key(stage.estimator) for stage in stages]
-    return fit_cascade(files, alpha=alpha, estimators=keys, rule="certified")
+    return fit_cascade(files, alpha=alpha, estimators=keys, rule="certified", price=PRICE)
 
 
 def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) -> Cascade:

@@ -33,7 +33,7 @@ from guardrail import Scorer, scorer
 ALPHA = 0.1
 LABELLED, FRESH = 500, 300
 ANNOTATORS, SHOTS = 5, 5
-JUDGES = {"mistral-7b-instruct": 1.2, "gpt-3.5-turbo": 0.8, "gpt-4-turbo": 0.35}
+JUDGES = {"mistral-7b-instruct": 0.8, "gpt-3.5-turbo": 0.5, "gpt-4-turbo": 0.2}
 """Judges in the order of their price, with the noise through which a scripted one sees a pair."""
 NOBODY = "nobody"
 
