@@ -24,7 +24,8 @@ from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
+from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
+from guardrail.uncertainty.ensemble import union_of_needs
 
 from .data.collect import package_versions
 from .data.column_store import open_records
@@ -530,19 +531,32 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
     is. Imported scores keep all: what they were computed from is unknown.
     """
-    if spec.name.startswith(SCORE):
-        reads, asked = spec.params["reads"], spec.name
-        needs = Needs(samples="samples" in reads, logprobs="logprobs" in reads)
-    elif spec.name in list_estimators():
-        needs = make_estimator(spec.name).needs
-        asked = "" if needs.follow_up is None else needs.follow_up.name
-    else:  # imported scores: what they need is unknown, so nothing may be left out
+    read = _read_by(spec)
+    if read is None:  # imported scores: what they need is unknown, so nothing may be left out
         return plan
-    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
+    needs, asked = read
+    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
     if plan.options is not None:
         return plan
     reads_samples = needs.samples or plan.primary == "majority"
     return plan.model_copy(update={"n": plan.n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+
+
+def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
+    """The needs of an estimator and its follow-ups by name; None where they are unknown."""
+    if spec.name == ties.NAME:
+        params = ties.TieBreakParams.from_stored(spec.params)
+        first, second = _read_by(params.first), _read_by(params.second)
+        if first is None or second is None:
+            return None
+        return union_of_needs([first[0], second[0]]), first[1] | second[1]
+    if spec.name.startswith(SCORE):
+        reads = spec.params["reads"]
+        return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
+    if spec.name in list_estimators():
+        needs = make_estimator(spec.name).needs
+        return needs, set() if needs.follow_up is None else {needs.follow_up.name}
+    return None
 
 
 def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:

@@ -157,7 +157,7 @@ def next_step(verdict: Verdict) -> str:
     if verdict.record is not None:
         return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return "Hand the question to a person: its own answers are the cause, and asking again would only select."
+        return "Hand the question to a person: the cause is what was drawn for it, and asking again would only select."
     return _NEXT[verdict.reason]
 
 

@@ -19,6 +19,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
+from guardrail.monitor.drift import Reference
 
 from ..data.records import RecordReader
 from ..data.table import among
@@ -124,7 +125,8 @@ def drift(
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)
-        scores = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
+        reference = Reference(loaded)
+        scores = [reference.compared(score) for record in file.records if (score := record.scores.get(key)) is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
             raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

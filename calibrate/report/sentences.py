@@ -8,6 +8,8 @@ from typing import Literal
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.sampling.follow_ups import SCORE, scorer_of
+from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..data.records import GIVEN
@@ -212,7 +214,7 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
-    start = f'The model "{model}" may answer by itself where its uncertainty is low: {share} of {of_what}.'
+    start = f'The model "{model}" may answer by itself where {_its_noun(artifact)} is low: {share} of {of_what}.'
     if (useless := unguardable(artifact)) is not None:
         start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
     return (
@@ -226,8 +228,8 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     rows, n = segment_rows(artifact), len(artifact.calibration.error)
     able = sum(row.threshold is not None for row in rows)
     start = (
-        f'The model "{artifact.model.model}" may answer by itself where its uncertainty is at most the threshold of '
-        f"the question's segment. {able} of {len(rows)} segments have a threshold"
+        f'The model "{artifact.model.model}" may answer by itself where {_its_noun(artifact)} is at most the threshold '
+        f"of the question's segment. {able} of {len(rows)} segments have a threshold"
     )
     if (useless := unguardable(artifact)) is not None:
         start = f"{useless} {able} of {len(rows)} segments have a threshold"
@@ -319,7 +321,7 @@ def certificate(artifact: CalibrationArtifact) -> str:
         tail = ""
     return (
         f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} (uncertainty up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
+        f"{percent(share)} ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
     )
 
 
@@ -340,7 +342,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
-        ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
+        (_noun(artifact), _scored_by(artifact.estimator)),
         *([("same answer if", describe_spec(judge.name, judge.params))] if judge is not None else []),
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
@@ -353,7 +355,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     ]
     if artifact.segments is not None:
         rows += [
-            (f"in {name}", f"uncertainty <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
+            (f"in {name}", f"{_noun(artifact)} <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
             for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
         ]
         others = artifact.segments.unknown == "others"
@@ -361,7 +363,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     elif isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
-            ("threshold", f"accept if uncertainty <= {outcome.threshold:.6g}"),
+            ("threshold", f"accept if {_noun(artifact)} <= {outcome.threshold:.6g}"),
             ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
@@ -492,7 +494,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
-            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
+            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells "
             f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
@@ -500,8 +502,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
         steps.append(
             f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
-            "accepted or rejected together. More samples, or an estimator that reads log-probabilities, tells them "
-            "apart."
+            f"accepted or rejected together. {_finer(artifact)}"
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
@@ -723,6 +724,31 @@ def _identity(artifact: CalibrationArtifact) -> str:
     return f"{model.model} ({model.provider}{revision})"
 
 
+def _noun(artifact: CalibrationArtifact) -> str:
+    """The word for the measurement: a scorer gives a score."""
+    return "uncertainty" if scorer_of(artifact.plan) is None else "score"
+
+
+def _its_noun(artifact: CalibrationArtifact) -> str:
+    return "its uncertainty" if scorer_of(artifact.plan) is None else "the score of its answer"
+
+
+def _scored_by(estimator: EstimatorSpec) -> str:
+    """An estimator with its unit, and of a scorer the direction: thresholds and tables are in terms of uncertainty."""
+    text = f"{estimator.name} v{estimator.version}, in {estimator.unit}"
+    if estimator.params.get("higher") != "certain":
+        return text
+    turned = "1 - the scorer's number" if estimator.unit == "probability" else "- the scorer's number"
+    return f"{text}; lower is more certain: {turned}"
+
+
+def _finer(artifact: CalibrationArtifact) -> str:
+    """The way to a finer score; more samples help only a score that reads some."""
+    if artifact.plan.n:
+        return "More samples, or an estimator that reads log-probabilities, tells them apart."
+    return "A second score can order them: `calibrate score --ties-by sequence_nll`."
+
+
 def _plan(artifact: CalibrationArtifact) -> str:
     plan = artifact.plan
     if plan.options is not None and plan.n == 0:
@@ -731,7 +757,8 @@ def _plan(artifact: CalibrationArtifact) -> str:
     answer = f"1 {plan.primary} answer and {samples}"
     if plan.primary == "majority":
         answer = f"{samples}, of which the most frequent is the answer"
-    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
+    asked = "".join(f", rated by the scorer {name}" for name in plan.follow_ups if name.startswith(SCORE))
+    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs) + asked
 
 
 def _prompt(artifact: CalibrationArtifact) -> str:

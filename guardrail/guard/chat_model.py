@@ -225,7 +225,8 @@ class Guardrail(GuardedChatModel):
             self.early_stopping == "on"
             or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
         )
-        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
+        staged = estimator.after_first is not None
+        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain, staged=staged)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
         early = stops_early and can_stop_early(plan, estimator)
         gate = replace(gate, early="all" if early else "none")
@@ -235,13 +236,13 @@ class Guardrail(GuardedChatModel):
                 self.model,
                 plan,
                 max_concurrency=self.max_concurrency,
-                scoring=Scoring.of([estimator.scorer], artifact.prompt),
+                scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
-            primary_first=early and estimator.after_first is not None,
+            primary_first=early and staged,
             draws=memory,
             slots=self.remember_slots,
         )

@@ -14,7 +14,8 @@ from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
+from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
+from ..uncertainty.ties import NAME as TIE_BREAK
 from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
@@ -73,7 +74,7 @@ def decide(
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator.needs) + _early(settled),
+        detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -145,7 +146,7 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
     return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
 
 
-def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, needs: Needs) -> str:
+def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, estimator: Estimator) -> str:
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
     unit = " nats" if uncertainty.unit == "nats" else ""
     outcome = artifact.outcome
@@ -167,17 +168,34 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
             way_out = CONFIGURATION
         return (
-            f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
-            f"answer itself may be fine. {way_out}"
+            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
+            f"The answer itself may be fine. {way_out}"
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    own = _as_scored(uncertainty, artifact.threshold, estimator)
     if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {target}."
+        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."
     return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {target} among answers that "
-        f"are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
+        f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
+        f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
         "more precisely."
     )
+
+
+def _noun(estimator: Estimator) -> str:
+    """The word for a measurement: a scorer gives a score, whatever it rates."""
+    return "score" if estimator.scorers else "uncertainty"
+
+
+def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Estimator) -> str:
+    """Number and limit as a scorer gives them, where a high number speaks for the answer; otherwise empty."""
+    if estimator.scorer is None or estimator.params.get("higher") != "certain":
+        return ""
+    value = uncertainty.value
+    if value is None or threshold is None:
+        return ""
+    sign = 1.0 if uncertainty.unit == "probability" else 0.0
+    return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
 
 
 def _early(settled: Uncertainty | None) -> str:
@@ -186,8 +204,15 @@ def _early(settled: Uncertainty | None) -> str:
     return f" The score itself was not needed: {settled.detail}."
 
 
-def _sign(needs: Needs) -> str:
+def _sign(estimator: Estimator) -> str:
     """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
+    needs = estimator.needs
+    if estimator.after_first is not None:
+        return "The model gave its own answer too little probability, or its further answers contradict it"
+    if estimator.name == TIE_BREAK:
+        return _sign(estimator.members[0])  # the second score only orders equal ones
+    if estimator.members:
+        return "Its scores together do not speak for the answer clearly enough"
     if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
         return "The score does not speak for the answer clearly enough"
     if needs.follow_up is not None:

@@ -40,6 +40,7 @@ __all__ = [
     "list_follow_ups",
     "register",
     "rounds",
+    "scorer_of",
 ]
 
 Messages = Sequence[BaseMessage]
@@ -47,6 +48,11 @@ _REPLY_TOKENS = 16
 """Longest reply to a question that wants one word or number."""
 SCORE = "score:"
 """Prefix of the names that stand for scorers."""
+
+
+def scorer_of(plan: SamplingPlan) -> str | None:
+    """The name of the scorer that a plan asks, which a guard must be given; None if it asks none."""
+    return next((name for name in plan.follow_ups if name.startswith(SCORE)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,11 @@ class Estimator:
         )
 
     @property
+    def scorers(self) -> tuple[AnswerScorer, ...]:
+        """The scorers whose replies it or its members read."""
+        return tuple(each.scorer for each in (self, *self.members) if each.scorer is not None)
+
+    @property
     def fewest(self) -> int:
         """Samples below which nothing is measured; 0 if none are read.
 

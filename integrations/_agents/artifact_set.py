@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, from_spec
@@ -260,5 +261,5 @@ class ArtifactSet:
             judge=judge,  # type: ignore[arg-type]
             similarity=self.similarity,  # type: ignore[arg-type]
             entailment=self.entailment,  # type: ignore[arg-type]
-            scorer=self.scorers.get(spec.name),
+            scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
         )

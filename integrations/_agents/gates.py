@@ -164,7 +164,8 @@ class AgentGate:
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold)
         self.observers = Observers(switch, as_observers(on_verdict))
-        conflict = early_stopping_conflict(self.observers, on_abstain)
+        staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
+        conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)
         if early_stopping == "on" and conflict is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this middleware.')
         self.artifacts = artifacts

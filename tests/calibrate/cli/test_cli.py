@@ -224,7 +224,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert page.count("Allow longer answers: 11 of 110 were cut off at 256 tokens") == 1  # what to do next
     assert "Labelled wrong, although the answer contains the reference" in page
     assert "Different answers that count as the same" in page
-    assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
+    assert "Which score ranks the errors best?" not in page  # one estimator only
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert (artifact.choice, artifact.plan.cut_off) == (None, "abstain")
 
@@ -237,7 +237,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert f"Chosen: {artifact.choice.candidates[0]}, on 30 % of the questions. The fit uses the other 77" in shown
     assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
-    assert "Which uncertainty ranks the errors best?" in page
+    assert "Which score ranks the errors best?" in page
     auroc_interval_answered = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td><td>\d+(\.\d)? %</td>"
     assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval_answered, page)
     assert "The one in use was chosen on 33 other questions." in page
