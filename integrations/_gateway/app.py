@@ -26,6 +26,7 @@ from .memory import InFlight, Work
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import CutError, Observing
+from .pass_through import PassThrough, passed_name
 from .protocol import (
     CHAT,
     ApiError,
@@ -93,6 +94,7 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
+        self._passing: dict[str, PassThrough] = {}
         self.aliases, self.observing = self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
 
@@ -118,6 +120,11 @@ class Gateway:
             if not served.guarded:
                 observer = self.observing.get(name)
                 observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
+            former = self._passing.get(name)
+            if served.config.pass_through and (former is None or former.alias is not served):
+                self._passing[name] = PassThrough(served)
+                listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
+                log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
         return aliases, observing
 
     def _memory(self) -> Draws:
@@ -212,6 +219,8 @@ class Gateway:
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
             await observing.aclose()
+        for passing in self._passing.values():
+            await passing.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -240,6 +249,8 @@ class Gateway:
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
+        if path.startswith("/v1/"):
+            return await self._pass(request, path.removeprefix("/v1/"), key)
         raise refuse_endpoint(path, method)
 
     @property
@@ -329,8 +340,36 @@ class Gateway:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def _content(self, request: Any) -> bytes:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    async def _pass(self, request: Any, path: str, key: Key | None) -> Any:
+        """The reply of an upstream to a path that the configuration names; without a verdict."""
+        named = {
+            name: listed
+            for name, alias in self.aliases.items()
+            if _may_use(key, name) and (listed := passed_name(path, alias.config.pass_through))
+        }
+        if not named:
+            raise refuse_endpoint(f"/v1/{path}", request.method)
+        headers = request.headers
+        is_json = _media_type(headers) == "application/json"
+        # A web page can send a form to this machine, and cannot add this header.
+        content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
+        body = read_body(content, model=False) if is_json and content else None
+        model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
+        if model in self.aliases and model not in named:
+            raise refuse_endpoint(f"/v1/{path}", request.method)
+        if model not in named and len(named) > 1:
+            raise ApiError(
+                400, f"Several models pass {path[:100]} through. Name one in the header x-guardrail-model.",
+                "model_not_named", "model",
+            )  # fmt: skip
+        alias = self.aliases[model if model in named else next(iter(named))]
+        credential = self._credential(alias, key, headers)
+        self.metrics.passed_through(alias.name, named[alias.name])
+        renamed = body if body is not None and body.get("model") == alias.name else None
+        return await self._passing[alias.name].respond(request, path, content, renamed, credential)
+
+    async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
+        if not any_type and _media_type(request.headers) != "application/json":
             raise ApiError(415, "Content-Type must be application/json.", "unsupported_media_type")
         too_large = ApiError(413, f"The body is larger than {self.config.max_body} bytes.", "request_too_large")
         declared = request.headers.get("content-length", "0")
@@ -494,6 +533,10 @@ def _unauthorized(message: str) -> ApiError:
 
 def _limited(message: str, seconds: int) -> ApiError:
     return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
+
+
+def _media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _hostname(headers: Mapping[str, str]) -> str | None:

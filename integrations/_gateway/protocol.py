@@ -210,8 +210,8 @@ def content_of(
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def read_body(content: bytes) -> dict[str, Any]:
-    """A request's body as a JSON object.
+def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
+    """A request's body as a JSON object, which must name a model unless ``model`` is false.
 
     Raises:
         ApiError: It is not JSON, is too deep, repeats a name, or has numbers or characters that JSON or UTF-8 lack.
@@ -223,7 +223,7 @@ def read_body(content: bytes) -> dict[str, Any]:
         fault = str(error)
     if fault is not None:
         raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("model", None if model else ""), str):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
 
