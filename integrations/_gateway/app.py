@@ -22,6 +22,7 @@ from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
+from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
 from .memory import InFlight, Work
 from .messages import MESSAGES
 from .metrics import Metrics
@@ -46,7 +47,7 @@ _responses = require("starlette.responses", extra="serve")
 
 __all__ = ["Gateway"]
 
-DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
+DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)} | {PATH: GUARDRAIL}
 """The protocols that have the gate behind them, by path."""
 MODELS = "/v1/models"
 OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
@@ -355,6 +356,8 @@ class Gateway:
         content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
         body = read_body(content, model=False) if is_json and content else None
         model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
+        if model is not None and not isinstance(model, str):
+            raise ApiError(400, "'model' must be a text.", "invalid_field", "model")
         if model in self.aliases and model not in named:
             raise refuse_endpoint(f"/v1/{path}", request.method)
         if model not in named and len(named) > 1:
@@ -384,14 +387,23 @@ class Gateway:
 
     async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
         content = await self._content(request)
-        body = read_body(content)
+        body = read_body(content, model=dialect is not GUARDRAIL)
+        if dialect is GUARDRAIL:
+            call = f"{'' if key is None else key.name} {call_of(body)}"
+            prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
+            if prompt is None:
+                return _responses.JSONResponse({"action": "NONE"})
+            body = {**prompt, "sent": body}
         alias, headers = self._alias(body["model"], key), request.headers
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
-        if (observing := self.observing.get(alias.name)) is not None:
+        if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
             return await observing.respond(content, body, headers, credential, request_id, dialect)
-        assert alias.plan is not None, "a guarded alias has an artifact"
         config = alias.config
+        if alias.plan is None or not alias.guarded:
+            raise ApiError(
+                400, f"The model {alias.name!r} only observes. Name one that guards.", "not_guarded", "model"
+            )
         asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, alias.plan)
         try:
             chat = read_request(
@@ -419,6 +431,19 @@ class Gateway:
         finally:
             disconnected.cancel()
             leave()
+
+    def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
+        """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
+        assert self._draws is not None
+        if payload.get("input_type") == "response":
+            if (prompt := self._draws.get(call)) is None:
+                raise unknown_call()
+            remembered: dict[str, Any] = json.loads(prompt)
+            return remembered
+        prompt = canonical_json(prompt_of(payload, model))
+        if self._draws.add(call, prompt) != prompt:
+            raise ApiError(400, "Another prompt has this litellm_call_id.", "call_not_unique", "litellm_call_id")
+        return None
 
     async def _late_frames(
         self, work: Work[Result], leave: Callable[[], None], reply: Callable[..., Any]
@@ -509,7 +534,8 @@ def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _error(error: ApiError, dialect: Dialect) -> Any:
-    return _responses.JSONResponse(dialect.error(error), error.status, headers=dict(error.headers))
+    status = dialect.error_status or error.status
+    return _responses.JSONResponse(dialect.error(error), status, headers=dict(error.headers))
 
 
 def _failed(what: str, error: Exception) -> ApiError:

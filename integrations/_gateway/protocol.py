@@ -133,6 +133,7 @@ class Dialect:
         error: An error as a body, and as an event.
         observed: An upstream's reply, or the events of its stream, as a chat completion.
         names: Fields of chat completions, by the names of this protocol.
+        error_status: HTTP status of errors, if the protocol has only one.
     """
 
     path: str
@@ -142,6 +143,7 @@ class Dialect:
     error: Callable[[ApiError], dict[str, Any]]
     observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    error_status: int | None = None
 
     def spelled(self, error: ApiError) -> ApiError:
         """An error that names a field of chat completions, by this protocol's name of the field."""
@@ -223,7 +225,7 @@ def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
         fault = str(error)
     if fault is not None:
         raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
-    if not isinstance(body, dict) or not isinstance(body.get("model", None if model else ""), str):
+    if not isinstance(body, dict) or (model and not isinstance(body.get("model"), str)):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
 
