@@ -119,7 +119,7 @@ def _messages(value: Any) -> list[dict[str, Any]]:
         kind = need(item, dict, where).get("type") or "message"
         if kind == "message":
             role = item.get("role")
-            if role not in ROLES:
+            if not isinstance(role, str) or role not in ROLES:
                 raise ApiError(
                     400, f"'{where}.role' must be one of {', '.join(sorted(ROLES))}.", "invalid_field", f"{where}.role"
                 )

@@ -214,3 +214,38 @@ def test_a_ticket_is_in_the_reply(serve: Serve, tmp_path: Any) -> None:
     reply: Any = served.openai().responses.create(model="support", input=UNSURE)
     assert reply.output_text
     assert served.http.get(f"/guardrail/v1/tickets/{reply.guardrail['ticket']}").json()["state"] == "open"
+
+
+# -- observing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["responses", "messages"])
+def test_an_observed_answer_is_measured_in_every_protocol(
+    serve: Serve, endpoint: Held, path: str, stream: bool
+) -> None:
+    """The upstream is a gateway, too: it has all protocols."""
+    inner = {"upstream": {"url": endpoint.url, "model": "m", "key": "k"}, "artifact": True, "probe": "off"}
+    upstream = serve(more={"m": {**inner, "settings": "replace"}}).url
+    served = serve(
+        {
+            "mode": "observe",
+            "settings": "replace",
+            "upstream": {"url": f"{upstream}/v1", "model": "m", "key": "k"},
+        }
+    )
+    asked: dict[str, Any] = (
+        {"input": SURE} if path == "responses" else {"messages": [{"role": "user", "content": SURE}]}
+    )
+    limit = {"max_tokens": 256} if path == "messages" else {"max_output_tokens": 256}
+    body = {"model": "support", **asked, **limit, "temperature": 0, "stream": stream}
+    passed = served.http.post(f"/v1/{path}", json=body, headers={"anthropic-version": "2023-06-01"})
+    assert "Paris" in passed.text
+    served.gateway.observing["support"].queue.drain(20)
+    counts = served.http.get("/guardrail/v1/observed").json()["support"]
+    assert (counts["accepted"], counts["not_comparable"], counts["dropped"]) == (1, 0, {})
+    if path == "responses":  # its upstream has none; the gateway refuses nothing here, and measures nothing
+        served.http.post("/v1/responses", json={**body, "previous_response_id": "resp_1"})
+        served.gateway.observing["support"].queue.drain(20)
+        counts = served.http.get("/guardrail/v1/observed").json()["support"]
+        assert (counts["accepted"], counts["dropped"]) == (1, {"upstream_error": 1})
