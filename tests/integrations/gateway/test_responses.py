@@ -241,6 +241,7 @@ def test_an_observed_answer_is_measured_in_every_protocol(
     body = {"model": "support", **asked, **limit, "temperature": 0, "stream": stream}
     passed = served.http.post(f"/v1/{path}", json=body, headers={"anthropic-version": "2023-06-01"})
     assert "Paris" in passed.text
+    served.http.get("/healthz")  # its connection takes it when the gateway is done with the answer before
     served.gateway.observing["support"].queue.drain(20)
     counts = served.http.get("/guardrail/v1/observed").json()["support"]
     assert (counts["accepted"], counts["not_comparable"], counts["dropped"]) == (1, 0, {})
