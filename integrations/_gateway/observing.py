@@ -29,7 +29,7 @@ from guardrail.types import Sample, SampleSet, SamplingPlan
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
-from .protocol import ApiError, bindings_of, drawing_fields, messages_of
+from .protocol import ApiError, Dialect, bindings_of, drawing_fields, messages_of
 
 httpx = require("httpx", extra="serve")
 _responses = require("starlette.responses", extra="serve")
@@ -39,8 +39,8 @@ __all__ = ["CutError", "Observing"]
 log = logging.getLogger("guardrail")
 
 PASSED = (
-    "accept", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "traceparent",
-    "tracestate",
+    "accept", "anthropic-beta", "anthropic-version", "content-type", "idempotency-key", "openai-beta",
+    "openai-organization", "openai-project", "traceparent", "tracestate",
 )  # fmt: skip
 """Headers of a client that are sent upstream."""
 KEPT_BACK = frozenset(
@@ -103,7 +103,13 @@ class Observing:
     # -- passing through -----------------------------------------------------------------------------------------------
 
     async def respond(
-        self, content: bytes, body: Mapping[str, Any], headers: Mapping[str, str], credential: str | None, number: str
+        self,
+        content: bytes,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        credential: str | None,
+        number: str,
+        dialect: Dialect,
     ) -> Any:
         """The upstream's reply, byte for byte.
 
@@ -113,6 +119,7 @@ class Observing:
             headers: The request's headers.
             credential: Key for the upstream; None for the key of the alias.
             number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
+            dialect: The protocol of request and reply.
         """
         upstream = self.alias.upstream
         own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
@@ -120,12 +127,13 @@ class Observing:
         sent["accept-encoding"] = b"identity"  # bytes pass unchanged, and the copy must be readable
         if used := credential or own:  # some servers need no key
             sent["authorization"] = f"Bearer {used}".encode()
+            sent |= {"x-api-key": used.encode()} if "anthropic-version" in sent else {}
         if body["model"] != upstream.model:
             content = json.dumps({**body, "model": upstream.model}, ensure_ascii=False).encode()
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
         request = self._client.build_request(
-            "POST", f"{upstream.url.rstrip('/')}/chat/completions", content=content, headers=sent,
+            "POST", f"{upstream.url.rstrip('/')}/{dialect.path}", content=content, headers=sent,
             timeout=upstream.timeout,
         )  # fmt: skip
         try:
@@ -140,14 +148,14 @@ class Observing:
         if is_chosen:
             self.queue.count("chosen")
         response = _responses.StreamingResponse(
-            self._bytes(reply, body, credential, (key, number) if is_chosen else None), reply.status_code
+            self._bytes(reply, body, credential, (key, number) if is_chosen else None, dialect), reply.status_code
         )
         lower = [(name.lower(), value) for name, value in reply.headers.raw]  # a name may come more than once
         response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
         return response
 
     async def _bytes(
-        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None
+        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None, dialect: Dialect
     ) -> AsyncIterator[bytes]:
         """The bytes of a reply as they arrive; a chosen answer is also copied."""
         copy, whole = bytearray(), False
@@ -171,23 +179,30 @@ class Observing:
             return
         try:
             several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
-            message = await _message(bytes(copy), streamed=body.get("stream") is True, several=several)
+            message = await _message(bytes(copy), streamed=body.get("stream") is True, several=several, dialect=dialect)
             answer = read_reply(message)
         except Exception:  # the client has its answer: a fault in reading the copy must not reach it
             self.queue.drop("unreadable")
             return
         size = len(copy) + int(reply.request.headers["content-length"])
-        self.queue.offer(lambda: self._measure(body, message, answer, credential, key), size)
+        self.queue.offer(lambda: self._measure(body, message, answer, credential, key, dialect), size)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def _measure(
-        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: tuple[str, str]
+        self,
+        body: Mapping[str, Any],
+        message: AIMessage,
+        answer: Sample,
+        credential: str | None,
+        key: tuple[str, str],
+        dialect: Dialect,
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
         try:
+            body = dialect.read(body, plan)  # refuses what continues a stored response: the prompt is not known
             messages = messages_of(body)
             if self._unlike(body, message, plan):
                 return "not_comparable"
@@ -247,24 +262,24 @@ class Observing:
             raise UsageError("records hold prompts of one question")
 
 
-async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessage:
+async def _message(content: bytes, *, streamed: bool, several: bool, dialect: Dialect) -> AIMessage:
     """The answer in a reply's bytes.
 
     Raises:
         MalformedReplyError: The reply has no complete answer, or several although the client wanted one.
     """
-    if not streamed:
-        reply = parsed(content)
+    lines = [line.removeprefix(b"data:").strip() for line in content.splitlines() if line.startswith(b"data:")]
+    listed = [json.loads(line) for line in lines if line != b"[DONE]"] if streamed else [parsed(content)]
+    if dialect.observed is not None or not streamed:
+        reply = listed[0] if dialect.observed is None else dialect.observed(listed)
         (choice, *more) = choices_of(reply)
         if more and not several:
             raise MalformedReplyError("the reply has several answers")
         return message_of(choice, reply, usage_of(reply))
 
     async def events() -> AsyncIterator[Any]:
-        for line in content.splitlines():
-            data = line.removeprefix(b"data:").strip()
-            if line.startswith(b"data:") and data != b"[DONE]":
-                yield json.loads(data)
+        for event in listed:
+            yield event
 
     parts = [chunk.message async for chunk in chunks_of(events())]
     message: Any = message_chunk_to_message(reduce(add, parts))
