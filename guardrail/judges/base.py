@@ -102,6 +102,10 @@ class Comparer(ABC):
         """
         return False
 
+    def left_out(self, answer: str) -> tuple[str, ...]:
+        """Names of the parts of an answer that it never compares, so that no verdict is about them. Default: none."""
+        return ()
+
     def identity(self, text: str) -> str:
         """Key of a text: answers with equal keys are one answer before anything is compared. Default: the text.
 

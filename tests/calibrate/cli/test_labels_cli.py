@@ -394,3 +394,10 @@ def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     assert not (out / "test-records.jsonl").exists()
     run(*command, "--trust-labels")
     assert (out / "artifact.json").is_file()
+
+
+def test_no_label_at_all_is_said_in_words(unlabelled: Path) -> None:
+    shown = run("label", unlabelled)
+    assert "0 of 0" not in shown
+    assert "answers got a label, so nothing can be fitted yet." in shown
+    assert "--interactive, as there are no references" in shown
