@@ -10,7 +10,7 @@ from typing import Literal
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
-from ..judges.base import Comparer
+from ..judges.base import left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
@@ -189,9 +189,9 @@ def _early(settled: Uncertainty | None) -> str:
 
 def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
     """A sentence about arguments of the answer that the judge never compares; empty if there are none."""
-    if drawn.primary is None or not isinstance(estimator.judge, Comparer):
+    if drawn.primary is None:
         return ""
-    names = estimator.judge.left_out(drawn.primary.comparable)
+    names = left_out_by(estimator.judge, drawn.primary.comparable)
     listed = "; ".join(names)
     return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
 

@@ -28,6 +28,7 @@ __all__ = [
     "is_slow",
     "judge_batch",
     "knows_tool_calls",
+    "left_out_by",
     "merging_of",
 ]
 
@@ -219,6 +220,11 @@ def knows_tool_calls(comparer: object) -> bool:
     """Whether a judge or similarity knows what tool calls do."""
     # `is True`: a truthy object (a mock, a method) is no statement.
     return getattr(comparer, "judges_tool_calls", False) is True
+
+
+def left_out_by(comparer: object, answer: str) -> tuple[str, ...]:
+    """The ``left_out`` of a judge; none if it does not say."""
+    return comparer.left_out(answer) if isinstance(comparer, Comparer) else ()
 
 
 def is_slow(comparer: object) -> bool:

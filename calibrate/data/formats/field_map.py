@@ -176,7 +176,7 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
         columns: The map they were read with.
     """
     read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
-    used = {field for field in FIELDS if columns.mapped(field) or not seen.isdisjoint(columns.of(field))}
+    used = {field for field in FIELDS if columns.mapped(field) or any(name in seen for name in columns.of(field))}
     used |= {"correct", "error"} if used & {"correct", "error"} else set()
     used |= {"score", "confidence"} if columns.scores else set()
     for column in sorted(set(seen) - read):
