@@ -252,6 +252,7 @@ class Records:
             UsageError: As `fit_artifact` and `calibrate.fits.counted`, or nearly no answer is right and many wrong ones
                 contain a reference.
         """
+        self._refuse_unready()
         if not trust_labels:
             self._refuse_broken()
         part, choice = None, None
@@ -311,6 +312,21 @@ class Records:
         fitted = parts_of(artifact, self.file.records, key, tested).fitted
         evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
+
+    def _refuse_unready(self) -> None:
+        """Refuse to fit records without scores or labels, and name the call that makes them."""
+        notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
+        if not self.file.header.estimators:
+            raise UsageError(
+                "these records have no scores yet. Call score() first, which measures how much the samples disagree; a "
+                'score of your own goes in with the frame: from_frame(..., score="COLUMN"), or '
+                f'score=ScoreColumn("NAME", "COLUMN", confidence=True) for a confidence.{notes}'
+            )
+        if self.file.header.correctness is None:
+            raise UsageError(
+                "these records have no labels yet. Call label() first, which compares answers with references; grades "
+                f'of your own go in with the frame: from_frame(..., correct="COLUMN").{notes}'
+            )
 
     def _refuse_broken(self) -> None:
         spec = self.file.header.correctness
@@ -390,6 +406,7 @@ def from_frame(
     """
     settings = settings or ImportSettings()
     rows = [{name: _plain(value) for name, value in row.items()} for row in _rows(frame)]
+    _refuse_one_column(rows)
     columns = {
         name: (column,) if isinstance(column, str) else tuple(column)
         for name, column in {
@@ -431,9 +448,12 @@ _IN_PYTHON = (
     ),
     (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
     (r"--map confidence=NAME:COLUMN", 'score=ScoreColumn("NAME", "COLUMN", confidence=True)'),
+    (r"--map confidence=(\w+)", r'score=ScoreColumn("\1", "\1", confidence=True)'),
+    (r"--map score=(\w+)", r'score="\1"'),
     (r"--map (\w+)=-", r"drop the column \1"),
     (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),
     (r"--map (\w+)=(\w+)", r'\1="\2"'),
+    (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
     (r"Correct the --map", "Correct the argument"),
     (r"--map\b(?! \w+=)", "the arguments"),
     (r", or name the layout: --format [^.]*", ""),
@@ -465,6 +485,18 @@ def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
             f"got {type(frame).__name__}; give a pandas or Polars data frame, a pyarrow table or a list of dicts. Of a "
             "lazy frame call collect() first."
         ) from error
+
+
+def _refuse_one_column(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a file that was read with a separator it does not have."""
+    if rows and len(rows[0]) == 1:
+        (name,) = rows[0]
+        separator = next((mark for mark in (";", "\t", "|") if mark in str(name)), None)
+        if separator is not None:
+            raise UsageError(
+                f"the only column is {name!r}: the file is separated by {separator!r}, not by commas. Read it with "
+                f"pandas.read_csv(path, sep={separator!r}) (Polars: separator={separator!r})."
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -362,6 +362,10 @@ def _limit(outcome: Outcome) -> str:
     return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
 
 
+_REVERSED = 0.4
+"""AUROC below which a score is called reversed."""
+
+
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
@@ -496,9 +500,9 @@ class CalibrationArtifact(Persisted):
         return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
 
     def __str__(self) -> str:
-        """The short form, the threshold in use, and the two promises."""
+        """The short form, warnings, the threshold in use, and the two promises."""
         threshold = f"Threshold in use: {self.answer_if}."
-        return "\n".join(filter(None, (repr(self), self.warning, threshold, *self.promises)))
+        return "\n".join(filter(None, (repr(self), self.warning, self.reversed_score, threshold, *self.promises)))
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
@@ -532,6 +536,8 @@ class CalibrationArtifact(Persisted):
             ]
         elif not isinstance(self.outcome, Feasible):
             facts.append(("why", self.outcome.detail))
+        if (reversed_score := self.reversed_score) is not None:
+            facts.append(("check the score", reversed_score))
         facts += [("promise", in_use), ("the other", other)]
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
         title = title if self.warning is None else f"Calibration artifact. {self.warning}"
@@ -645,6 +651,18 @@ class CalibrationArtifact(Persisted):
     def warning(self) -> str | None:
         """The sentence to show in red if the gate stops nothing; otherwise None."""
         return nothing_stopped(self.n_accepted, self.n_errors) if self.stops_nothing else None
+
+    @property
+    def reversed_score(self) -> str | None:
+        """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
+        auroc = self.outcome.diagnostics.auroc
+        if auroc is None or auroc >= _REVERSED:
+            return None
+        return (
+            f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
+            'mean more certain. A confidence is imported as such: ScoreColumn("NAME", "COLUMN", confidence=True), or '
+            "--map confidence=NAME:COLUMN. Or are the labels reversed?"
+        )
 
     def outcome_in(self, segment: str | None) -> Outcome:
         """The outcome that decides about questions of a segment: its own, or that of all others."""

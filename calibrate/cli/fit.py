@@ -27,6 +27,7 @@ from ..fits import Fits, FitSettings, beside, counted
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
+    auroc_of,
     caveats,
     facts,
     verdict_text,
@@ -422,7 +423,9 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     text = verdict_text(artifact, audited, merged)
     print_verdict(text)
     print_early_stopping(text.early_stopping)
-    print_second_look(fitted.part, key)
+    interval = auroc_of(artifact)
+    if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
+        print_second_look(fitted.part, key)
     if test is not None:
         _print_share(test.header.reach)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]

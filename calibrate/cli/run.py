@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +56,7 @@ from ..thresholds.fit import request_for
 from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
+from .frame.forecast import asking, judging
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -247,10 +247,10 @@ def run(config: Path | None = None, **flags: Any) -> None:
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
-    for line in _forecast(settings, len(questions) + len(test_questions), questions):
+    for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    path = settings.out / "records.jsonl"
+    path = _records_path(settings)
     staged = None
     if key == TWO_STAGE:
         options = settings.collect_options()
@@ -283,7 +283,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name, staged)
+        test = _records(settings, model, test_questions, _test_path(settings), name, staged)
     artifact = with_labels_needed(_fitted(settings, records, key, groups, choice))
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
@@ -323,19 +323,18 @@ def _fitted(
     return artifact
 
 
-def _forecast(settings: RunConfig, n_questions: int, questions: Sequence[Question]) -> list[str]:
-    """Lines about the calls and the time of each part; answers on file already cost nothing again."""
+def _forecast(settings: RunConfig, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
+    """Lines about the calls, the time and the price of each part; answers on file cost nothing again."""
     options = settings.collect_options()
-    plan = options.drawing.plan(questions)
-    calls = 1 + plan.n + len(plan.follow_ups)
-    total = n_questions * calls
-    minutes = math.ceil(total / (settings.max_concurrency or 16) / 60)
-    money = "" if settings.price is None else f", {total * settings.price:,.2f} at {settings.price:g} a call"
-    judged = f"{n_questions:,} more calls of {settings.judge_model}" if settings.judge_model is not None else "seconds"
+    plan, path, test_path = options.drawing.plan(questions), _records_path(settings), _test_path(settings)
+    parts = [(questions, path), (test_questions, test_path)]
+    local = settings.model.startswith("transformers:")
+    judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
+    replies = [_judge_cache(path), _judge_cache(test_path)] if judged else None
+    scorers = options.drawing.scorers()
     return [
-        f"1. Asking: {n_questions:,} questions x {calls} answers = {total:,} calls{money}; about {minutes:,} min if a "
-        "call takes 1 s. Stop it at any time: the same command goes on.",
-        f"2. Scoring: no calls, unless a judge is a model. Labels: {judged}. Fit and report: a minute.",
+        *asking(parts, plan, scorers, options.calls, local=local, price=settings.price),
+        judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies),
     ]
 
 
@@ -444,14 +443,29 @@ def _records(
 
 def _estimators(settings: RunConfig, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:
     """The estimators to score with; those that ask a model keep its verdicts next to the records."""
-    if settings.estimator == AUTO:
-        estimators: Sequence[Estimator] = supported(plan)
-    else:
-        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
+    estimators = _uncached(settings, plan)
     if not uses_models(estimators):
         return estimators
     cache = PairCache(pair_cache(records))
     return [with_cache(estimator, cache) for estimator in estimators]
+
+
+def _uncached(settings: RunConfig, plan: SamplingPlan) -> Sequence[Estimator]:
+    if settings.estimator == AUTO:
+        return supported(plan)
+    return [_estimator(settings, plan.bindings, options=plan.options is not None)]
+
+
+def _records_path(settings: RunConfig) -> Path:
+    return settings.out / "records.jsonl"
+
+
+def _test_path(settings: RunConfig) -> Path:
+    return settings.out / "test-records.jsonl"
+
+
+def _judge_cache(records: Path) -> Path:
+    return records.with_name(f"{records.stem}.judge.jsonl")
 
 
 def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
@@ -461,7 +475,7 @@ def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
         threshold=settings.threshold,
         tolerance=settings.tolerance,
         judge_model=settings.judge_model,
-        cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
+        cache=_judge_cache(file.path),
     )
 
 

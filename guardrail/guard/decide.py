@@ -10,6 +10,7 @@ from typing import Literal
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
+from ..judges.base import left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
@@ -74,7 +75,7 @@ def decide(
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled),
+        detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled) + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -202,6 +203,15 @@ def _early(settled: Uncertainty | None) -> str:
     if settled is None or settled.value is None:
         return ""
     return f" The score itself was not needed: {settled.detail}."
+
+
+def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
+    """A sentence about arguments of the answer that the judge never compares; empty if there are none."""
+    if drawn.primary is None:
+        return ""
+    names = left_out_by(estimator.judge, drawn.primary.comparable)
+    listed = "; ".join(names)
+    return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
 
 
 def _sign(estimator: Estimator) -> str:

@@ -164,6 +164,14 @@ class ToolCallJudge(BatchJudge):
         read = [ToolCall(name=call.name, arguments=self._arguments(call)) for call in calls]
         return canonical_calls(sorted(read, key=lambda call: canonical_calls([call])) if self.any_order else read)
 
+    def left_out(self, answer: str) -> tuple[str, ...]:
+        """Arguments of the calls in an answer that are not compared, as "TOOL: ARGUMENT, ARGUMENT"."""
+        names: dict[str, dict[str, None]] = {}
+        for call in read_calls(answer) or () if self.arguments is not None else ():
+            own = [name for name in call.arguments if name not in self._arguments(call)]
+            names.setdefault(call.name, {}).update(dict.fromkeys(own))
+        return tuple(f"{tool}: {', '.join(own)}" for tool, own in names.items() if own)
+
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of canonical forms; the question plays no part."""
         return [self.identity(a) == self.identity(b) for a, b in pairs]

@@ -86,7 +86,10 @@ def print_fits(artifact: CalibrationArtifact, fits: Fits) -> None:
 
 
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
-    """Print how many labels contradict an extreme score, and the first few."""
+    """Print how many labels contradict an extreme score, and the first few.
+
+    Scores and grades alone show nothing to compare: then the ids are printed, which the user's own files know.
+    """
     contradicting = suspicious(records, key)
     text = second_look(contradicting)
     if text is None:
@@ -94,11 +97,15 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
     for kind, some in (("wrong", contradicting.wrong), ("right", contradicting.right)):
         for record in some[:most]:
-            against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
-                f"reference {shortened(against)}"
-            )
+            answer, against = record.shown_answer, " / ".join(record.references)
+            parts = [f"answered {shortened(answer)}"] if answer else []
+            parts += [f"reference {shortened(against)}"] if against else []
+            print_line(f"  {record.id}, labelled {kind}: {', '.join(parts) or 'neither answer nor reference on file'}")
+    looked = (*contradicting.wrong[:most], *contradicting.right[:most])
+    if not any(record.shown_answer for record in looked):
+        print_line("  These records have no answers: look the ids up where the answers were graded.")
+    elif not any(record.references for record in looked):
+        print_line("  These records have no references: judge the answers by what you know of the questions.")
 
 
 def print_advice(keys: Iterable[str]) -> None:

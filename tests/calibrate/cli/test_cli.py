@@ -146,10 +146,13 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.15", "--splits", "2")
     shown = run(*arguments, "--price", "0.0005")
-    forecast = "1. Asking: 240 questions x 11 answers = 2,640 calls, 1.32 at 0.0005 a call; about 3 min"
+    forecast = (
+        "1. Asking: 240 questions x 11 calls = 2,640 calls, 1.32 at 0.0005 a call; about 3 min if a call takes 1 s, "
+        "which is assumed: nothing is timed yet."
+    )
     assert forecast in shown
     assert shown.index(forecast) < shown.index("questions are on file")
-    assert "2. Scoring: no calls" in shown
+    assert "2. Scoring: seconds, no calls. Labels: seconds, no calls." in shown
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("records.jsonl", "records.fits.jsonl", "test-records.jsonl", "artifact.json"),
@@ -163,6 +166,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
     shown = run(*arguments)
+    assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
     assert "(168 were there already)" in shown
     again = CalibrationArtifact.load(out / "artifact.json")
     assert again.outcome == first.outcome
