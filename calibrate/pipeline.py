@@ -15,6 +15,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFinge
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
+from guardrail.parts.sentences import SUPPORTED
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
@@ -49,6 +50,7 @@ __all__ = [
     "held_out",
     "looked_before",
     "narrowed_plan",
+    "now",
     "part_header",
     "question_hashes",
     "refit",
@@ -56,6 +58,7 @@ __all__ = [
     "refuse_fitted",
     "require_same",
     "split",
+    "turns_of_records",
     "without",
     "without_choice",
 ]
@@ -181,7 +184,7 @@ def fit_artifact(
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
     artifact = CalibrationArtifact(
-        created=_now(),
+        created=now(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
@@ -192,7 +195,7 @@ def fit_artifact(
         certificate=_certificate(calibration, alpha, looked),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(usable),
+        turns=turns_of_records(usable),
         reach=reach,
         looks=looked,
         choice=choice,
@@ -234,7 +237,7 @@ def refit(
     return _priced(
         artifact.model_copy(
             update={
-                "created": _now(),
+                "created": now(),
                 "outcome": _fit(scores, alpha, rule or outcome.rule, spent, options),
                 "certificate": _certificate(scores, alpha, looks),
                 "packages": package_versions(),
@@ -503,6 +506,9 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     if spec.name.startswith(SCORE):
         reads, asked = spec.params["reads"], spec.name
         needs = Needs(samples="samples" in reads, logprobs="logprobs" in reads)
+    elif spec.name.startswith("parts_"):
+        needs = Needs(samples=True)
+        asked = SUPPORTED.name if spec.params["support"]["name"] == "asked" else ""
     elif spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
         asked = "" if needs.follow_up is None else needs.follow_up.name
@@ -536,7 +542,7 @@ def _cut_off(used: RecordTable) -> int | None:
     return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def _turns(usable: RecordTable) -> tuple[str, ...] | None:
+def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
     """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
     names = usable.coded("turns")[1]
     distinct = sorted(turns for turns in names if turns is not None)
@@ -550,5 +556,5 @@ def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
     return (k / n, low, high)
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -43,6 +43,7 @@ from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_early_stopping, print_second_look, print_verdict
+from .parts import FitParts, fit_by_parts, inspect_parts
 
 __all__ = ["fit", "inspect"]
 
@@ -255,6 +256,7 @@ def fit(
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
+    by_parts: FitParts,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -262,7 +264,25 @@ def fit(
     confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
+
+    Example: calibrate fit records.jsonl --parts json --alpha 0.05 --out artifact.json
     """
+    groups: Groups = "cluster" if cluster_by_group else "category"
+    if by_parts.parts is not None:
+        fit_by_parts(
+            records,
+            out,
+            by_parts,
+            alpha=alpha,
+            delta=delta,
+            rule=rule,
+            band_delta=segments.segment_delta,
+            groups=groups,
+            test_fraction=testing.test_fraction,
+            test=testing.test or (),
+            seed=testing.seed,
+        )
+        return
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
@@ -276,7 +296,7 @@ def fit(
             options=options,
             alpha=alpha,
             delta=delta,
-            groups="cluster" if cluster_by_group else "category",
+            groups=groups,
             testing=testing,
             by=segments.rule(),
             look=looking.look,
@@ -430,6 +450,9 @@ def inspect(
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
         typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
+        return
+    if loaded.parts is not None:
+        inspect_parts(loaded)
         return
     text = verdict_text(loaded)
     print_verdict(text)

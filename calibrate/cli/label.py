@@ -47,6 +47,7 @@ from .frame.labels import label_file, print_label_checks, print_labels, print_st
 from .frame.next_commands import listed, next_step
 from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
+from .parts import PartsOption, label_by_parts
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -253,6 +254,7 @@ def label(
     goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -263,9 +265,15 @@ def label(
     Example: calibrate label records.jsonl --interactive
 
     Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
+
+    Example: calibrate label records.jsonl --parts json
     """
     source, target = one_file(records, out)
     people.check(rule)
+    if parts is not None:
+        keep_inputs([people.labels], [target, source])
+        label_by_parts(source, target, parts, people.labels)
+        return
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])

@@ -491,7 +491,8 @@ def _most(parts: AnswerParts, per: Per, units: Counts, n_units: int, declared: i
 
 def both(share: Found, clean: Found) -> Found:
     """Both promises at once, each fitted at delta / 2: the largest certified threshold of `wrong_share` at or below that
-    of `clean_answers`, which holds at every smaller threshold."""
+    of `clean_answers`, which holds at every smaller threshold.
+    """
     guarantee = f"{share.guarantee} At the same time: {clean.guarantee}"
     missing = next((found for found in (share, clean) if found.threshold is None), None)
     if missing is not None:

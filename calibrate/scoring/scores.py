@@ -365,7 +365,7 @@ def _with(record: Record, keys: Sequence[str], values: Sequence[Uncertainty]) ->
 
 
 def _unscored(record: Record) -> Record:
-    return record.model_copy(update={"scores": {}})
+    return record.model_copy(update={"scores": {}, "parts": {}, "part_labels": {}})
 
 
 def adaptive(file: RecordFile, unanimous_at: int | None) -> RecordFile:

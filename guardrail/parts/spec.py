@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
@@ -13,7 +14,7 @@ from ..packing import PACKED_FROM, pack, unpack
 from ..specs import JudgeSpec
 from ..types import Frozen
 
-__all__ = ["Kind", "PartScores", "PartsGate", "PartsSpec", "Procedure"]
+__all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Procedure"]
 
 Kind = Literal["json", "sentences"]
 """Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text."""
@@ -116,6 +117,38 @@ class PartScores(Frozen):
         return [(tuple(self.uncertainty[a:b]), tuple(self.wrong[a:b])) for a, b in pairwise(ends)]
 
 
+class PartFigures(Frozen):
+    """Counts of a gate of parts on labelled answers. An answer is shown iff some part of it is kept."""
+
+    answers: int
+    """Answers whose parts were measured."""
+    shown: int
+    """Answers of which some part is kept."""
+    complete: int
+    """Answers of which every part is kept."""
+    broken: int
+    """Shown answers that keep more wrong parts than the promise allows."""
+    parts: int
+    """Parts."""
+    wrong: int
+    """Wrong ones among them."""
+    kept: int
+    """Parts that are kept."""
+    kept_wrong: int
+    """Wrong ones among them."""
+    wrong_per_answer: float | None
+    """Mean over the shown answers of the share of wrong parts among those kept; None if none is shown."""
+    broken_interval: tuple[float, float] | None
+    """95 % Clopper-Pearson interval of the share of shown answers that are broken. On calibration answers it is
+    post-selection: it describes them and certifies nothing. None if none is shown."""
+    reference: int | None = None
+    """Fields of the references; None where there are none (sentences, labels by hand)."""
+    recalled: int | None = None
+    """Fields of the references that kept parts match."""
+    recall_interval: tuple[float, float] | None = None
+    """95 % interval of the share that is recalled, normal approximation over answers."""
+
+
 class PartsGate(Frozen):
     """The section ``parts`` of an artifact: a threshold for parts, and everything it is valid for."""
 
@@ -145,11 +178,32 @@ class PartsGate(Frozen):
     """Parts of the other answers that could not be measured. They are held back and stay in the fit."""
     n_undecided: int = 0
     """Parts whose label could not be decided; they count as wrong."""
+    bands: tuple[int, ...] = Field(default=(), exclude_if=lambda bands: not bands)
+    """Largest numbers of parts of the bands that have their own thresholds, ascending; the last band is open. Empty for
+    one threshold."""
+    band_thresholds: tuple[float | None, ...] = Field(default=(), exclude_if=lambda thresholds: not thresholds)
+    """Threshold of each band, one more than ``bands``. `threshold` is then the largest of them."""
+    figures: PartFigures | None = Field(default=None, exclude_if=lambda figures: figures is None)
+    """Counts on the calibration answers."""
     scores: PartScores = Field(repr=False)
     """The scores and labels themselves."""
+
+    def threshold_for(self, n_parts: int) -> float | None:
+        """The threshold for the parts of an answer that has so many: its band's, or the only one."""
+        return self.band_thresholds[bisect_left(self.bands, n_parts)] if self.bands else self.threshold
+
+    @model_validator(mode="after")
+    def _a_threshold_each(self) -> Self:
+        if self.bands and (list(self.bands) != sorted(set(self.bands)) or self.bands[0] < 1):
+            raise ValueError(f"bands are increasing numbers of parts, got {self.bands}")
+        if self.bands and len(self.band_thresholds) != len(self.bands) + 1:
+            raise ValueError(f"{len(self.bands)} bands and an open one need as many thresholds: {self.band_thresholds}")
+        return self
 
     @model_validator(mode="after")
     def _below_the_cut(self) -> Self:
         if self.cut is not None and self.threshold is not None and self.threshold > self.cut:
-            raise ValueError(f"the threshold {self.threshold:g} is above the cut {self.cut:g}: no such part was labelled")
+            raise ValueError(
+                f"the threshold {self.threshold:g} is above the cut {self.cut:g}: no such part was labelled"
+            )
         return self

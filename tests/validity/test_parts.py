@@ -46,9 +46,10 @@ def is_broken(answer: Answer, tau: float | None, cap: int, allowed: int = 0) -> 
 # -- Exact -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.5])
-@pytest.mark.parametrize("allowed", [0, 1])
-@pytest.mark.parametrize("too_many", [0, 1])
+@pytest.mark.parametrize(
+    ("alpha", "allowed", "too_many"),
+    [*((alpha, allowed, 0) for alpha in (0.1, 0.25, 0.5) for allowed in (0, 1)), (0.1, 0, 1), (0.25, 0, 1)],
+)
 def test_on_average_exactly(alpha: float, allowed: int, too_many: int) -> None:
     """Of any n + 1 answers at most floor(alpha (n + 1)) are broken by the fit on the others; one more tolerated fails."""
     worst = 0
@@ -99,7 +100,7 @@ def exact_failure(n: int, fit: Callable[[AnswerParts], float | None], bad: Calla
     return total
 
 
-@pytest.mark.parametrize(("alpha", "n"), [(0.11, 24), (0.25, 14)])
+@pytest.mark.parametrize(("alpha", "n"), [(0.11, 24), (0.25, 20)])
 def test_clean_answers_exactly(alpha: float, n: int) -> None:
     """alpha just below the risk .12 at 0 (any threshold is bad), and just below .26 at .5."""
     risk = {0.0: 0.12, 0.5: 0.26}
@@ -141,7 +142,7 @@ def all_or_nothing(rng: np.random.Generator, n: int) -> list[Answer]:
     """Answers of 8 parts, wholly wrong with probability a little above alpha: as dependent as parts can be."""
     answers: list[Answer] = []
     for _ in range(n):
-        wrong = int(rng.random() < ALPHA + 0.01)
+        wrong = int(rng.random() < ALPHA + 0.002)
         answers.append((np.round(rng.random(CAP), 2).tolist(), [wrong] * CAP))
     return answers
 
@@ -192,7 +193,7 @@ def t_test(some: AnswerParts, start: float) -> float | None:
 
 @pytest.mark.parametrize("population", [all_or_nothing, rarely_all_wrong])
 def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answer]]) -> None:
-    """Any threshold at all is a failure here: the share of wrong parts is 10.1 to 11 % at every one."""
+    """Any threshold at all is a failure here: the share of wrong parts is 10.1 or 10.2 % at every one."""
     rng, n = np.random.default_rng(8), 150
     failed = {"part": 0, "independent": 0, "t": 0}
     for _ in range(RUNS):
@@ -203,9 +204,9 @@ def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answ
         failed["independent"] += parts_as_independent(some, late) is not None
         failed["t"] += t_test(some, late) is not None
     assert failed["part"] <= LIMIT
-    assert failed["independent"] > 0.25 * RUNS
+    assert failed["independent"] > LIMIT
     if population is rarely_all_wrong:
-        assert failed["t"] > 0.3 * RUNS
+        assert failed["t"] > LIMIT
 
 
 @pytest.mark.parametrize("rule", ["answer", "shown"])
@@ -268,14 +269,14 @@ def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_an
         taus["all"] = clean_answers(some, alpha=0.2, delta=DELTA).threshold
         first = start_wrong_share(some, n, alpha=0.1, delta=DELTA / 2, per="part")
         share = wrong_share(some, alpha=0.1, delta=DELTA / 2, per="part", start=first)
-        taus["both"] = both(share, clean_answers(some, alpha=0.2, delta=DELTA / 2)).threshold
+        taus["both"] = both(share, clean_answers(some, alpha=0.4, delta=DELTA / 2)).threshold
         for name, tau in taus.items():
             if tau is None:
                 continue
             risks = true_risks(tau, truth)
             found_any[name] += 1
             if name == "both":
-                failed[name] += risks["part"] > 0.1 or risks["all"] > 0.2
+                failed[name] += risks["part"] > 0.1 or risks["all"] > 0.4
             else:
                 failed[name] += risks[name] > alphas[name]
     assert max(failed.values()) <= limit, failed
@@ -311,9 +312,7 @@ def test_one_giant_group_needs_its_size_declared() -> None:
                 largest_group=None if same else largest,
             )
             if name == "observed" and same:  # the bound that the data show: 3 parts
-                found = wrong_share(
-                    AnswerParts.of(u, wrong, cap=3), alpha=0.3, delta=DELTA, per="part", start=0.5
-                )
+                found = wrong_share(AnswerParts.of(u, wrong, cap=3), alpha=0.3, delta=DELTA, per="part", start=0.5)
             failed[name] += found.threshold is not None
     assert failed["declared"] - failed["observed"] <= 0
     assert failed["observed"] > DELTA * runs

@@ -1,0 +1,285 @@
+"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--questions 600] [--calibrations 250]`.
+
+Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts about a
+town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's separate
+answers to each field, the j-th sample of the record of the j-th sample of each field. Its fields are then as dependent as the
+questions are, and no more. The same answers as text ("The river of X is Y.") make sentences; a sample supports a sentence
+if it has the same one.
+
+Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool. Printed: right
+fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the share of samples
+whose JSON differs), and how often the true risk is above alpha.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.parts.rules import (
+    AnswerParts,
+)
+from examples.tiny_model.asking import greedy, load, sample
+from examples.tiny_model.dice import Dice
+from examples.tiny_model.world import Fact, build_world
+
+TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
+SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
+DELTA, N = 0.1, 300
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Answers with their parts, labels and the score of the whole answer.
+
+    Attributes:
+        name: Of the data.
+        parts: Uncertainties and labels.
+        whole: Share of samples that differ from the whole answer, shape (n,).
+    """
+
+    name: str
+    parts: AnswerParts
+    whole: NDArray[np.float64]
+
+    @property
+    def wrong(self) -> NDArray[np.int8]:
+        """1 for an answer with a wrong part, shape (n,)."""
+        return np.isfinite(self.parts.first_broken()).astype(np.int8)
+
+
+# -- Records of several fields -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record: its name, the question that asks for it, and the accepted answers."""
+
+    name: str
+    question: str
+    references: tuple[str, ...]
+
+
+def records_of(count: int) -> list[list[Field]]:
+    """Make records of three to six fields: facts about one subject, then sums."""
+    facts: dict[str, list[Fact]] = {}
+    for fact in build_world().facts:
+        facts.setdefault(fact.subject, []).append(fact)
+    rows = (json.loads(line) for line in (TINY / "questions" / "open.jsonl").open(encoding="utf-8"))
+    sums = [row for row in rows if not row["group"].startswith("fact") and row["group"] != "contradictory"]
+    dice, records, used = Dice("benchmarks/parts"), [], 0
+    for subject in list(facts)[:count]:
+        own = dice.shuffled(facts[subject])[: dice.pick((2, 3, 4))]
+        fields = [Field(fact.relation.name, fact.question(fact.open_template), fact.value.forms) for fact in own]
+        for k in range(dice.pick((1, 2))):
+            row = sums[used % len(sums)]
+            used += 1
+            fields.append(Field(f"sum_{k + 1}", row["question"], tuple(row["references"])))
+        records.append(fields)
+    return records
+
+
+def asked(records: Sequence[Sequence[Field]], path: Path) -> list[dict[str, Any]]:
+    """Return greedy answers and samples of every field, asking the model unless ``path`` has them."""
+    if path.is_file():
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    model, tokenizer = load(TINY / "orrin-1.5m")
+    questions = [field.question for fields in records for field in fields]
+    first = greedy(model, tokenizer, questions)
+    others = sample(model, tokenizer, questions, SAMPLES, TEMPERATURE, TOP_P, seed=0)
+    flat = iter(zip(first, others, strict=True))
+    rows = []
+    for fields in records:
+        drawn = [next(flat) for _ in fields]
+        rows.append(
+            {
+                "names": [field.name for field in fields],
+                "references": [list(field.references) for field in fields],
+                "answers": [answer for answer, _ in drawn],
+                "samples": [texts for _, texts in drawn],
+            }
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return rows
+
+
+def json_pool(rows: Sequence[dict[str, Any]]) -> Pool:
+    """Measure the fields of composed JSON answers; a field is right by rule token_f1, as the demo judges facts."""
+    rule = make_rule("token_f1")
+    cap = max(len(row["names"]) for row in rows)
+    measure = parts_measure(json_spec(cap=cap, judges={"/*": "exact"}))
+    scores, labels, whole = [], [], []
+    for row in rows:
+        names = row["names"]
+        primary = json.dumps(dict(zip(names, row["answers"], strict=True)))
+        texts = [json.dumps(dict(zip(names, some, strict=True))) for some in zip(*row["samples"], strict=True)]
+        drawn = SampleSet(
+            question="", primary=Sample(text=primary), samples=tuple(Sample(text=text) for text in texts)
+        )
+        parts = measure.parts(drawn)
+        assert not isinstance(parts, Missing), parts
+        scores.append([part.uncertainty for part in parts])
+        labels.append(
+            [
+                int(not rule.judge(answer, references).correct)
+                for answer, references in zip(row["answers"], row["references"], strict=True)
+            ]
+        )
+        whole.append(sum(text != primary for text in texts) / len(texts))
+    return Pool("fields", AnswerParts.of(scores, labels, cap=cap), np.array(whole))
+
+
+# -- Calibrations ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Means over calibrations.
+
+    Attributes:
+        rule: The rule.
+        alpha: Its target.
+        passed: Right fields that pass, as a share of all right fields.
+        shown: Answers of which something passes.
+        risk: The rule's true risk where something passes.
+        violated: Share of calibrations whose true risk is above alpha.
+        infeasible: Share of calibrations that pass nothing.
+    """
+
+    rule: str
+    alpha: float
+    passed: float
+    shown: float
+    risk: float
+    violated: float
+    infeasible: float
+
+
+def by_parts(pool: Pool, rule: str, alpha: float, calibrations: int, seed: int = 0) -> Line:
+    """Calibrate a rule for parts many times."""
+    rng, truth = np.random.default_rng(seed), pool.parts
+    right = max(1, int((truth.wrong == 0).sum()))
+    passed, shown, risks = [], [], []
+    for _ in range(calibrations):
+        some = _drawn(pool, rng)
+        tau = _threshold(some, rule, alpha)
+        if tau is None:
+            passed.append(0.0)
+            shown.append(0.0)
+            continue
+        kept, wrong = (counts[:, 0] for counts in truth.counts(np.array([tau])))
+        passed.append((kept.sum() - wrong.sum()) / right)
+        shown.append(float((kept > 0).mean()))
+        seen = kept > 0
+        risks.append(
+            {
+                "wrong_share per part": wrong.sum() / kept.sum(),
+                "wrong_share per answer": float((wrong[seen] / kept[seen]).mean()),
+                "clean_shown": float((wrong[seen] > 0).mean()),
+                "clean_answers": float((wrong > 0).mean()),
+            }[rule]
+        )
+    return _line(rule, alpha, passed, shown, risks, calibrations)
+
+
+def _drawn(pool: Pool, rng: np.random.Generator) -> AnswerParts:
+    drawn = pool.parts.take(rng.integers(0, pool.parts.n, N))
+    # Drawn with replacement: an answer that comes twice is two draws, and needs two names.
+    return AnswerParts(
+        tuple(map(str, range(N))), drawn.size, drawn.uncertainty, drawn.wrong, drawn.cap
+    )
+
+
+def _threshold(some: AnswerParts, rule: str, alpha: float) -> float | None:
+    if rule == "clean_answers":
+        return clean_answers(some, alpha=alpha, delta=DELTA).threshold
+    if rule == "clean_shown":
+        start = start_shown(some, N, alpha=alpha, delta=DELTA, other=False)
+        return clean_shown(some, alpha=alpha, delta=DELTA, start=start).threshold
+    per: Per = "part" if rule.endswith("part") else "answer"
+    start = start_wrong_share(some, N, alpha=alpha, delta=DELTA, per=per)
+    return wrong_share(some, alpha=alpha, delta=DELTA, per=per, start=start).threshold
+
+
+def by_whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) -> Line:
+    """Calibrate today's gate of whole answers many times, by rule certified."""
+    rng, error = np.random.default_rng(seed), pool.wrong
+    right = max(1, int((pool.parts.wrong == 0).sum()))
+    right_in = np.bincount(pool.parts.answer, weights=pool.parts.wrong == 0, minlength=pool.parts.n)
+    passed, shown, risks = [], [], []
+    for _ in range(calibrations):
+        drawn = rng.integers(0, pool.parts.n, N)
+        outcome = fit(pool.whole[drawn], error[drawn], alpha=alpha, rule="certified", delta=DELTA, diagnose="fast")
+        accepted = pool.whole <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(pool.parts.n, bool)
+        passed.append(right_in[accepted].sum() / right)
+        shown.append(float(accepted.mean()))
+        if accepted.any():
+            risks.append(float(error[accepted].mean()))
+    return _line("whole answers, certified", alpha, passed, shown, risks, calibrations)
+
+
+def _line(
+    rule: str, alpha: float, passed: list[float], shown: list[float], risks: list[float], calibrations: int
+) -> Line:
+    return Line(
+        rule,
+        alpha,
+        float(np.mean(passed)),
+        float(np.mean(shown)),
+        float(np.mean(risks)) if risks else float("nan"),
+        sum(risk > alpha for risk in risks) / calibrations,
+        1 - len(risks) / calibrations,
+    )
+
+
+RULES = ("wrong_share per part", "wrong_share per answer", "clean_shown", "clean_answers")
+
+
+def table(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
+    """Return the lines of a pool: whole answers, then every rule for parts, at each target."""
+    return [
+        line
+        for alpha in alphas
+        for line in (
+            by_whole_answers(pool, alpha, calibrations),
+            *(by_parts(pool, rule, alpha, calibrations) for rule in RULES),
+        )
+    ]
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=600)
+    parser.add_argument("--calibrations", type=int, default=250)
+    parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1])
+    parser.add_argument("--answers", type=Path, default=Path("parts-answers.jsonl"), help="answers are kept here")
+    options = parser.parse_args()
+    rows = asked(records_of(options.questions), options.answers)
+    pool = json_pool(rows)
+    size = pool.parts.size
+    print(
+        f"{pool.parts.n} records of {size.min()} to {size.max()} {pool.name}, {SAMPLES} samples; "
+        f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong one; "
+        f"{options.calibrations} calibrations on {N}, delta {DELTA:g}"
+    )
+    print(f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'risk':>8}{'violated':>10}{'nothing':>9}")
+    base = 0.0
+    for line in table(pool, options.alpha, options.calibrations):
+        base = line.passed if line.rule.startswith("whole") else base
+        ratio = "" if not base else f"{line.passed / base:.2f}"
+        print(
+            f"{line.rule:26}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.risk:8.1%}"
+            f"{line.violated:10.1%}{line.infeasible:9.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
