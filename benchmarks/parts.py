@@ -1,14 +1,13 @@
 """Gate by parts against gate by whole answers: `python -m benchmarks.parts [--questions 600] [--calibrations 250]`.
 
-Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts about a
-town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's separate
-answers to each field, the j-th sample of the record of the j-th sample of each field. Its fields are then as dependent as the
-questions are, and no more. The same answers as text ("The river of X is Y.") make sentences; a sample supports a sentence
-if it has the same one.
+Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts
+about a town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's
+separate answers to each field, the j-th sample of a record of the j-th sample of each field. The fields of a record are
+then as dependent as its questions are, and no more.
 
-Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool. Printed: right
-fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the share of samples
-whose JSON differs), and how often the true risk is above alpha.
+Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool. Printed:
+right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the share of
+samples of which any field differs), and how often the true risk is above alpha.
 """
 
 from __future__ import annotations
@@ -111,29 +110,37 @@ def asked(records: Sequence[Sequence[Field]], path: Path) -> list[dict[str, Any]
 
 
 def json_pool(rows: Sequence[dict[str, Any]]) -> Pool:
-    """Measure the fields of composed JSON answers; a field is right by rule token_f1, as the demo judges facts."""
-    rule = make_rule("token_f1")
+    """Measure the fields of composed JSON answers.
+
+    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", sums as numbers. A sample differs
+    from the whole answer if any field does, by the same judges.
+    """
+    rule, names = make_rule("token_f1"), sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
-    measure = parts_measure(json_spec(cap=cap, judges={"/*": "exact"}))
+    judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
+    measure = parts_measure(json_spec(cap=cap, judges=judges))
     scores, labels, whole = [], [], []
     for row in rows:
-        names = row["names"]
-        primary = json.dumps(dict(zip(names, row["answers"], strict=True)))
-        texts = [json.dumps(dict(zip(names, some, strict=True))) for some in zip(*row["samples"], strict=True)]
-        drawn = SampleSet(
-            question="", primary=Sample(text=primary), samples=tuple(Sample(text=text) for text in texts)
-        )
-        parts = measure.parts(drawn)
-        assert not isinstance(parts, Missing), parts
-        scores.append([part.uncertainty for part in parts])
-        labels.append(
-            [
-                int(not rule.judge(answer, references).correct)
-                for answer, references in zip(row["answers"], row["references"], strict=True)
-            ]
-        )
-        whole.append(sum(text != primary for text in texts) / len(texts))
+        primary = _composed(row["names"], row["answers"])
+        supported = []
+        for texts in zip(*row["samples"], strict=True):
+            one = SampleSet(question="", primary=primary, samples=(_composed(row["names"], texts),))
+            parts = measure.parts(one)
+            assert not isinstance(parts, Missing), parts
+            supported.append([part.uncertainty == 0 for part in parts])
+        agree = np.array(supported)
+        scores.append((np.count_nonzero(~agree, axis=0) / len(agree)).tolist())
+        labels.append([_wrong(rule, *pair) for pair in zip(row["answers"], row["references"], strict=True)])
+        whole.append(float((~agree.all(axis=1)).mean()))
     return Pool("fields", AnswerParts.of(scores, labels, cap=cap), np.array(whole))
+
+
+def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
+    return Sample(text=json.dumps(dict(zip(names, answers, strict=True))))
+
+
+def _wrong(rule: CorrectnessRule, answer: str, references: Sequence[str]) -> int:
+    return int(rule.label(answer, Question(id="0", question="field", references=tuple(references))).correct is not True)
 
 
 # -- Calibrations ------------------------------------------------------------------------------------------------------
@@ -192,9 +199,7 @@ def by_parts(pool: Pool, rule: str, alpha: float, calibrations: int, seed: int =
 def _drawn(pool: Pool, rng: np.random.Generator) -> AnswerParts:
     drawn = pool.parts.take(rng.integers(0, pool.parts.n, N))
     # Drawn with replacement: an answer that comes twice is two draws, and needs two names.
-    return AnswerParts(
-        tuple(map(str, range(N))), drawn.size, drawn.uncertainty, drawn.wrong, drawn.cap
-    )
+    return AnswerParts(tuple(map(str, range(N))), drawn.size, drawn.uncertainty, drawn.wrong, drawn.cap)
 
 
 def _threshold(some: AnswerParts, rule: str, alpha: float) -> float | None:
@@ -270,7 +275,9 @@ def main() -> None:
         f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong one; "
         f"{options.calibrations} calibrations on {N}, delta {DELTA:g}"
     )
-    print(f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'risk':>8}{'violated':>10}{'nothing':>9}")
+    print(
+        f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'risk':>8}{'violated':>10}{'nothing':>9}"
+    )
     base = 0.0
     for line in table(pool, options.alpha, options.calibrations):
         base = line.passed if line.rule.startswith("whole") else base

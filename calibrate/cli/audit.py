@@ -34,6 +34,7 @@ from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
+from .parts import audit_by_parts
 
 __all__ = ["audit", "drift"]
 
@@ -76,6 +77,9 @@ def audit(
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
+        if loaded.parts is not None:
+            audit_by_parts(loaded, file, level=level, target=at_most, as_json=as_json)
+            return
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         fitted = open_pool(calibration) if calibration else None

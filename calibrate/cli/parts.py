@@ -6,11 +6,14 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
@@ -26,18 +29,32 @@ from ..data.progress import bar
 from ..data.questions import read_rows
 from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, split
+from ..evaluation.evaluate import csv_text
 from ..parts.answers import (
+    MeasuredParts,
     cap_of_counts,
     key_of_parts,
     label_parts,
     labels_by_hand,
     measure_file,
+    measure_records,
     numbers_of_parts,
     packed_answers,
 )
-from ..parts.figures import length_bands, path_rows
+from ..parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
-from ..parts.sentences import figures_lines, promise_line, refutes
+from ..parts.page import write_parts_report
+from ..parts.wording import (
+    Tested,
+    bands_table,
+    caveats,
+    facts,
+    figures_lines,
+    path_warnings,
+    paths_table,
+    promise_line,
+    tested,
+)
 from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..scoring.names import named_entailment
 from ..spec_syntax import assignment, parse_name, parse_rule
@@ -49,10 +66,14 @@ __all__ = [
     "FitParts",
     "PartsOption",
     "ScoreParts",
+    "audit_by_parts",
+    "evaluate_by_parts",
     "fit_by_parts",
     "inspect_parts",
     "label_by_parts",
+    "plan_by_parts",
     "print_parts",
+    "report_by_parts",
     "score_by_parts",
 ]
 
@@ -296,16 +317,13 @@ def fit_by_parts(
     key = key_of_parts(file, options.parts)
     print_parts(artifact)
     data = packed_answers(file, key, part=part, cap=options.cap)
-    print_paths(artifact, data.records, data, key)
-    refuted = False
-    if test:
-        refuted = print_tested(artifact, *held_out_parts(artifact, open_pool(test)))
-    elif rest is not None:
-        refuted = print_tested(artifact, *held_out_parts(artifact, RecordFile(beside, file.header, rest)))
+    print_paths(artifact, data, key)
+    held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
+    result = None if held_out is None else print_tested(artifact, *held_out_parts(artifact, held_out))
     tests = test or ([beside] if rest is not None else [])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in tests)
     finish(written, f"calibrate report {listed(records)} --artifact {listed([out])}{tail}")
-    if refuted:
+    if result is not None and result.verdict == "refuted":
         raise typer.Exit(1)
 
 
@@ -332,47 +350,32 @@ def print_parts(artifact: CalibrationArtifact) -> None:
             print_line(line)
 
 
-def print_paths(artifact: CalibrationArtifact, records: Sequence[Record], data: Any, key: str) -> None:
+def print_paths(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> None:
     """Print a table of field paths and one of bands of the number of parts."""
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     limits = thresholds_of(gate, data.parts)
-    rows = [
-        (
-            row.path,
-            str(row.parts),
-            _share(row.wrong, row.parts),
-            _share(row.kept, row.parts),
-            _share(row.kept_wrong, row.kept),
-        )
-        for row in path_rows(data.parts, limits, records, key)
-    ]
+    rows = paths_table(data.parts, limits, data.records, key)
     if len(rows) > 1:
         console.print(table("Parts by path", ("path", "parts", "wrong", "kept", "wrong among kept"), rows))
-    bands = [
-        (name, str(f.answers), _share(f.shown, f.answers), _share(f.complete, f.answers), _share(f.broken, f.shown))
-        for name, f in length_bands(data.parts, limits, allowed=gate.allowed)
-    ]
+    bands = bands_table(data.parts, limits, gate.allowed)
     if len(bands) > 1:
         heads = ("parts an answer", "answers", "shown", "complete", "broken among shown")
         console.print(table("By the number of parts", heads, bands))
+    for line in path_warnings(gate, data.parts, limits, data.records, key):
+        print_line(line, "yellow")
 
 
-def _share(k: int, n: int) -> str:
-    return f"{percent(k / n)} ({k})" if n else "-"
-
-
-def print_tested(artifact: CalibrationArtifact, figures: PartFigures, data: Any) -> bool:
-    """Print the gate's figures on answers that it was not fitted on; whether they refute the promise."""
+def print_tested(artifact: CalibrationArtifact, figures: PartFigures, data: MeasuredParts, **test: Any) -> Tested:
+    """Print the gate's figures on answers that it was not fitted on, and the test of its promise."""
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     print_line(f"On {figures.answers} answers that it was not fitted on:", "bold")
     for line in figures_lines(gate, figures):
         print_line(line)
-    reason = refutes(gate, data.parts, thresholds_of(gate, data.parts))
-    if reason is not None:
-        print_line(reason, "red")
-    return reason is not None
+    result = tested(gate, data.parts, thresholds_of(gate, data.parts), **test)
+    print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
+    return result
 
 
 def inspect_parts(artifact: CalibrationArtifact) -> None:
@@ -381,18 +384,173 @@ def inspect_parts(artifact: CalibrationArtifact) -> None:
     assert gate is not None, "an artifact of parts"
     print_parts(artifact)
     print_line(f"Promise: {gate.promise}")
-    rows = [
-        ("parts", f"{gate.spec.kind}, at most {gate.spec.cap} kept of an answer"),
-        ("split by", f"{gate.spec.splitter.name} {gate.spec.splitter.version} {gate.spec.splitter.params or ''}"),
-        ("support by", f"{gate.spec.support.name} {gate.spec.support.version} {gate.spec.support.params or ''}"),
-        ("threshold", "none" if gate.threshold is None else f"{gate.threshold:.6g}"),
-        ("labels", f"{artifact.correctness.name}"),
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, value in facts(artifact):
+        rows.add_row(escape(name), escape(value))
+    console.print(rows, highlight=False)
+    console.print("\n[bold]What this does not promise[/bold]")
+    for caveat in caveats(gate):
+        print_line(f"- {caveat}")
+    finish([], "Guardrail(model, artifact=...) passes on the parts that are kept")
+
+
+# -- report, audit, evaluate, plan -------------------------------------------------------------------------------------
+
+
+def report_by_parts(
+    records: Sequence[Path], artifact: Path, loaded: CalibrationArtifact, out: Path, test: Sequence[Path]
+) -> None:
+    """Write the report of a gate of parts.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise.
+    """
+    gate = loaded.parts
+    assert gate is not None, "an artifact of parts"
+    rule = f"--rule {gate.rule}:per={gate.per}" if gate.rule in ("wrong_share", "both") else f"--rule {gate.rule}"
+    files, name = listed(records), listed([artifact])
+    tail = "".join(f" --test {shlex.quote(str(path))}" for path in test)
+    commands = (
+        f"calibrate fit {files} --parts {gate.spec.kind} --alpha {gate.alpha:g} {rule} --out {name}",
+        f"calibrate report {files} --artifact {name}{tail} --out {listed([out])}",
+    )
+    test_file = open_pool(test) if test else None
+    written, result = write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
+    print_parts(loaded)
+    if result is not None:
+        print_line(result.sentence)
+    finish(written, f"open {out} in a browser")
+    if result is not None and result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def audit_by_parts(
+    loaded: CalibrationArtifact, file: RecordFile, *, level: float, target: float | None, as_json: bool
+) -> None:
+    """Test the promise of a gate of parts on new labelled answers.
+
+    Raises:
+        typer.Exit: With code 1 where they refute it.
+    """
+    gate = loaded.parts
+    assert gate is not None, "an artifact of parts"
+    key = f"parts_{gate.spec.kind}"
+    if key not in file.header.estimators:
+        file = measure_records(file, parts_measure(gate.spec))
+    if key not in file.header.part_correctness:
+        file = label_parts(file, key)
+    figures, data = held_out_parts(loaded, file)
+    if as_json:
+        result = tested(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
+        typer.echo(json.dumps({**asdict(result), "figures": figures.model_dump(mode="json")}, indent=1))
+    else:
+        result = print_tested(loaded, figures, data, level=level, target=target)
+        print_paths(loaded, data, key)
+    if result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def evaluate_by_parts(
+    records: Sequence[Path],
+    kind: str,
+    *,
+    alphas: Sequence[float],
+    rules: Sequence[str],
+    delta: float,
+    n_calibration: int | None,
+    splits: int,
+    seed: int,
+    csv_path: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Compare rules for parts over random splits."""
+    file = open_pool(records)
+    data = packed_answers(file, key_of_parts(file, kind))
+    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or compared_rules(kind)
+    with bar(console, "comparing rules", "rows") as progress:
+        rows = evaluate_parts(
+            data.parts,
+            rules=chosen,
+            alphas=alphas,
+            delta=delta,
+            n_calibration=n_calibration,
+            splits=splits,
+            seed=seed,
+            progress=progress,
+        )
+    _print_rows(
+        rows, f"Parts ({kind}), {data.parts.n} answers, {splits} splits", "VR: splits above alpha on their test part"
+    )
+    written = []
+    for path in (csv_path, json_path):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = [asdict(row) for row in rows]
+            text = csv_text(content) if path is csv_path else json.dumps(content, indent=1) + "\n"
+            path.write_text(text, encoding="utf-8", newline="")
+            written.append(path)
+    finish(written, f"calibrate fit {listed(records)} --parts {kind} --alpha {alphas[0]:g}")
+
+
+def plan_by_parts(
+    pilot: Sequence[Path],
+    kind: str,
+    *,
+    alpha: float,
+    rules: Sequence[str],
+    delta: float,
+    sizes: Sequence[int],
+    repetitions: int,
+    seed: int,
+    json_path: Path | None,
+) -> None:
+    """Simulate calibrations of several sizes on a pilot with labelled parts."""
+    file = open_pool(pilot)
+    data = packed_answers(file, key_of_parts(file, kind))
+    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or [PartsRule().resolved(kind)]
+    rows: list[PartsRow] = []
+    with bar(console, "simulating", "sizes") as progress:
+        for done, n in enumerate(sizes, start=1):
+            rows += simulate_parts(
+                data.parts, rules=chosen, alphas=[alpha], n=n, delta=delta, calibrations=repetitions, seed=seed
+            )
+            progress(done, len(sizes))
+    title = f"{repetitions} calibrations on answers like the {data.parts.n} of the pilot"
+    _print_rows(rows, title, "VR: calibrations above alpha")
+    share = float(np.minimum(data.parts.size, data.parts.cap).mean() / data.parts.cap)
+    print_line(
+        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were kept: an "
+        f"answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
+    )
+    written = []
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        written.append(json_path)
+    finish(written, f"calibrate fit RECORDS --parts {kind} --alpha {alpha:g}")
+
+
+def _print_rows(rows: Sequence[PartsRow], title: str, violated: str) -> None:
+    cells = [
         (
-            "not measured",
-            f"{gate.n_unmeasured_answers} answers (left out), {gate.n_unmeasured_parts} parts (held back)",
-        ),
-        ("undecided labels", f"{gate.n_undecided}, counted as wrong"),
+            row.rule,
+            f"{row.alpha:g}",
+            str(row.n),
+            *(
+                "-" if value is None else f"{100 * value:.1f}"
+                for value in (row.right_kept, row.kept, row.wrong, row.shown, row.complete, row.broken)
+            ),
+            f"{100 * row.violated:.1f}",
+            f"{100 * row.infeasible:.1f}",
+        )
+        for row in rows
     ]
-    if gate.bands:
-        rows.append(("bands", f"{gate.bands}: {gate.band_thresholds}"))
-    console.print(table("", ("", ""), rows))
+    heads = ("rule", "alpha", "n", "right kept", "kept", "wrong", "shown", "complete", "broken", "VR", "IF")
+    console.print(table(f"{title}, %", heads, cells))
+    print_line(
+        "right kept: share of the right parts; wrong: of the parts kept; shown, complete: of answers; broken: of shown "
+        f"answers; {violated}; IF: those that keep nothing.",
+        "dim",
+    )

@@ -85,6 +85,12 @@ class PartsRule:
             raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
         return cls(name=name, **options)
 
+    @property
+    def text(self) -> str:
+        """The rule as ``--rule`` takes it."""
+        unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
+        return f"{self.name}{unit}"
+
     def resolved(self, kind: str) -> PartsRule:
         """With the defaults of a kind of parts."""
         return replace(self, name=self.name or "wrong_share", per=self.per or ("part" if kind == "json" else "answer"))

@@ -1,0 +1,279 @@
+"""What commands and reports say about a gate of parts, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.notebook import percent
+from guardrail.parts.spec import PartFigures, PartsGate, Procedure
+
+from ..data.records import Record
+from ..thresholds.betting import betting_p
+from ..thresholds.bounds import binomial_tail, clopper_pearson_interval
+from .figures import kept_of, length_bands, path_rows
+from .rules import AnswerParts, Reals, reading_order
+
+__all__ = [
+    "Tested",
+    "bands_table",
+    "caveats",
+    "facts",
+    "figures_lines",
+    "path_warnings",
+    "paths_table",
+    "promise_line",
+    "share_of",
+    "tested",
+]
+
+
+def promise_line(gate: PartsGate) -> str:
+    """The rule in use and its promise in one line."""
+    sure = "on average over calibrations" if gate.delta is None else f"with {percent(1 - gate.delta)} confidence"
+    at_most = f"{percent(gate.alpha)} or less" if gate.delta is None else f"at most {percent(gate.alpha)}"
+    allowed = "a wrong part" if not gate.allowed else f"more than {gate.allowed} wrong parts"
+    of_answers = f"{at_most} of all answers keep {allowed}"
+    per = (
+        "of the parts kept"
+        if gate.per == "part"
+        else "of the parts that an answer keeps, on average over shown answers,"
+    )
+    what = {
+        "wrong_share": f"{at_most} {per} are wrong",
+        "clean_shown": f"{at_most} of the answers that show something keep {allowed}",
+        "clean_answers": of_answers,
+        "both": f"{at_most} {per} are wrong, and at most {percent(gate.options.get('clean_alpha', gate.alpha))} of all "
+        f"answers keep {allowed}",
+    }.get(gate.rule, gate.promise)
+    if gate.threshold is None:
+        return f"Rule {gate.rule} found no threshold for: {what}. Every part is held back."
+    return f"In use: rule {gate.rule}. {what[0].upper()}{what[1:]}, {sure}."
+
+
+def figures_lines(gate: PartsGate, figures: PartFigures) -> list[str]:
+    """The figures of a gate: parts, answers and recall. A promise about all answers never stands without them."""
+    right, kept_right = figures.parts - figures.wrong, figures.kept - figures.kept_wrong
+    kept = _of(figures.kept, figures.parts)
+    lines = [
+        f"Parts: {kept} kept, {_of(figures.kept_wrong, figures.kept)} of them wrong (without a gate "
+        f"{_of(figures.wrong, figures.parts)}); {_of(kept_right, right)} of the right ones pass.",
+    ]
+    low_high = figures.broken_interval
+    interval = "" if low_high is None else f", 95 % interval {percent(low_high[0])} to {percent(low_high[1])}"
+    broken = "a wrong part" if not gate.allowed else f"more than {gate.allowed} wrong parts"
+    certified = "" if gate.rule == "clean_shown" else "; an estimate, not certified"
+    lines.append(
+        f"Answers: {_of(figures.shown, figures.answers)} show something, {_of(figures.complete, figures.answers)} are "
+        f"complete; of those shown {_of(figures.broken, figures.shown)} keep {broken}{interval}{certified}."
+    )
+    if gate.per == "answer" and figures.wrong_per_answer is not None:
+        lines.append(f"A shown answer keeps {percent(figures.wrong_per_answer)} wrong parts on average.")
+    if figures.reference:
+        interval = figures.recall_interval
+        spread = "" if interval is None else f", 95 % interval {percent(interval[0])} to {percent(interval[1])}"
+        lines.append(
+            f"Recall: {_of(figures.recalled or 0, figures.reference)} of the fields of the references are passed on "
+            f"rightly{spread}."
+        )
+    return lines
+
+
+def _of(k: int, n: int) -> str:
+    return f"{percent(k / n)} ({k} of {n})" if n else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """The test of a promise on labelled answers that the gate was not fitted on.
+
+    Attributes:
+        verdict: "refuted" or "supported" at the level of the test, else "undecided".
+        sentence: The result in words.
+        p_refuted: p-value of "the promise holds".
+        p_supported: p-value of "the promise does not hold".
+    """
+
+    verdict: Literal["refuted", "supported", "undecided"]
+    sentence: str
+    p_refuted: float
+    p_supported: float
+
+
+def tested(
+    gate: PartsGate,
+    parts: AnswerParts,
+    limits: Sequence[float | None],
+    *,
+    level: float = 0.05,
+    target: float | None = None,
+) -> Tested:
+    """Test a gate's promise on answers that it was not fitted on.
+
+    The share of wrong parts is tested by betting, in both directions; rules over answers by exact binomial tails. A gate
+    whose risk is exactly its target is refuted with probability ``level`` at most.
+
+    Args:
+        gate: The gate.
+        parts: Labelled answers.
+        limits: The threshold of each answer.
+        level: Level of each of the two tests.
+        target: Share to test instead of the gate's.
+    """
+    kept = kept_of(parts, limits)
+    K = np.bincount(parts.answer, weights=kept, minlength=parts.n)
+    W = np.bincount(parts.answer, weights=kept & (parts.wrong == 1), minlength=parts.n)
+    if not K.sum():
+        return Tested("undecided", "Nothing is kept of these answers, so the promise cannot be tested.", 1.0, 1.0)
+    alpha = gate.alpha if target is None else target
+    results = []
+    if gate.rule in ("wrong_share", "both"):
+        results.append(_share_tested(gate, parts, K, W, alpha, level))
+    if gate.rule != "wrong_share":
+        limit = gate.options.get("clean_alpha", alpha) if target is None else target
+        results.append(_broken_tested(gate, K, W, limit))
+    p_refuted = min(1.0, len(results) * min(p for p, _, _ in results))
+    p_supported = max(p for _, p, _ in results)
+    facts_in_words = "; ".join(words for _, _, words in results)
+    if p_refuted <= level:
+        return Tested(
+            "refuted", f"They refute the promise: {facts_in_words} (p = {p_refuted:.2g}).", p_refuted, p_supported
+        )
+    if p_supported <= level:
+        words = f"They support the promise: {facts_in_words} (p = {p_supported:.2g})."
+        return Tested("supported", words, p_refuted, p_supported)
+    words = f"They neither refute nor support the promise: {facts_in_words}. More labelled answers would."
+    return Tested("undecided", words, p_refuted, p_supported)
+
+
+def _share_tested(
+    gate: PartsGate, parts: AnswerParts, K: Reals, W: Reals, alpha: float, level: float
+) -> tuple[float, float, str]:
+    excess = W - alpha * K
+    shown = K > 0
+    most, least, share = (1 - alpha) * parts.cap, alpha * parts.cap, W.sum() / K.sum()
+    if gate.per == "answer":
+        excess = np.where(shown, excess / np.maximum(K, 1), 0.0)
+        most, least, share = 1 - alpha, alpha, float((W[shown] / K[shown]).mean())
+    read = excess[reading_order(parts.ids)][:, None]
+    against = float(betting_p(-read, least, level)[0])
+    supports = float(betting_p(read, most, level)[0])
+    return against, supports, f"{percent(share)} of what is kept is wrong, and the target is {percent(alpha)}"
+
+
+def _broken_tested(gate: PartsGate, K: Reals, W: Reals, alpha: float) -> tuple[float, float, str]:
+    broken = int((gate.allowed < W).sum())
+    n = int((K > 0).sum()) if gate.rule == "clean_shown" else K.size
+    of = "answers that show something" if gate.rule == "clean_shown" else "answers"
+    against = 1.0 if broken == 0 else float(1 - binomial_tail(broken - 1, n, alpha))
+    words = f"{broken} of {n} {of} are broken ({percent(broken / n)}), and the target is {percent(alpha)}"
+    return against, float(binomial_tail(broken, n, alpha)), words
+
+
+# -- Tables and lists of reports ---------------------------------------------------------------------------------------
+
+
+def share_of(k: int, n: int) -> str:
+    """A share with its count: "5 % (3)"."""
+    return f"{percent(k / n)} ({k})" if n else "-"
+
+
+def paths_table(
+    parts: AnswerParts, limits: Sequence[float | None], records: Sequence[Record], key: str
+) -> list[tuple[str, ...]]:
+    """Rows of path, parts, wrong, kept and wrong among kept."""
+    return [
+        (
+            row.path,
+            str(row.parts),
+            share_of(row.wrong, row.parts),
+            share_of(row.kept, row.parts),
+            share_of(row.kept_wrong, row.kept),
+        )
+        for row in path_rows(parts, limits, records, key)
+    ]
+
+
+def bands_table(parts: AnswerParts, limits: Sequence[float | None], allowed: int) -> list[tuple[str, ...]]:
+    """Rows of the number of parts, answers, shown, complete and broken among shown."""
+    return [
+        (
+            name,
+            str(f.answers),
+            share_of(f.shown, f.answers),
+            share_of(f.complete, f.answers),
+            share_of(f.broken, f.shown),
+        )
+        for name, f in length_bands(parts, limits, allowed=allowed)
+    ]
+
+
+def path_warnings(
+    gate: PartsGate, parts: AnswerParts, limits: Sequence[float | None], records: Sequence[Record], key: str
+) -> list[str]:
+    """Sentences about fields that err more than the target: the promise is about all fields together."""
+    if gate.rule not in ("wrong_share", "both"):
+        return []
+    lines = []
+    for row in path_rows(parts, limits, records, key):
+        if row.kept and clopper_pearson_interval(row.kept_wrong, row.kept)[0] > gate.alpha:
+            share = percent(row.kept_wrong / row.kept)
+            lines.append(
+                f"Of the kept values of {row.path}, {share} are wrong: the promise is about all parts together. If this "
+                "field decides alone, calibrate it alone."
+            )
+    return lines
+
+
+def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
+    """What a gate of parts is bound to, as name and value."""
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    rows = [
+        ("model", f"{artifact.model.provider}, {artifact.model.model}"),
+        ("questions", f"{artifact.data.n_used} of {artifact.data.n_questions} in {artifact.data.name}"),
+        ("parts", f"{gate.spec.kind}, at most {gate.spec.cap} kept of an answer"),
+        ("split by", _procedure(gate.spec.splitter)),
+        ("support by", _procedure(gate.spec.support)),
+        ("rule", f"{gate.rule}, per {gate.per}, {gate.allowed} wrong parts allowed, {gate.options}"),
+        ("threshold", "none" if gate.threshold is None else f"{gate.threshold:.6g}"),
+        ("labels", artifact.correctness.name),
+        (
+            "not measured",
+            f"{gate.n_unmeasured_answers} answers (left out), {gate.n_unmeasured_parts} parts (held back)",
+        ),
+        ("undecided labels", f"{gate.n_undecided}, counted as wrong"),
+    ]
+    if gate.bands:
+        limits = ", ".join("none" if limit is None else f"{limit:.6g}" for limit in gate.band_thresholds)
+        rows.append(("bands of the number of parts", f"up to {', '.join(map(str, gate.bands))}, and more: {limits}"))
+    return rows
+
+
+def _procedure(procedure: Procedure) -> str:
+    params = f" {procedure.params}" if procedure.params else ""
+    return f"{procedure.name}, version {procedure.version}{params}"
+
+
+def caveats(gate: PartsGate) -> list[str]:
+    """What the promise does not cover."""
+    lines = [
+        "It is about answers like the calibration answers, from the same source. A drift of the questions or of the model "
+        "is not noticed.",
+        "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate.",
+    ]
+    if gate.rule == "wrong_share":
+        lines.append("It is about all parts together, not about each field: a rare field may err far more often.")
+        lines.append(
+            "It says nothing certain about the share of answers with a wrong part; that figure is an estimate."
+        )
+    if gate.rule in ("clean_answers", "both"):
+        lines.append("An answer of which nothing is kept counts as clean: read the share of answers shown beside it.")
+    if gate.delta is not None:
+        lines.append(f"It fails with probability {gate.delta:g} over calibrations at most.")
+    lines.append("Draw once. Drawing again until more is kept breaks the promise.")
+    return lines
