@@ -12,6 +12,7 @@ samples of which any field differs), and how often the true risk is above alpha.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.parts.rules import (
-    AnswerParts,
-)
+from calibrate.correctness import CorrectnessRule, make_rule
+from calibrate.data.questions import Question
+from calibrate.parts.evaluate import compared_rules, simulate_parts
+from calibrate.parts.rules import AnswerParts
+from calibrate.thresholds import fit
 from examples.tiny_model.asking import greedy, load, sample
 from examples.tiny_model.dice import Dice
 from examples.tiny_model.world import Fact, build_world
+from guardrail.outcome import Feasible
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.types import Missing, Sample, SampleSet
 
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
 SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
@@ -148,14 +155,14 @@ def _wrong(rule: CorrectnessRule, answer: str, references: Sequence[str]) -> int
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Means over calibrations.
+    """Means over calibrations, as printed.
 
     Attributes:
         rule: The rule.
         alpha: Its target.
         passed: Right fields that pass, as a share of all right fields.
         shown: Answers of which something passes.
-        risk: The rule's true risk where something passes.
+        wrong: Wrong ones among the fields that pass.
         violated: Share of calibrations whose true risk is above alpha.
         infeasible: Share of calibrations that pass nothing.
     """
@@ -164,99 +171,49 @@ class Line:
     alpha: float
     passed: float
     shown: float
-    risk: float
+    wrong: float
     violated: float
     infeasible: float
 
 
-def by_parts(pool: Pool, rule: str, alpha: float, calibrations: int, seed: int = 0) -> Line:
-    """Calibrate a rule for parts many times."""
-    rng, truth = np.random.default_rng(seed), pool.parts
-    right = max(1, int((truth.wrong == 0).sum()))
-    passed, shown, risks = [], [], []
-    for _ in range(calibrations):
-        some = _drawn(pool, rng)
-        tau = _threshold(some, rule, alpha)
-        if tau is None:
-            passed.append(0.0)
-            shown.append(0.0)
-            continue
-        kept, wrong = (counts[:, 0] for counts in truth.counts(np.array([tau])))
-        passed.append((kept.sum() - wrong.sum()) / right)
-        shown.append(float((kept > 0).mean()))
-        seen = kept > 0
-        risks.append(
-            {
-                "wrong_share per part": wrong.sum() / kept.sum(),
-                "wrong_share per answer": float((wrong[seen] / kept[seen]).mean()),
-                "clean_shown": float((wrong[seen] > 0).mean()),
-                "clean_answers": float((wrong > 0).mean()),
-            }[rule]
-        )
-    return _line(rule, alpha, passed, shown, risks, calibrations)
-
-
-def _drawn(pool: Pool, rng: np.random.Generator) -> AnswerParts:
-    drawn = pool.parts.take(rng.integers(0, pool.parts.n, N))
-    # Drawn with replacement: an answer that comes twice is two draws, and needs two names.
-    return AnswerParts(tuple(map(str, range(N))), drawn.size, drawn.uncertainty, drawn.wrong, drawn.cap)
-
-
-def _threshold(some: AnswerParts, rule: str, alpha: float) -> float | None:
-    if rule == "clean_answers":
-        return clean_answers(some, alpha=alpha, delta=DELTA).threshold
-    if rule == "clean_shown":
-        start = start_shown(some, N, alpha=alpha, delta=DELTA, other=False)
-        return clean_shown(some, alpha=alpha, delta=DELTA, start=start).threshold
-    per: Per = "part" if rule.endswith("part") else "answer"
-    start = start_wrong_share(some, N, alpha=alpha, delta=DELTA, per=per)
-    return wrong_share(some, alpha=alpha, delta=DELTA, per=per, start=start).threshold
-
-
-def by_whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) -> Line:
-    """Calibrate today's gate of whole answers many times, by rule certified."""
+def whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) -> Line:
+    """Calibrate the gate of whole answers many times, by rule certified."""
     rng, error = np.random.default_rng(seed), pool.wrong
-    right = max(1, int((pool.parts.wrong == 0).sum()))
-    right_in = np.bincount(pool.parts.answer, weights=pool.parts.wrong == 0, minlength=pool.parts.n)
-    passed, shown, risks = [], [], []
+    per_answer = np.bincount(pool.parts.answer, weights=pool.parts.wrong == 0, minlength=pool.parts.n)
+    passed, shown, wrong, risks = [], [], [], []
     for _ in range(calibrations):
         drawn = rng.integers(0, pool.parts.n, N)
         outcome = fit(pool.whole[drawn], error[drawn], alpha=alpha, rule="certified", delta=DELTA, diagnose="fast")
         accepted = pool.whole <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(pool.parts.n, bool)
-        passed.append(right_in[accepted].sum() / right)
+        passed.append(float(per_answer[accepted].sum() / per_answer.sum()))
         shown.append(float(accepted.mean()))
         if accepted.any():
             risks.append(float(error[accepted].mean()))
-    return _line("whole answers, certified", alpha, passed, shown, risks, calibrations)
-
-
-def _line(
-    rule: str, alpha: float, passed: list[float], shown: list[float], risks: list[float], calibrations: int
-) -> Line:
+            wrong.append(1 - per_answer[accepted].sum() / pool.parts.size[accepted].sum())
     return Line(
-        rule,
+        "whole answers, certified",
         alpha,
         float(np.mean(passed)),
         float(np.mean(shown)),
-        float(np.mean(risks)) if risks else float("nan"),
+        float(np.mean(wrong)) if wrong else float("nan"),
         sum(risk > alpha for risk in risks) / calibrations,
         1 - len(risks) / calibrations,
     )
 
 
-RULES = ("wrong_share per part", "wrong_share per answer", "clean_shown", "clean_answers")
-
-
-def table(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
-    """Return the lines of a pool: whole answers, then every rule for parts, at each target."""
-    return [
-        line
-        for alpha in alphas
-        for line in (
-            by_whole_answers(pool, alpha, calibrations),
-            *(by_parts(pool, rule, alpha, calibrations) for rule in RULES),
+def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
+    """Return the lines of a pool: at each target whole answers, then every rule for parts."""
+    found = []
+    for alpha in alphas:
+        found.append(whole_answers(pool, alpha, calibrations))
+        rows = simulate_parts(
+            pool.parts, rules=compared_rules("json"), alphas=[alpha], n=N, delta=DELTA, calibrations=calibrations
         )
-    ]
+        found += [
+            Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
+            for row in rows
+        ]
+    return found
 
 
 def main() -> None:
@@ -267,23 +224,20 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1])
     parser.add_argument("--answers", type=Path, default=Path("parts-answers.jsonl"), help="answers are kept here")
     options = parser.parse_args()
-    rows = asked(records_of(options.questions), options.answers)
-    pool = json_pool(rows)
+    pool = json_pool(asked(records_of(options.questions), options.answers))
     size = pool.parts.size
     print(
         f"{pool.parts.n} records of {size.min()} to {size.max()} {pool.name}, {SAMPLES} samples; "
-        f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong one; "
-        f"{options.calibrations} calibrations on {N}, delta {DELTA:g}"
+        f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong "
+        f"one; {options.calibrations} calibrations on {N}, delta {DELTA:g}"
     )
-    print(
-        f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'risk':>8}{'violated':>10}{'nothing':>9}"
-    )
+    print(f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'wrong':>8}{'violated':>10}{'nothing':>9}")
     base = 0.0
-    for line in table(pool, options.alpha, options.calibrations):
+    for line in lines(pool, options.alpha, options.calibrations):
         base = line.passed if line.rule.startswith("whole") else base
-        ratio = "" if not base else f"{line.passed / base:.2f}"
+        ratio = f"{line.passed / base:.2f}" if base else "-"
         print(
-            f"{line.rule:26}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.risk:8.1%}"
+            f"{line.rule:26}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
             f"{line.violated:10.1%}{line.infeasible:9.1%}"
         )
 
