@@ -84,9 +84,9 @@ class PartScores(Frozen):
         kind = {"sizes": "i", "uncertainty": "d", "wrong": "b"}[info.field_name]
         return tuple(unpack(values, kind)) if isinstance(values, dict) else tuple(values)
 
-    @field_validator("uncertainty")
+    @field_validator("sizes", "uncertainty", "wrong")
     @classmethod
-    def _without_nan(cls, values: Sequence[float | None]) -> tuple[float | None, ...]:
+    def _without_nan(cls, values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if value is None or value != value else value for value in values)
 
     @field_serializer("sizes", "uncertainty", "wrong", when_used="json")
@@ -151,5 +151,7 @@ class PartsGate(Frozen):
     @model_validator(mode="after")
     def _below_the_cut(self) -> Self:
         if self.cut is not None and self.threshold is not None and self.threshold > self.cut:
-            raise ValueError(f"the threshold {self.threshold:g} is above the cut {self.cut:g}: no such part was labelled")
+            raise ValueError(
+                f"the threshold {self.threshold:g} is above the cut {self.cut:g}: no such part was labelled"
+            )
         return self
