@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..judges.json_value import read_json
-from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
+from ..types import Missing, SampleSet, SamplingPlan, Uncertainty
 from ..uncertainty.base import Estimator
 from ..verdict import Reason, Verdict
 from .gate import kept
-from .json_fields import ABSENT, json_text, kept_value
 from .measure import measure_of, smallest
 from .part import Part, PartVerdict
+from .release import release
 from .spec import PartsGate
 
-__all__ = ["GAP", "LISTED", "by_parts", "measured_parts", "released", "released_call"]
+__all__ = ["LISTED", "by_parts", "measured_parts", "released_call"]
 
-GAP = "[held back]"
-"""The mark in place of sentences that are held back."""
 LISTED = 12
 """Most places that a verdict's detail lists."""
 
@@ -55,7 +52,7 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     held = [part for part in judged if not part.kept]
     counted = f"{len(judged) - len(held)} of {len(judged)} parts"
     if not held:
-        whole = {"candidate": released(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} parts."}
+        whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} parts."}
         return verdict.model_copy(update={"parts": judged, **whole})
     places = ", ".join(part.place or "(the whole value)" for part in held[:LISTED])
     more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
@@ -68,18 +65,8 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
         return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
     detail = f"Accepted in part: kept {counted} (uncertainty <= {verdict.threshold:.4g}). Held back: {places}{more}."
     return verdict.model_copy(
-        update={**partly, "candidate": released(answer, judged), "whole": answer, "detail": detail}
+        update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
     )
-
-
-def released(answer: Sample, parts: Sequence[PartVerdict]) -> Sample:
-    """What is left of an answer: only its own words and values, and a mark for each gap between sentences."""
-    if answer.tool_calls:
-        return answer.judged_part
-    text = _kept_text(answer.comparable, parts) if parts[0].span is not None else _kept_json(answer, parts)
-    if text == answer.text:
-        return answer
-    return answer.model_copy(update={"text": text, "tokens": None, "logprobs": None, "token_bytes": None})
 
 
 def released_call(verdict: Verdict) -> Verdict:
@@ -87,36 +74,6 @@ def released_call(verdict: Verdict) -> Verdict:
     answer = verdict.candidate
     if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
         return verdict
-    (call,) = answer.judged_part.tool_calls
-    arguments = kept_value(call.arguments, _flags(verdict.parts))
-    own = ToolCall(name=call.name, arguments={} if arguments is ABSENT else arguments)
-    left = answer.judged_part.model_copy(update={"tool_calls": (own,)})
+    left = release(answer, verdict.parts)
     detail = verdict.detail.replace("Held back:", "Accepted in part:", 1)
     return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer, "detail": detail})
-
-
-def _flags(parts: Sequence[PartVerdict]) -> dict[str, bool]:
-    return {part.path: part.kept for part in parts if part.path is not None and not part.absent}
-
-
-def _kept_json(answer: Sample, parts: Sequence[PartVerdict]) -> str:
-    """The kept fields as JSON, without words or a fence around it; unchanged if it is the text and all are kept."""
-    document = read_json(answer.comparable)
-    if all(part.kept for part in parts):
-        return answer.text if answer.text.strip()[:1] in "{[" else json_text(document)
-    left = kept_value(document, _flags(parts))
-    return "{}" if left is ABSENT else json_text(left)
-
-
-def _kept_text(text: str, parts: Sequence[PartVerdict]) -> str:
-    """The kept sentences with the white space around them, and one mark for each gap."""
-    left, at, in_gap = "", 0, False
-    for part in parts:
-        assert part.span is not None  # a sentence
-        start, end = part.span
-        if part.kept:
-            left += text[at:end]
-        elif not in_gap:
-            left += text[at:start] + GAP
-        at, in_gap = end, not part.kept
-    return left + text[at:]

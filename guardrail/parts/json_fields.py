@@ -33,6 +33,7 @@ __all__ = [
     "kept_value",
     "leaf_fields",
     "leaves",
+    "placed",
     "supports",
 ]
 
@@ -351,6 +352,24 @@ def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
         items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
         return [item for item in items if item is not ABSENT] or ABSENT
     return ABSENT  # a value that is not a part was never measured
+
+
+def placed(document: Document, path: str, value: Document) -> Document:
+    """The document with another value at a JSON pointer; a field that an object does not have is added to it.
+
+    Raises:
+        ValueError: The document has no such place.
+    """
+    name, _, rest = path.removeprefix("/").partition("/")
+    if not path:
+        return value
+    name, rest = _unescaped(name), f"/{rest}" if "/" in path[1:] else ""
+    if isinstance(document, dict) and (not rest or name in document):
+        return {**document, name: placed(document.get(name, ABSENT), rest, value)}
+    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+        place = int(name)
+        return [*document[:place], placed(document[place], rest, value), *document[place + 1 :]]
+    raise ValueError(f"the answer has no place {path!r}")
 
 
 # -- Paths and schemas ---------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ class Partial(Generic[T]):
 
 def is_partial(message: AIMessage) -> bool:
     """Whether a guard's message has only a part of the answer."""
-    verdict = message.response_metadata.get("guardrail")
+    verdict, review = (message.response_metadata.get(key) for key in ("guardrail", "review"))
+    if isinstance(review, Mapping) and "action" in review:  # a person has decided
+        return bool(review.get("held_back"))
     return isinstance(verdict, Mapping) and bool(
         verdict.get("accepted") and verdict.get("reason") == Reason.PARTLY_HELD_BACK
     )
@@ -80,8 +82,9 @@ def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
     verdict = message.response_metadata["guardrail"]
     kept = message.tool_calls[0]["args"] if message.tool_calls else json.loads(message.text)
     parts = tuple(PartVerdict.from_stored(part) for part in verdict["parts"])
-    held = tuple(part.path for part in parts if not part.kept and part.path is not None)
-    ticket = (message.response_metadata.get("review") or {}).get("ticket")
+    review = message.response_metadata.get("review") or {}
+    held = tuple(review.get("held_back") or (part.path for part in parts if not part.kept and part.path is not None))
+    ticket = review.get("ticket")
     return Partial(kept, held, parts, _object(schema, kept, held), verdict, ticket)
 
 

@@ -17,7 +17,7 @@ from guardrail.parts.part import PartVerdict
 from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartScores, PartsSpec
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings
+from guardrail.types import Bindings, Sample
 
 
 class Invoice(BaseModel):
@@ -227,20 +227,20 @@ def test_sentences_are_kept_verbatim_and_gaps_marked() -> None:
 
 
 def test_gaps() -> None:
-    from guardrail.parts.decide import _kept_text
+    from guardrail.parts.release import release
     from guardrail.parts.sentences import spans
 
     text = "A.  B.\nC. D."
     places = spans(text, ["A.", "B.", "C.", "D."])
 
     def left(flags: str) -> str:
-        return _kept_text(
-            text,
+        return release(
+            Sample(text=text),
             [
                 PartVerdict(span=span, text="x", uncertainty=0, kept=flag == "k")
                 for span, flag in zip(places, flags, strict=True)
             ],
-        )
+        ).text
 
     assert [left(flags) for flags in ("kkkk", "khhk", "hkkh", "hhhh")] == [
         text, "A.  [held back] D.", "[held back]  B.\nC. [held back]", "[held back]",
