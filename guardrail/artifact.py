@@ -421,8 +421,17 @@ class CalibrationArtifact(Persisted):
         return self
 
     @property
+    def n_items(self) -> int:
+        """Calibration answers that the rule was fitted on."""
+        return len(self.calibration.error) if self.parts is None else len(self.parts.scores.sizes)
+
+    @property
     def answer_if(self) -> str:
         """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
+        if self.parts is not None and self.segments is None:
+            if self.threshold is None:
+                return "keep nothing: no threshold was found"
+            return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
         name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
@@ -454,7 +463,7 @@ class CalibrationArtifact(Persisted):
         if self.segments is not None:
             yield "segments", len(self.segments.outcomes)
         yield "acceptance", round(self.acceptance, 4)
-        yield "n", len(self.calibration.error)
+        yield "n", self.n_items
 
     def _repr_html_(self) -> str:
         answered, wrong = self.n_accepted, self.n_errors
@@ -462,7 +471,7 @@ class CalibrationArtifact(Persisted):
         facts = [
             ("model", f"{self.model.provider}, {self.model.model}"),
             ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
-            ("questions", f"{len(self.calibration.error)} of {self.data.n_questions} in {self.data.name}"),
+            ("questions", f"{self.n_items} of {self.data.n_questions} in {self.data.name}"),
             ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
             ("threshold in use", self.answer_if),
             ("answers", f"{percent(self.acceptance)} of questions"),
@@ -538,7 +547,18 @@ class CalibrationArtifact(Persisted):
 
     @property
     def promises(self) -> tuple[str, str]:
-        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it."""
+        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it.
+
+        With parts: the promise about them; and the share of answers that show something, and of these with a wrong
+        part, because a promise about all answers is also kept by silence.
+        """
+        if self.parts is not None:
+            shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
+            line = f"At calibration {shown} of {self.n_items} answers show something ({percent(self.acceptance)})"
+            if shown:
+                wrong = f"more than {allowed} wrong parts" if allowed else "a wrong part"
+                line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
+            return f"Promise in use ({self.parts.rule}): {self.parts.promise}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:

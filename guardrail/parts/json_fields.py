@@ -33,6 +33,7 @@ __all__ = [
     "kept_value",
     "leaf_fields",
     "leaves",
+    "placed",
     "supports",
 ]
 
@@ -353,6 +354,24 @@ def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
     return ABSENT  # a value that is not a part was never measured
 
 
+def placed(document: Document, path: str, value: Document) -> Document:
+    """The document with another value at a JSON pointer; a field that an object does not have is added to it.
+
+    Raises:
+        ValueError: The document has no such place.
+    """
+    name, _, rest = path.removeprefix("/").partition("/")
+    if not path:
+        return value
+    name, rest = _unescaped(name), f"/{rest}" if "/" in path[1:] else ""
+    if isinstance(document, dict) and (not rest or name in document):
+        return {**document, name: placed(document.get(name, ABSENT), rest, value)}
+    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+        place = int(name)
+        return [*document[:place], placed(document[place], rest, value), *document[place + 1 :]]
+    raise ValueError(f"the answer has no place {path!r}")
+
+
 # -- Paths and schemas ---------------------------------------------------------------------------------------------
 
 
@@ -421,7 +440,7 @@ def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tu
             for step in str(ref).removeprefix("#").strip("/").split("/"):
                 part = part.get(_unescaped(step), {}) if isinstance(part, Mapping) else {}
             continue
-        either = part.get("anyOf") or part.get("oneOf") or (part.get("allOf") if len(part.get("allOf", ())) == 1 else None)
+        either = part.get("anyOf") or part.get("oneOf") or part.get("allOf")
         real = [each for each in either or () if not (isinstance(each, Mapping) and each.get("type") == "null")]
         if len(real) != 1:
             return part, refs
@@ -430,13 +449,11 @@ def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tu
 
 
 def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
-    """The JSON schema of answers: that of the answer format, or the parameters of the one tool; None if there is none.
-    """
+    """The JSON schema of answers: that of their format, or the parameters of the one tool; None if there is none."""
     if bindings is None:
         return None
     if bindings.response_format is not None:
-        described = bindings.response_format.get("json_schema") or {}
-        schema = described.get("schema")
+        schema = (bindings.response_format.get("json_schema") or {}).get("schema")
     else:
         schema = bindings.tools[0]["function"].get("parameters") if len(bindings.tools) == 1 else None
     return schema if isinstance(schema, Mapping) else None
@@ -469,7 +486,7 @@ def json_spec(
     cap = cap or fields.most
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
-        raise UsageError(f"cap is needed, because {why}. Give the number of fields that nearly all answers have at most.")
+        raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
     made = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
     params: dict[str, Any] = {}
     if keys:

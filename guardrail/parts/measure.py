@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
-from ..judges.base import Entailment, Judge, is_slow
+from ..judges import Similarity
+from ..judges.base import Entailment, Judge
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
+from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.selfcheck import sentences
 from .json_fields import (
@@ -35,6 +38,7 @@ __all__ = [
     "Comparison",
     "PartsMeasure",
     "compare_with_gold",
+    "estimator_of",
     "measure_of",
     "parts_estimator",
     "parts_measure",
@@ -232,6 +236,44 @@ def measure_of(estimator: Estimator) -> PartsMeasure:
     """The measure behind an estimator of `parts_estimator`."""
     assert isinstance(estimator.formula, PartsMeasure), f"{estimator.name} has no parts"
     return estimator.formula
+
+
+def estimator_of(
+    artifact: CalibrationArtifact,
+    *,
+    judge: Judge | Mapping[str, Judge] | None = None,
+    similarity: Similarity | None = None,
+    entailment: Entailment | None = None,
+    scorer: Scorer | None = None,
+) -> Estimator:
+    """The estimator of an artifact, of whole answers or of parts; see `guardrail.uncertainty.from_spec`.
+
+    Args:
+        artifact: The artifact.
+        judge: The judge object; for JSON fields the judge objects by path.
+        similarity: The similarity object.
+        entailment: The entailment model object.
+        scorer: The scorer.
+
+    Raises:
+        ArtifactMismatchError: The estimator, a judge or a model differs from the calibrated one.
+    """
+    if artifact.parts is None:
+        if isinstance(judge, Mapping):
+            raise ArtifactMismatchError("judge by path is for artifacts with parts; this one gates whole answers.")
+        return from_spec(artifact.estimator, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
+    if similarity is not None or scorer is not None or not (judge is None or isinstance(judge, Mapping)):
+        raise ArtifactMismatchError(
+            "this artifact gates parts of answers: it takes no similarity and no scorer, and judges by the path of a "
+            "field, judge={'/total': ...}."
+        )
+    running = parts_estimator(parts_measure(artifact.parts.spec, judges=judge, entailment=entailment))
+    if running.spec != artifact.estimator:
+        raise ArtifactMismatchError(
+            f"estimator differs: calibrated with {artifact.estimator.model_dump()}, running "
+            f"{running.spec.model_dump()}. Calibrate again, or install the version that made the artifact."
+        )
+    return running
 
 
 def split_and_measure(

@@ -51,6 +51,11 @@ class PartVerdict(Part):
     kept: bool
     """Whether the part may be returned."""
 
-    def without_text(self) -> dict[str, Any]:
-        """Plain JSON in which a part that is held back has no words of the model."""
-        return self.model_dump(mode="json", exclude=None if self.kept else {"text", "detail"})
+    def shown(self, *, text: bool) -> dict[str, Any]:
+        """Plain JSON; without the words of the model if ``text`` is False."""
+        content = self.model_dump(mode="json")
+        return content if text else {**content, "text": ""}
+
+    def held(self) -> PartVerdict:
+        """The same part, held back."""
+        return self.model_copy(update={"kept": False})

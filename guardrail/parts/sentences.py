@@ -127,9 +127,7 @@ def sentence_spec(cap: int, *, entailment: Entailment | None = None, least: floa
             raise UsageError(f"least must be in (0, 1], got {least}. Leave it out for 0.5.")
         params = {"model": entailment.spec.model_dump(mode="json"), "least": least}
         support = Procedure(name=ENTAILED, version=VERSION, params=params)
-    return PartsSpec(
-        kind="sentences", splitter=Procedure(name=SPLITTER, version=VERSION), support=support, cap=cap
-    )
+    return PartsSpec(kind="sentences", splitter=Procedure(name=SPLITTER, version=VERSION), support=support, cap=cap)
 
 
 def sentence_entailment(spec: PartsSpec, given: Entailment | None) -> Entailment | None:

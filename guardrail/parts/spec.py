@@ -85,9 +85,9 @@ class PartScores(Frozen):
         kind = {"sizes": "i", "uncertainty": "d", "wrong": "b"}[info.field_name]
         return tuple(unpack(values, kind)) if isinstance(values, dict) else tuple(values)
 
-    @field_validator("uncertainty")
+    @field_validator("sizes", "uncertainty", "wrong")
     @classmethod
-    def _without_nan(cls, values: Sequence[float | None]) -> tuple[float | None, ...]:
+    def _without_nan(cls, values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if value is None or value != value else value for value in values)
 
     @field_serializer("sizes", "uncertainty", "wrong", when_used="json")
