@@ -39,8 +39,10 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     Args:
         verdict: The verdict by the most certain part.
         parts: The parts of its candidate.
-        gate: The artifact's gate; the threshold is the verdict's.
+        gate: The artifact's gate; the threshold is the verdict's, or that of the answer's band of the number of parts.
     """
+    if gate.bands:
+        verdict = _in_band(verdict, gate.threshold_for(len(parts)), len(parts))
     flags = kept([part.uncertainty for part in parts], verdict.threshold, gate.spec.cap)
     judged = tuple(
         PartVerdict(**part.model_dump(), kept=verdict.accepted and bool(flag))
@@ -67,6 +69,20 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     return verdict.model_copy(
         update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
     )
+
+
+def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:
+    """The verdict by the threshold for answers with so many parts, which is at most the one that was compared."""
+    value = verdict.uncertainty.value
+    if not verdict.accepted or (limit is not None and value is not None and value <= limit):
+        return verdict.model_copy(update={"threshold": limit})
+    reason = Reason.INFEASIBLE if limit is None else Reason.ABOVE_THRESHOLD
+    least = "none was found" if limit is None else f"{limit:.4g}"
+    detail = (
+        f"Held back: for answers of {n_parts} parts the threshold is another one ({least}), and the uncertainty of the "
+        f"most certain part is {value:.4g}."
+    )
+    return verdict.model_copy(update={"accepted": False, "reason": reason, "threshold": limit, "detail": detail})
 
 
 def released_call(verdict: Verdict) -> Verdict:
