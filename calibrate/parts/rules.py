@@ -349,17 +349,28 @@ def clean_shown(
 # -- Share of wrong parts among those kept -----------------------------------------------------------------------------
 
 
-def start_wrong_share(unlabelled: AnswerParts, n: int, *, alpha: float, delta: float, per: Per) -> float | None:
+def start_wrong_share(
+    unlabelled: AnswerParts, n: int, *, alpha: float, delta: float, per: Per, share: float = 0.5
+) -> float | None:
     """First threshold that `wrong_share` tests: where half of the answers would do without an error, else .8 of them.
 
     Formula: the first score with ``ln(1/delta) / ln(1 + .9 alpha k / (1 - alpha)) <= n/2``, k the mean of K / cap, or
     the share of answers shown ("answer").
 
+    Args:
+        unlabelled: Answers whose labels play no part.
+        n: Calibration answers.
+        alpha: Target.
+        delta: Level.
+        per: Unit of the share.
+        share: Share of the answers that would do, instead of half. More starts at a stricter threshold, where fewer parts
+            are wrong and each answer says less.
+
     Returns:
         None if no threshold passes on n answers.
     """
     scores = unlabelled.scores
-    for part in (0.5, 0.8):
+    for part in (share, max(share, 0.8)):
         needed = math.expm1(math.log(1 / delta) / (part * n)) * (1 - alpha) / (LARGEST_STAKE * alpha)
         if per == "part":
             ranked = np.sort(unlabelled.uncertainty)

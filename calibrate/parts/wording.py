@@ -22,13 +22,13 @@ __all__ = [
     "Tested",
     "bands_table",
     "caveats",
+    "check_promise",
     "facts",
     "figures_lines",
     "path_warnings",
     "paths_table",
     "promise_line",
     "share_of",
-    "tested",
 ]
 
 
@@ -104,7 +104,7 @@ class Tested:
     p_supported: float
 
 
-def tested(
+def check_promise(
     gate: PartsGate,
     parts: AnswerParts,
     limits: Sequence[float | None],
