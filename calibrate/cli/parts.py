@@ -59,11 +59,11 @@ from ..scoring.names import named_entailment
 from ..spec_syntax import assignment, parse_name, parse_rule
 from .frame.files import changed_file, keep_inputs, open_pool
 from .frame.next_commands import listed
+from .frame.options import PartsOption
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = [
     "FitParts",
-    "PartsOption",
     "ScoreParts",
     "audit_by_parts",
     "evaluate_by_parts",
@@ -74,14 +74,6 @@ __all__ = [
     "print_parts",
     "report_by_parts",
     "score_by_parts",
-]
-
-PartsOption = Annotated[
-    Literal["json", "sentences"] | None,
-    typer.Option(
-        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of tools' "
-        "arguments, or sentences (docs: Parts)."
-    ),
 ]
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "measure_records",
     "numbers_of_parts",
     "packed_answers",
+    "part_names",
     "parts_keys",
     "spec_of_key",
     "with_usual_cap",
