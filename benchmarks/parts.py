@@ -5,9 +5,9 @@ about a town or a person and for sums. The model cannot write JSON, so the JSON 
 separate answers to each field, the j-th sample of a record of the j-th sample of each field. The fields of a record are
 then as dependent as its questions are, and no more.
 
-Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool. Printed:
-right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the share of
-samples of which any field differs), and how often the true risk is above alpha.
+Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool.
+Printed: right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the
+share of samples of which any field differs), and how often the true risk is above alpha.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, 
 def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure the fields of composed JSON answers.
 
-    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", sums as numbers. A sample differs
-    from the whole answer if any field does, by the same judges.
+    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers. A sample
+    differs from the whole answer if any field does, by the same judges.
     """
     rule, names = make_rule("token_f1"), sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)

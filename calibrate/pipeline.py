@@ -562,4 +562,5 @@ def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
 
 
 def now() -> str:
+    """The time for ``created``, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

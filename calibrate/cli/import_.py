@@ -78,15 +78,15 @@ def import_(
     parts: Annotated[
         Literal["json"] | None,
         typer.Option(
-            help="References, samples and the answer are JSON documents, in one row an answer (objects, or texts), or in one "
-            "row a field (--field)."
+            help="References, samples and the answer are JSON documents, in one row an answer (objects, or texts), or "
+            "in one row a field (--field)."
         ),
     ] = None,
     field: Annotated[
         str | None,
         typer.Option(
-            help="With --parts json: column with the name or path of a field; each row has the values of one field, and rows "
-            "with the same id make an answer."
+            help="With --parts json: column with the name or path of a field; each row has the values of one field, "
+            "and rows with the same id make an answer."
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,

@@ -452,7 +452,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
 
 
 def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> bool:
-    """Ask about each part of the answers without labels; whether all are labelled. An answer is saved when it is whole."""
+    """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
     file = read_records(source)
     key = key_of_parts(file, kind)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()

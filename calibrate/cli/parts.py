@@ -224,9 +224,8 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -
         + (f", {undecided} of them undecided, which count as wrong." if undecided else ".")
     )
     broken = sum(any(label is not True for label in some.right) for some in labelled)
-    print_line(
-        f"{broken} of {len(labelled)} answers have a wrong part ({percent(broken / len(labelled) if labelled else None)})."
-    )
+    share = percent(broken / len(labelled) if labelled else None)
+    print_line(f"{broken} of {len(labelled)} answers have a wrong part ({share}).")
     finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1")
 
 
@@ -512,8 +511,8 @@ def plan_by_parts(
     _print_rows(rows, title, "VR: calibrations above alpha")
     share = float(np.minimum(data.parts.size, data.parts.cap).mean() / data.parts.cap)
     print_line(
-        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were kept: an "
-        f"answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
+        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were "
+        f"kept: an answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
     )
     written = []
     if json_path is not None:

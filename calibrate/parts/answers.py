@@ -151,8 +151,8 @@ class Measuring:
         unmet = unmet_needs(estimator, header.plan)
         if unmet:
             raise UsageError(
-                f"{measure.spec.kind} parts cannot be measured from these records: {': '.join(unmet[0])}. Collect again "
-                f"with: calibrate collect --parts {measure.spec.kind}"
+                f"{measure.spec.kind} parts cannot be measured from these records: {': '.join(unmet[0])}. Collect "
+                f"again with: calibrate collect --parts {measure.spec.kind}"
             )
         key = estimator.name
         update = {"estimators": {**header.estimators, key: estimator.spec}}

@@ -53,8 +53,8 @@ class PartsRule:
         per: Unit of `wrong_share`: "part" (default for JSON) or "answer" (default for prose).
         allowed: Wrong parts that an answer may keep (`clean_answers`, `clean_shown`).
         seed: Seed of the order in which `wrong_share` reads answers.
-        start_share: Where `wrong_share` starts: at the first threshold at which this share of the answers would do without
-            an error (`start_wrong_share`).
+        start_share: Where `wrong_share` starts: at the first threshold at which this share of the answers would do
+            without an error (`start_wrong_share`).
         largest_group: Most parts (answers, per answer) of a group; with it all answers of a group are used.
         clean_alpha: Target of `clean_answers` in `both`; default: alpha.
         bands: Largest numbers of parts of bands with their own thresholds; empty for one threshold.
@@ -172,8 +172,8 @@ def fit_parts_artifact(
         rule: Name or rule; default: `wrong_share`, per part for JSON and per answer for prose.
         delta: Failure probability; None for `clean_answers` on average.
         part: Fit on these records only.
-        groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of them
-            where the rule declares ``largest_group``.
+        groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
+            them where the rule declares ``largest_group``.
         cap: Most parts of an answer that are kept; default: that of the parts in the file. Fix it without labels.
         cut: Largest uncertainty of a part that was labelled, fixed before labelling.
 

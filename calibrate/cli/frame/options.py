@@ -46,8 +46,8 @@ MODEL_HELP = (
 PartsOption = Annotated[
     Literal["json", "sentences"] | None,
     typer.Option(
-        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of tools' "
-        "arguments, or sentences (docs: Parts)."
+        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
+        "tools' arguments, or sentences (docs: Parts)."
     ),
 ]
 

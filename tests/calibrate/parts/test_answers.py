@@ -96,7 +96,7 @@ def test_labels_survive_a_new_measurement_of_the_same_parts_only(measured: Recor
     other = measure_records(labelled, parts_measure(json_spec(schema=SCHEMA, judges={"/total": "numeric"})))
     assert KEY not in other.header.part_correctness
     assert not any(record.part_labels for record in other.records)
-    with pytest.raises(UsageError, match="have no labels. Run: calibrate label .* --parts json"):
+    with pytest.raises(UsageError, match=r"have no labels\. Run: calibrate label .* --parts json"):
         packed_answers(other, KEY)
 
 

@@ -112,7 +112,7 @@ def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> N
 
 def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> None:
     artifact = fit_parts_artifact(file, alpha=0.1)
-    with pytest.raises(UsageError, match="were? fitted on|was fitted on"):
+    with pytest.raises(UsageError, match="was fitted on"):
         held_out_parts(artifact, file)
     figures, data = held_out_parts(artifact, fresh)
     assert figures.answers == data.parts.n == 293
@@ -169,7 +169,8 @@ def test_paths(file: RecordFile) -> None:
 def test_rules_over_splits_and_simulated(file: RecordFile) -> None:
     data = packed_answers(file, KEY)
     rows = evaluate_parts(data.parts, rules=compared_rules("json"), alphas=[0.15], splits=5)
-    assert [row.rule.split(":")[0] for row in rows] == ["wrong_share", "wrong_share", "clean_shown", "clean_answers", "both"]
+    names = [row.rule.partition(":")[0] for row in rows]
+    assert names == ["wrong_share", "wrong_share", "clean_shown", "clean_answers", "both"]
     assert all(row.infeasible == 0 for row in rows)
     share, _, _, clean, both = rows
     assert share.right_kept >= clean.right_kept >= both.right_kept > 0
