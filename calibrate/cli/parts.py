@@ -43,16 +43,15 @@ from ..parts.answers import (
 from ..parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
 from ..parts.page import write_parts_report
+from ..parts.promises import figures_lines, promise_line
 from ..parts.wording import (
     Tested,
     bands_table,
     caveats,
     check_promise,
     facts,
-    figures_lines,
     path_warnings,
     paths_table,
-    promise_line,
 )
 from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..scoring.names import named_entailment

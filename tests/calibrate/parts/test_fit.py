@@ -13,8 +13,9 @@ from calibrate.parts.evaluate import compared_rules, evaluate_parts, simulate_pa
 from calibrate.parts.figures import kept_of, part_figures, path_rows
 from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
 from calibrate.parts.page import write_parts_report
+from calibrate.parts.promises import figures_lines, promise_line
 from calibrate.parts.rules import RULES, AnswerParts
-from calibrate.parts.wording import check_promise, figures_lines, promise_line
+from calibrate.parts.wording import check_promise
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
