@@ -5,9 +5,9 @@ about a town or a person and for sums. The model cannot write JSON, so the JSON 
 separate answers to each field, the j-th sample of a record of the j-th sample of each field. The fields of a record are
 then as dependent as its questions are, and no more.
 
-Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool. Printed:
-right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the share of
-samples of which any field differs), and how often the true risk is above alpha.
+Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool.
+Printed: right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the
+share of samples of which any field differs), and how often the true risk is above alpha.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from calibrate.correctness import CorrectnessRule, make_rule
 from calibrate.data.questions import Question
 from calibrate.parts.evaluate import compared_rules, simulate_parts
+from calibrate.parts.fit import PartsRule
 from calibrate.parts.rules import AnswerParts
 from calibrate.thresholds import fit
 from examples.tiny_model.asking import greedy, load, sample
@@ -38,6 +39,8 @@ from guardrail.types import Missing, Sample, SampleSet
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
 SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
 DELTA, N = 0.1, 300
+UNKNOWN = ("fact-seen-0", "arithmetic-multiply", "arithmetic-add-huge", "arithmetic-add-giant")
+"""Tiers of which the model gets less than a tenth right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record: its name, the question that asks for it, and the accepted answers."""
+    """One field of a record: its name, its question, the accepted answers and its tier."""
 
     name: str
     question: str
     references: tuple[str, ...]
+    tier: str
 
 
 def records_of(count: int) -> list[list[Field]]:
@@ -82,11 +86,13 @@ def records_of(count: int) -> list[list[Field]]:
     dice, records, used = Dice("benchmarks/parts"), [], 0
     for subject in list(facts)[:count]:
         own = dice.shuffled(facts[subject])[: dice.pick((2, 3, 4))]
-        fields = [Field(fact.relation.name, fact.question(fact.open_template), fact.value.forms) for fact in own]
+        fields = [
+            Field(fact.relation.name, fact.question(fact.open_template), fact.value.forms, fact.group) for fact in own
+        ]
         for k in range(dice.pick((1, 2))):
             row = sums[used % len(sums)]
             used += 1
-            fields.append(Field(f"sum_{k + 1}", row["question"], tuple(row["references"])))
+            fields.append(Field(f"sum_{k + 1}", row["question"], tuple(row["references"]), row["group"]))
         records.append(fields)
     return records
 
@@ -116,11 +122,30 @@ def asked(records: Sequence[Sequence[Field]], path: Path) -> list[dict[str, Any]
     return rows
 
 
-def json_pool(rows: Sequence[dict[str, Any]]) -> Pool:
+def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compose other records of the same answers: three to six fields of the tiers that the model can know.
+
+    On records of all fields a gate of whole answers passes nothing, so that no ratio can be given.
+    """
+    answers = [
+        {key: row[key][k] for key in row}
+        for fields, row in zip(records, rows, strict=True)
+        for k, field in enumerate(fields)
+        if field.tier not in UNKNOWN
+    ]
+    dice, composed = Dice("benchmarks/parts/known"), []
+    for _ in rows:
+        chosen = {answer["names"]: answer for answer in dice.shuffled(answers)[:12]}
+        some = list(chosen.values())[: dice.pick((3, 4, 5, 6))]
+        composed.append({key: [answer[key] for answer in some] for key in rows[0]})
+    return composed
+
+
+def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure the fields of composed JSON answers.
 
-    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", sums as numbers. A sample differs
-    from the whole answer if any field does, by the same judges.
+    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers. A sample
+    differs from the whole answer if any field does, by the same judges.
     """
     rule, names = make_rule("token_f1"), sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
@@ -139,7 +164,7 @@ def json_pool(rows: Sequence[dict[str, Any]]) -> Pool:
         scores.append((np.count_nonzero(~agree, axis=0) / len(agree)).tolist())
         labels.append([_wrong(rule, *pair) for pair in zip(row["answers"], row["references"], strict=True)])
         whole.append(float((~agree.all(axis=1)).mean()))
-    return Pool("fields", AnswerParts.of(scores, labels, cap=cap), np.array(whole))
+    return Pool(name, AnswerParts.of(scores, labels, cap=cap), np.array(whole))
 
 
 def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
@@ -207,7 +232,12 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
     for alpha in alphas:
         found.append(whole_answers(pool, alpha, calibrations))
         rows = simulate_parts(
-            pool.parts, rules=compared_rules("json"), alphas=[alpha], n=N, delta=DELTA, calibrations=calibrations
+            pool.parts,
+            rules=[*compared_rules("json"), PartsRule("wrong_share", "part", start_share=0.8)],
+            alphas=[alpha],
+            n=N,
+            delta=DELTA,
+            calibrations=calibrations,
         )
         found += [
             Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
@@ -224,20 +254,28 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1])
     parser.add_argument("--answers", type=Path, default=Path("parts-answers.jsonl"), help="answers are kept here")
     options = parser.parse_args()
-    pool = json_pool(asked(records_of(options.questions), options.answers))
+    records = records_of(options.questions)
+    rows = asked(records, options.answers)
+    for pool in (json_pool("all fields", rows), json_pool("fields the model can know", of_known_facts(records, rows))):
+        _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
+
+
+def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
     size = pool.parts.size
     print(
-        f"{pool.parts.n} records of {size.min()} to {size.max()} {pool.name}, {SAMPLES} samples; "
+        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {SAMPLES} samples; "
         f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong "
-        f"one; {options.calibrations} calibrations on {N}, delta {DELTA:g}"
+        f"one; {calibrations} calibrations on {N}, delta {DELTA:g}"
     )
-    print(f"{'rule':26}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'wrong':>8}{'violated':>10}{'nothing':>9}")
+    print(
+        f"{'rule':40}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'wrong':>8}{'violated':>10}{'nothing':>9}"
+    )
     base = 0.0
-    for line in lines(pool, options.alpha, options.calibrations):
+    for line in found:
         base = line.passed if line.rule.startswith("whole") else base
         ratio = f"{line.passed / base:.2f}" if base else "-"
         print(
-            f"{line.rule:26}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
+            f"{line.rule:40}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
             f"{line.violated:10.1%}{line.infeasible:9.1%}"
         )
 

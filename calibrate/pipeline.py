@@ -218,6 +218,11 @@ def refit(
     declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
     artifact knows its name only.
     """
+    if artifact.parts is not None:
+        raise UsageError(
+            "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
+            f"{artifact.parts.spec.kind} --alpha ALPHA."
+        )
     outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
@@ -557,4 +562,5 @@ def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
 
 
 def now() -> str:
+    """The time for ``created``, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -30,8 +30,9 @@ from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.next_commands import listed
+from .frame.options import PartsOption
 from .frame.terminal import console, finish, print_line, table
-from .parts import PartsOption, evaluate_by_parts
+from .parts import evaluate_by_parts
 
 __all__ = ["evaluate"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -37,7 +38,9 @@ from ..data.labels import (
     read_labels,
 )
 from ..data.progress import bar, silent
+from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
+from ..parts.answers import key_of_parts, part_names
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
@@ -45,9 +48,9 @@ from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
-from .parts import PartsOption, label_by_parts
+from .parts import label_by_parts
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -271,8 +274,11 @@ def label(
     source, target = one_file(records, out)
     people.check(rule)
     if parts is not None:
-        keep_inputs([people.labels], [target, source])
-        label_by_parts(source, target, parts, people.labels)
+        labels = people.path(source)
+        keep_inputs([labels], [target, source])
+        if people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
+            return
+        label_by_parts(source, target, parts, labels)
         return
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
@@ -443,6 +449,56 @@ def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
     texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
+
+
+def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> bool:
+    """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records, seed=seed) if key in record.parts]
+    pressed = keys(sys.stdin)
+    for record in queue:
+        if record.id in done:
+            continue
+        given = _judged_parts(record, key, len(done), len(queue), pressed)
+        if given is None:
+            break
+        with labels.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"id": record.id, "parts": given}, ensure_ascii=False) + "\n")
+        done.add(record.id)
+    if len(done) >= len(queue):
+        return True
+    print_line(f"{len(done)} of {len(queue)} answers are labelled; all of them are in {labels}.")
+    name, labels_name = file.typed, listed([labels])
+    finish(
+        [],
+        f"calibrate label {name} --parts {kind} --interactive goes on; calibrate label {name} --parts {kind} --labels "
+        f"{labels_name} stops here",
+    )
+    return False
+
+
+def _judged_parts(
+    record: Record, key: str, done: int, total: int, pressed: Iterator[str]
+) -> dict[str, bool | None] | None:
+    """The labels of an answer's parts, or None if the person stopped. "u" goes back one part."""
+    parts = record.parts[key]
+    names, given = part_names(parts), list[bool | None]()
+    while len(given) < len(parts):
+        at = len(given)
+        if console.is_terminal:
+            console.clear()
+        console.print(card(record, done=done, total=total))
+        print_line(f"part {at + 1} of {len(parts)}, {names[at]}: {parts[at].text or '(left out)'}", "bold")
+        letter = next(pressed, None)
+        if letter is None or letter.lower() == "q":
+            return None
+        if letter.lower() == "u" and given:
+            given.pop()
+        elif letter.lower() in ("y", "n", "s"):
+            given.append({"y": True, "n": False, "s": None}[letter.lower()])
+    return dict(zip(names, given, strict=True))
 
 
 # -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
-from guardrail.judges import Judge, make_judge
+from guardrail.judges import Entailment, Judge, make_judge
 from guardrail.notebook import percent
-from guardrail.parts.json_fields import DateJudge, json_spec, schema_of
+from guardrail.parts.json_fields import DateJudge, json_spec
 from guardrail.parts.measure import parts_measure
 from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartFigures, PartsSpec
@@ -32,14 +32,13 @@ from ..data.split import Groups, split
 from ..evaluation.evaluate import csv_text
 from ..parts.answers import (
     MeasuredParts,
-    cap_of_counts,
     key_of_parts,
     label_parts,
     labels_by_hand,
     measure_file,
     measure_records,
-    numbers_of_parts,
     packed_answers,
+    with_usual_cap,
 )
 from ..parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
@@ -48,23 +47,23 @@ from ..parts.wording import (
     Tested,
     bands_table,
     caveats,
+    check_promise,
     facts,
     figures_lines,
     path_warnings,
     paths_table,
     promise_line,
-    tested,
 )
 from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..scoring.names import named_entailment
 from ..spec_syntax import assignment, parse_name, parse_rule
 from .frame.files import changed_file, keep_inputs, open_pool
 from .frame.next_commands import listed
+from .frame.options import PartsOption
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = [
     "FitParts",
-    "PartsOption",
     "ScoreParts",
     "audit_by_parts",
     "evaluate_by_parts",
@@ -75,14 +74,6 @@ __all__ = [
     "print_parts",
     "report_by_parts",
     "score_by_parts",
-]
-
-PartsOption = Annotated[
-    Literal["json", "sentences"] | None,
-    typer.Option(
-        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of tools' "
-        "arguments, or sentences (docs: Parts)."
-    ),
 ]
 
 
@@ -126,24 +117,24 @@ class ScoreParts:
         float, typer.Option(help="With --parts sentences --entailment: probability from which a sample supports one.")
     ] = 0.5
 
-    def spec(self, plan: SamplingPlan, counts: Sequence[int], entailment: Any) -> PartsSpec:
-        """The specification for records of a plan, whose answers have these numbers of parts."""
-        cap = self.cap
+    def spec(self, plan: SamplingPlan, cap: int | None, entailment: Entailment | None) -> PartsSpec:
+        """The specification for records of a plan.
+
+        Raises:
+            UsageError: The cap is None, and nothing else says how many parts an answer has.
+        """
         if self.parts == "sentences":
-            return sentence_spec(cap or cap_of_counts(counts), entailment=entailment, least=self.least)
-        schema = schema_of(plan.bindings) if self.schema is None else _schema(self.schema)
-        options: dict[str, Any] = {
-            "schema": schema,
-            "judges": {path: _field_judge(text) for path, text in map(assignment, self.field_judge or ())},
-            "keys": dict(map(assignment, self.key_field or ())),
-            "optional": self.optional_field,
-        }
-        try:
-            return json_spec(plan.bindings, cap=cap, **options)
-        except UsageError:
-            if cap is not None:
-                raise
-        return json_spec(plan.bindings, cap=cap_of_counts(counts), **options)
+            if cap is None:
+                raise UsageError("sentences need a cap: --cap.")
+            return sentence_spec(cap, entailment=entailment, least=self.least)
+        return json_spec(
+            plan.bindings,
+            schema=None if self.schema is None else _schema(self.schema),
+            judges={path: _field_judge(text) for path, text in map(assignment, self.field_judge or ())},
+            keys=dict(map(assignment, self.key_field or ())),
+            optional=self.optional_field,
+            cap=cap,
+        )
 
 
 def _schema(path: Path) -> Mapping[str, Any]:
@@ -166,10 +157,10 @@ def score_by_parts(source: Path, target: Path, options: ScoreParts, entailment: 
     model = None if entailment is None else named_entailment(entailment)
     first = read_records(source)
     plan = first.header.plan
-    spec = options.spec(plan, [], model) if options.cap is not None else None
-    if spec is None:
-        counting = parts_measure(replace(options, cap=1).spec(plan, [], model), entailment=model)
-        spec = options.spec(plan, numbers_of_parts(first.records, counting), model)
+    if options.cap is not None:
+        spec = options.spec(plan, options.cap, model)
+    else:
+        spec = with_usual_cap(lambda cap: options.spec(plan, cap, model), first.records, model)
     measure = parts_measure(spec, entailment=model)
     with bar(console, "measuring parts", "records") as progress:
         _, key = measure_file(source, target, measure, progress=progress)
@@ -233,9 +224,8 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -
         + (f", {undecided} of them undecided, which count as wrong." if undecided else ".")
     )
     broken = sum(any(label is not True for label in some.right) for some in labelled)
-    print_line(
-        f"{broken} of {len(labelled)} answers have a wrong part ({percent(broken / len(labelled) if labelled else None)})."
-    )
+    share = percent(broken / len(labelled) if labelled else None)
+    print_line(f"{broken} of {len(labelled)} answers have a wrong part ({share}).")
     finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1")
 
 
@@ -373,7 +363,7 @@ def print_tested(artifact: CalibrationArtifact, figures: PartFigures, data: Meas
     print_line(f"On {figures.answers} answers that it was not fitted on:", "bold")
     for line in figures_lines(gate, figures):
         print_line(line)
-    result = tested(gate, data.parts, thresholds_of(gate, data.parts), **test)
+    result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), **test)
     print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
     return result
 
@@ -443,7 +433,7 @@ def audit_by_parts(
         file = label_parts(file, key)
     figures, data = held_out_parts(loaded, file)
     if as_json:
-        result = tested(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
+        result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
         typer.echo(json.dumps({**asdict(result), "figures": figures.model_dump(mode="json")}, indent=1))
     else:
         result = print_tested(loaded, figures, data, level=level, target=target)
@@ -521,8 +511,8 @@ def plan_by_parts(
     _print_rows(rows, title, "VR: calibrations above alpha")
     share = float(np.minimum(data.parts.size, data.parts.cap).mean() / data.parts.cap)
     print_line(
-        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were kept: an "
-        f"answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
+        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were "
+        f"kept: an answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
     )
     written = []
     if json_path is not None:

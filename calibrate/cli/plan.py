@@ -23,9 +23,9 @@ from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import EstimatorOption, LooksOption, chosen_estimator, parsed_looks
+from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
 from .frame.terminal import console, finish, print_line, table
-from .parts import PartsOption, plan_by_parts
+from .parts import plan_by_parts
 
 __all__ = ["plan", "sample"]
 

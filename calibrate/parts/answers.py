@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from guardrail.errors import UsageError
-from guardrail.judges import Judge
-from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, smallest
+from guardrail.judges import Entailment, Judge
+from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure, smallest
 from guardrail.parts.part import Part
 from guardrail.parts.spec import PartsSpec
 from guardrail.specs import CorrectnessSpec
@@ -37,8 +37,10 @@ __all__ = [
     "measure_records",
     "numbers_of_parts",
     "packed_answers",
+    "part_names",
     "parts_keys",
     "spec_of_key",
+    "with_usual_cap",
 ]
 
 REFERENCE = "part_reference"
@@ -104,6 +106,23 @@ def numbers_of_parts(records: Iterable[Record], measure: PartsMeasure) -> list[i
     return [count for count in counts if count]
 
 
+def with_usual_cap(
+    make: Callable[[int | None], PartsSpec], records: Sequence[Record], entailment: Entailment | None = None
+) -> PartsSpec:
+    """A specification with the cap of its schema, or with `cap_of_counts` of these answers where it has none.
+
+    Args:
+        make: From a cap to the specification; refuses None where the schema gives no cap.
+        records: Answers, whose labels play no part.
+        entailment: The entailment model of sentences.
+    """
+    try:
+        return make(None)
+    except UsageError:
+        counts = numbers_of_parts(records, parts_measure(make(1), entailment=entailment))
+    return make(cap_of_counts(counts))
+
+
 # -- Measuring ---------------------------------------------------------------------------------------------------------
 
 
@@ -132,8 +151,8 @@ class Measuring:
         unmet = unmet_needs(estimator, header.plan)
         if unmet:
             raise UsageError(
-                f"{measure.spec.kind} parts cannot be measured from these records: {': '.join(unmet[0])}. Collect again "
-                f"with: calibrate collect --parts {measure.spec.kind}"
+                f"{measure.spec.kind} parts cannot be measured from these records: {': '.join(unmet[0])}. Collect "
+                f"again with: calibrate collect --parts {measure.spec.kind}"
             )
         key = estimator.name
         update = {"estimators": {**header.estimators, key: estimator.spec}}

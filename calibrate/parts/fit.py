@@ -53,6 +53,8 @@ class PartsRule:
         per: Unit of `wrong_share`: "part" (default for JSON) or "answer" (default for prose).
         allowed: Wrong parts that an answer may keep (`clean_answers`, `clean_shown`).
         seed: Seed of the order in which `wrong_share` reads answers.
+        start_share: Where `wrong_share` starts: at the first threshold at which this share of the answers would do
+            without an error (`start_wrong_share`).
         largest_group: Most parts (answers, per answer) of a group; with it all answers of a group are used.
         clean_alpha: Target of `clean_answers` in `both`; default: alpha.
         bands: Largest numbers of parts of bands with their own thresholds; empty for one threshold.
@@ -64,6 +66,7 @@ class PartsRule:
     per: Per | None = None
     allowed: int = 0
     seed: int = 0
+    start_share: float = 0.5
     largest_group: int | None = None
     clean_alpha: float | None = None
     bands: tuple[int, ...] = ()
@@ -79,16 +82,20 @@ class PartsRule:
         """
         if name is not None and name not in RULES:
             raise UsageError(f"no rule for parts named {name!r}; choose one of: {', '.join(RULES)}")
-        known = ("per", "allowed", "seed", "largest_group", "clean_alpha")
+        known = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
         unknown = [option for option in options if option not in known]
         if unknown:
             raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
-        return cls(name=name, **options)
+        rule = cls(name=name, **options)
+        if not 0 < rule.start_share <= 0.9:
+            raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for 0.5.")
+        return rule
 
     @property
     def text(self) -> str:
         """The rule as ``--rule`` takes it."""
         unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
+        unit += f",start_share={self.start_share:g}" if unit and self.start_share != 0.5 else ""
         return f"{self.name}{unit}"
 
     def resolved(self, kind: str) -> PartsRule:
@@ -133,7 +140,7 @@ def fit_parts(
         alpha=alpha,
         delta=spent,
         per=per,
-        start=start_wrong_share(source, n, alpha=alpha, delta=spent, per=per),
+        start=start_wrong_share(source, n, alpha=alpha, delta=spent, per=per, share=rule.start_share),
         seed=rule.seed,
         planned=rule.planned,
         groups=groups,
@@ -165,8 +172,8 @@ def fit_parts_artifact(
         rule: Name or rule; default: `wrong_share`, per part for JSON and per answer for prose.
         delta: Failure probability; None for `clean_answers` on average.
         part: Fit on these records only.
-        groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of them
-            where the rule declares ``largest_group``.
+        groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
+            them where the rule declares ``largest_group``.
         cap: Most parts of an answer that are kept; default: that of the parts in the file. Fix it without labels.
         cut: Largest uncertainty of a part that was labelled, fixed before labelling.
 
@@ -289,7 +296,7 @@ def _gate(
         other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
         options |= {"grid": "scores", "start": found.start, "start_from": "unlabelled" if other else "calibration"}
     if rule.name in ("wrong_share", "both"):
-        options |= {"seed": rule.seed}
+        options |= {"seed": rule.seed, "start_share": rule.start_share}
     if rule.name == "both":
         options |= {"clean_alpha": rule.clean_alpha or alpha}
     declared = {"largest_group": rule.largest_group, "planned": rule.planned}

@@ -23,12 +23,12 @@ from .wording import (
     Tested,
     bands_table,
     caveats,
+    check_promise,
     facts,
     figures_lines,
     path_warnings,
     paths_table,
     promise_line,
-    tested,
 )
 
 __all__ = ["write_parts_report"]
@@ -86,7 +86,7 @@ def write_parts_report(
     held_out, result = None, None
     if test is not None:
         _, held_out = held_out_parts(artifact, test)
-        result = tested(gate, held_out.parts, thresholds_of(gate, held_out.parts))
+        result = check_promise(gate, held_out.parts, thresholds_of(gate, held_out.parts))
         sections.insert(0, _section("Answers kept out of the fit", artifact, held_out, key))
     figure = _figure(artifact, data, held_out)
     shown = held_out or data

@@ -244,11 +244,11 @@ def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allo
 
     Guarantee: with probability 1 - delta over calibrations; for delta None on average over them (conformal factuality,
     Mohri & Hashimoto, arXiv 2402.10978). Proof of the certificate: let t0 be the smallest t with P(s <= t) > alpha, so
-    P(s <= t0) >= alpha (right-continuity). P(s <= tau) > alpha implies tau >= t0, so at most c of n values s_i are at most
-    t0, which has probability at most P(Bin(n, alpha) <= c) <= delta. Ties are covered.
+    P(s <= t0) >= alpha (right-continuity). P(s <= tau) > alpha implies tau >= t0, so at most c of n values s_i are at
+    most t0, which has probability at most P(Bin(n, alpha) <= c) <= delta. Ties are covered.
 
-    An answer that shows nothing counts as clean, so never state this without the share of answers shown and the share of
-    those that are broken.
+    An answer that shows nothing counts as clean, so never state this without the share of answers shown and the share
+    of those that are broken.
 
     Raises:
         UsageError: alpha, delta or allowed out of range.
@@ -333,9 +333,9 @@ def clean_shown(
     _check(alpha, delta, allowed)
     broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
     guarantee = (
-        f"With probability at least {1 - delta:g} over calibrations, at most {alpha:g} of the answers of which something is "
-        f"kept keep {broken}, in finite samples and whatever the shape of the risk curve, if answers are independent draws "
-        "from the same source."
+        f"With probability at least {1 - delta:g} over calibrations, at most {alpha:g} of the answers of which "
+        f"something is kept keep {broken}, in finite samples and whatever the shape of the risk curve, if answers are "
+        "independent draws from the same source."
     )
     shown, bad = np.sort(parts.first_kept()), np.sort(parts.first_broken(allowed))
 
@@ -349,17 +349,28 @@ def clean_shown(
 # -- Share of wrong parts among those kept -----------------------------------------------------------------------------
 
 
-def start_wrong_share(unlabelled: AnswerParts, n: int, *, alpha: float, delta: float, per: Per) -> float | None:
+def start_wrong_share(
+    unlabelled: AnswerParts, n: int, *, alpha: float, delta: float, per: Per, share: float = 0.5
+) -> float | None:
     """First threshold that `wrong_share` tests: where half of the answers would do without an error, else .8 of them.
 
     Formula: the first score with ``ln(1/delta) / ln(1 + .9 alpha k / (1 - alpha)) <= n/2``, k the mean of K / cap, or
     the share of answers shown ("answer").
 
+    Args:
+        unlabelled: Answers whose labels play no part.
+        n: Calibration answers.
+        alpha: Target.
+        delta: Level.
+        per: Unit of the share.
+        share: Share of the answers that would do, instead of half. More starts at a stricter threshold, where fewer
+            parts are wrong and each answer says less.
+
     Returns:
         None if no threshold passes on n answers.
     """
     scores = unlabelled.scores
-    for part in (0.5, 0.8):
+    for part in (share, max(share, 0.8)):
         needed = math.expm1(math.log(1 / delta) / (part * n)) * (1 - alpha) / (LARGEST_STAKE * alpha)
         if per == "part":
             ranked = np.sort(unlabelled.uncertainty)
@@ -411,8 +422,9 @@ def wrong_share(
         start: From `start_wrong_share`; None where no threshold can pass.
         grid: Thresholds, ascending, fixed without labels; default: the scores that occur.
         seed: Seed of the reading order. Fix it before looking.
-        planned: Of several looks at growing labels: the number of answers of the last look, which the stakes are set for.
-            The answers are then read as they stand, which must be the order in which they were drawn, and every look is
+        planned: Of several looks at growing labels: the number of answers of the last look, which the stakes are set
+            for. The answers are then read as they stand, which must be the order in which they were drawn, and every
+            look is
             free: p is a running maximum.
         groups: Group of each answer (conversation, document), if answers of a group depend on each other.
         largest_group: Most parts (answers, per answer) of any group, declared and not read off the data; required with
@@ -434,9 +446,9 @@ def wrong_share(
         else "wrong parts among those kept of an answer, as a mean over the answers of which something is kept,"
     )
     guarantee = (
-        f"With probability at least {1 - delta:g} over calibrations, the share of {share} is at most {alpha:g}, in finite "
-        "samples and whatever the shape of the risk curve, if answers are independent draws from the same source. Parts of "
-        "an answer may depend on each other."
+        f"With probability at least {1 - delta:g} over calibrations, the share of {share} is at most {alpha:g}, in "
+        "finite samples and whatever the shape of the risk curve, if answers are independent draws from the same "
+        "source. Parts of an answer may depend on each other."
     )
     order = np.arange(len(names)) if planned is not None else reading_order(names, seed)
     rank = np.empty(len(names), dtype=np.int64)
@@ -480,8 +492,8 @@ def _most(parts: AnswerParts, per: Per, units: Counts, n_units: int, declared: i
     largest = int(np.bincount(units, weights=weight).max())
     if largest > declared:
         raise UsageError(
-            f"a group has {largest} {what}, more than largest_group = {declared}, and the promise rests on that number. "
-            "Declare the most that can ever occur."
+            f"a group has {largest} {what}, more than largest_group = {declared}, and the promise rests on that "
+            "number. Declare the most that can ever occur."
         )
     return declared
 
@@ -490,8 +502,10 @@ def _most(parts: AnswerParts, per: Per, units: Counts, n_units: int, declared: i
 
 
 def both(share: Found, clean: Found) -> Found:
-    """Both promises at once, each fitted at delta / 2: the largest certified threshold of `wrong_share` at or below that
-    of `clean_answers`, which holds at every smaller threshold.
+    """Both promises at once, of results that were fitted at delta / 2 each.
+
+    The threshold is the largest certified one of `wrong_share` at or below that of `clean_answers`, whose promise holds
+    at every smaller threshold.
     """
     guarantee = f"{share.guarantee} At the same time: {clean.guarantee}"
     missing = next((found for found in (share, clean) if found.threshold is None), None)
@@ -504,8 +518,8 @@ def both(share: Found, clean: Found) -> Found:
             None,
             guarantee,
             InfeasibleReason.RISK_NEVER_LOW_ENOUGH,
-            f"Rule 'wrong_share' certifies thresholds from {share.certified[0]:g} on, and rule 'clean_answers' none above "
-            f"{clean.threshold:g}. Ask for one of the two promises, or for a larger alpha.",
+            f"Rule 'wrong_share' certifies thresholds from {share.certified[0]:g} on, and rule 'clean_answers' none "
+            f"above {clean.threshold:g}. Ask for one of the two promises, or for a larger alpha.",
             start=share.start,
             tolerated=clean.tolerated,
         )
@@ -531,8 +545,8 @@ def _fixed_sequence(
             None,
             guarantee,
             InfeasibleReason.TOO_FEW_ITEMS,
-            f"{parts.n} answers are too few for rule {rule!r} at alpha = {alpha:g} and delta = {delta:g}: at no threshold "
-            "enough is kept for a test to pass, even without a single wrong part. Label more answers"
+            f"{parts.n} answers are too few for rule {rule!r} at alpha = {alpha:g} and delta = {delta:g}: at no "
+            "threshold enough is kept for a test to pass, even without a single wrong part. Label more answers"
             + (", or allow fewer parts an answer (a smaller cap)." if rule == "wrong_share" else "."),
         )
     thresholds = parts.scores if grid is None else np.unique(np.asarray(grid, dtype=np.float64))
@@ -557,9 +571,9 @@ def _fixed_sequence(
             None,
             guarantee,
             InfeasibleReason.RISK_NEVER_LOW_ENOUGH,
-            f"The strictest threshold that enough parts reach ({start:g}) does not pass (p = {first:.3g} > {delta:g}): too "
-            "many of the most certain parts are wrong. Use a score that ranks wrong parts higher, label more answers, or "
-            "ask for a larger alpha.",
+            f"The strictest threshold that enough parts reach ({start:g}) does not pass (p = {first:.3g} > "
+            f"{delta:g}): too many of the most certain parts are wrong. Use a score that ranks wrong parts higher, "
+            "label more answers, or ask for a larger alpha.",
             start=start,
         )
     certified = tuple(thresholds[:position].tolist())

@@ -22,13 +22,13 @@ __all__ = [
     "Tested",
     "bands_table",
     "caveats",
+    "check_promise",
     "facts",
     "figures_lines",
     "path_warnings",
     "paths_table",
     "promise_line",
     "share_of",
-    "tested",
 ]
 
 
@@ -104,7 +104,7 @@ class Tested:
     p_supported: float
 
 
-def tested(
+def check_promise(
     gate: PartsGate,
     parts: AnswerParts,
     limits: Sequence[float | None],
@@ -114,8 +114,8 @@ def tested(
 ) -> Tested:
     """Test a gate's promise on answers that it was not fitted on.
 
-    The share of wrong parts is tested by betting, in both directions; rules over answers by exact binomial tails. A gate
-    whose risk is exactly its target is refuted with probability ``level`` at most.
+    The share of wrong parts is tested by betting, in both directions; rules over answers by exact binomial tails. A
+    gate whose risk is exactly its target is refuted with probability ``level`` at most.
 
     Args:
         gate: The gate.
@@ -223,8 +223,8 @@ def path_warnings(
         if row.kept and clopper_pearson_interval(row.kept_wrong, row.kept)[0] > gate.alpha:
             share = percent(row.kept_wrong / row.kept)
             lines.append(
-                f"Of the kept values of {row.path}, {share} are wrong: the promise is about all parts together. If this "
-                "field decides alone, calibrate it alone."
+                f"Of the kept values of {row.path}, {share} are wrong: the promise is about all parts together. If "
+                "this field decides alone, calibrate it alone."
             )
     return lines
 
@@ -262,8 +262,8 @@ def _procedure(procedure: Procedure) -> str:
 def caveats(gate: PartsGate) -> list[str]:
     """What the promise does not cover."""
     lines = [
-        "It is about answers like the calibration answers, from the same source. A drift of the questions or of the model "
-        "is not noticed.",
+        "It is about answers like the calibration answers, from the same source. A drift of the questions or of the "
+        "model is not noticed.",
         "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate.",
     ]
     if gate.rule == "wrong_share":

@@ -39,8 +39,8 @@ def betting_p(excess: Reals, most: float, delta: float, planned: int | None = No
         excess: Z, shape (groups, thresholds), groups in an order that was fixed without looking at them.
         most: Largest value that Z can have.
         delta: Level that the stakes are set for.
-        planned: Number of groups n that the stakes are set for; default: those given. Of several looks at growing labels
-            it is that of the last one.
+        planned: Number of groups n that the stakes are set for; default: those given. Of several looks at growing
+            labels it is that of the last one.
 
     Returns:
         Shape (thresholds,), in (0, 1].

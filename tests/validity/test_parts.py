@@ -51,7 +51,7 @@ def is_broken(answer: Answer, tau: float | None, cap: int, allowed: int = 0) -> 
     [*((alpha, allowed, 0) for alpha in (0.1, 0.25, 0.5) for allowed in (0, 1)), (0.1, 0, 1), (0.25, 0, 1)],
 )
 def test_on_average_exactly(alpha: float, allowed: int, too_many: int) -> None:
-    """Of any n + 1 answers at most floor(alpha (n + 1)) are broken by the fit on the others; one more tolerated fails."""
+    """Of any n + 1 answers at most floor(alpha (n + 1)) break the fit on the others; the control tolerates one more."""
     worst = 0
     for seed in range(80):
         rng = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def test_clean_shown_exactly(alpha: float) -> None:
     assert exact_failure(22, plug_in, bad) > 0.3
 
 
-# -- Simulated: the risk is just above alpha at every threshold ---------------------------------------------------------
+# -- Simulated: the risk is just above alpha at every threshold --------------------------------------------------------
 
 CAP = 8
 
@@ -284,7 +284,7 @@ def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_an
 
 
 def test_one_giant_group_needs_its_size_declared() -> None:
-    """One group in 200 has 8 answers of 8 parts, all wrong: with the size declared nothing is certified that is false."""
+    """One group in a hundred has 40 answers, all wrong: with its size declared nothing false is certified."""
     rng, runs, n_groups = np.random.default_rng(12), 60, 120
     failed = {"declared": 0, "observed": 0}
     for _ in range(runs):

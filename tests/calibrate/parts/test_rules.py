@@ -148,8 +148,8 @@ def test_rules_are_those_of_the_reference(block: int) -> None:
 
 
 # Thresholds by the method's reference implementation (shared/parts_reference.py), so that they are checked where it is
-# absent too: seed, clean_answers on average and at delta .1, clean_shown, wrong_share per part and per answer; alpha .2,
-# delta .1, cap 5, grid k/10 from .2.
+# absent too: seed, clean_answers on average and at delta .1, clean_shown, wrong_share per part and per answer; alpha
+# .2, delta .1, cap 5, grid k/10 from .2.
 ORACLE = (
     (0, 0.9, 0.9, 1.0, 1.0, 1.0),
     (1, 0.9, 0.9, 1.0, 1.0, 1.0),
