@@ -798,6 +798,8 @@ class CascadeArtifact(Persisted):
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
             if stage.segments is not None:
                 raise ValueError(f"stage {i} has a threshold for each segment; a stage of a cascade has one threshold")
+            if stage.parts is not None:
+                raise ValueError(f"stage {i} gates parts of answers; a stage of a cascade gives a whole answer or none")
             if stage.threshold != share.threshold:
                 raise ValueError(f"stage {i} has threshold {stage.threshold}, the outcome says {share.threshold}")
         return self

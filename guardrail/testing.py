@@ -19,7 +19,7 @@ from pydantic import Field
 
 from .artifact import CalibrationArtifact, CalibrationScores
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
-from .parts.measure import parts_estimator, parts_measure
+from .parts.measure import PartsMeasure, parts_estimator, parts_measure
 from .parts.spec import PartScores, PartsGate, PartsSpec
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
@@ -111,7 +111,7 @@ def make_artifact(
     n: int = 10,
     bindings: Bindings | None = None,
     turns: Sequence[str] = (ONE_QUESTION,),
-    parts: PartsSpec | None = None,
+    parts: PartsSpec | PartsMeasure | None = None,
 ) -> CalibrationArtifact:
     """An artifact with a threshold that you name instead of a fitted threshold, for tests of code around a guard.
 
@@ -127,10 +127,11 @@ def make_artifact(
         n: Number of samples.
         bindings: Tools and answer format it should load with.
         turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
-        parts: For a gate of parts: how answers are split. The threshold is then that of the parts.
+        parts: For a gate of parts: how answers are split, or the measure. The threshold is then that of the parts.
     """
-    if parts is not None:
-        estimator = parts_estimator(parts_measure(parts))
+    measure = parts_measure(parts) if isinstance(parts, PartsSpec) else parts
+    if measure is not None:
+        estimator = parts_estimator(measure)
     own_estimator = make_estimator(estimator, bindings=bindings) if isinstance(estimator, str) else estimator
     common: dict[str, Any] = {
         "rule": "none",
@@ -154,13 +155,13 @@ def make_artifact(
         prompt or PromptWrapping(),
         own_estimator.spec,
         outcome,
-        scores=None if parts is not None else CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
+        scores=None if measure is not None else CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
         turns=tuple(turns),
     )
-    if parts is None:
+    if measure is None:
         return artifact
     gate = PartsGate(
-        spec=parts,
+        spec=measure.spec,
         rule="none",
         promise=outcome.guarantee,
         alpha=alpha,

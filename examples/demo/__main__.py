@@ -13,6 +13,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on dtypes
 
 from examples.demo import llm, recorded, smollm2
 from examples.demo.screen import CONSOLE, title
+from examples.extraction import __main__ as extraction
 
 WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control"""
 
@@ -31,6 +32,8 @@ def main() -> None:
     if not args.quick and smollm2.unavailable() is not None:
         written += _embedded(out)
     written.append(recorded.run(out / "recorded"))
+    title("extract fields", "invoices as JSON: each field is kept or held back by itself (examples/extraction)")
+    extraction.show(extraction.run(out / "extraction"))
     title(f"done in {time.monotonic() - started:.0f} s; the reports (HTML) and their pictures (PNG)")
     for report, *pictures in written:
         CONSOLE.print(f"  {report}", soft_wrap=True)

@@ -104,8 +104,11 @@ class Judgement:
 
     @property
     def accepted(self) -> Sample | None:
-        """The candidate, if it may go out."""
-        return self.assessment.drawn.primary if self.held is None and self.fallback is None else None
+        """The candidate, if it may go out; of an answer in parts those that are kept."""
+        if self.held is not None or self.fallback is not None:
+            return None
+        by_part = self.verdict is not None and bool(self.verdict.parts)
+        return self.verdict.candidate if by_part and self.verdict is not None else self.assessment.drawn.primary
 
     @property
     def verdict(self) -> Verdict | None:
