@@ -189,3 +189,25 @@ def test_collect_asks_the_model_about_sentences(tmp_path: Path) -> None:
     record = read_records(path).records[0]
     assert record.drawn is not None
     assert "supported_sentences" in record.drawn.follow_ups
+
+
+def test_labels_from_the_review_page_part_by_part(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.review import PartDecision, ReviewStore, by_parts
+
+    path = record_file(tmp_path / "records.jsonl", invoices(2)).path
+    printed(called("score", path, "--parts", "json"))
+    arguments = ("label", path, "--parts", "json", "--review-store", tmp_path / "reviews.db")
+    assert "2 of 2 answers wait for a person" in printed(called(*arguments))
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        while (lease := store.claim("ann")) is not None:
+            content = lease.item.content
+            assert [part.uncertainty for part in content.parts] == [None] * 4  # a score would sway the label
+            decisions = [
+                PartDecision(place=part.place, action="reject" if part.place == "/due" else "approve")
+                for part in content.parts
+            ]
+            store.decide(lease, by_parts(content, decisions))
+    printed(called(*arguments))
+    labels = [record.part_labels[KEY].right for record in read_records(path).records]
+    assert labels == [(True, True, True, False)] * 2
