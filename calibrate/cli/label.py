@@ -50,7 +50,7 @@ from .frame.labels import label_file, print_label_checks, print_labels, print_st
 from .frame.next_commands import listed, next_step
 from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
-from .parts import label_by_parts
+from .parts import label_by_parts, refuse_with_parts
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -274,6 +274,9 @@ def label(
     source, target = one_file(records, out)
     people.check(rule)
     if parts is not None:
+        refuse_with_parts(
+            rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
+        )
         labels = people.path(source)
         keep_inputs([labels], [target, source])
         if people.review_store is not None and labels is not None:
