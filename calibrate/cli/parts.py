@@ -245,8 +245,8 @@ class FitParts:
     planned: Annotated[
         int | None,
         typer.Option(
-            help="With --parts: answers that you will have labelled at your last look. You may then fit as often as you "
-            "want while labels come in, in the order of `label --interactive`, and stop at any fit.",
+            help="With --parts: answers that you will have labelled at your last look. You may then fit as often as "
+            "you like while labels come in, in the order of `label --interactive`, and stop at any fit.",
             min=1,
         ),
     ] = None
