@@ -45,7 +45,7 @@ def test_more_is_kept_at_a_larger_threshold_and_never_more_than_the_cap(
 
 @given(VALUES, st.integers(1, 12))
 def test_it_is_the_preparation_of_the_reference(values: list[float | None], cap: int) -> None:
-    # The definition, written as the method states it: u = inf unless finite, and unless among the cap first by (u, place).
+    # By definition u is infinite unless it is finite and among the first `cap` by (u, place).
     finite = [(value, place) for place, value in enumerate(values) if value is not None and math.isfinite(value)]
     among = {place for _, place in sorted(finite)[:cap]}
     expected = [value if place in among else math.inf for place, value in enumerate(values)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
 from guardrail.artifact import CalibrationScores
@@ -253,7 +253,7 @@ def test_gaps() -> None:
 class Redrawn(ScriptedChat):
     """Each draw of samples agrees with the answer by chance; counts its calls."""
 
-    calls: list[int] = []
+    calls: list[int] = Field(default_factory=list)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         self.calls.append(1)
@@ -303,7 +303,7 @@ def test_the_version_says_whether_there_are_parts() -> None:
         with pytest.raises(ValidationError, match="schema version 3 if and only if it has parts"):
             CalibrationArtifact.from_stored(content)
     changed = {**artifact.content["parts"], "threshold": 0.9}
-    with pytest.raises(ValidationError, match="the parts have threshold 0.9, the outcome says 0.2"):
+    with pytest.raises(ValidationError, match=r"the parts have threshold 0\.9, the outcome says 0.2"):
         CalibrationArtifact.from_stored({**artifact.content, "parts": changed})
 
 

@@ -232,7 +232,8 @@ def test_a_text_is_written_without_quotes(store: ReviewStore, post: Callable[...
 @pytest.mark.parametrize(
     ("fields", "status"),
     [({"part:1": "approve"}, 400), ({"part:1": "edit", "value:1": "", "part:3": "approve"}, 422),
-     ({"part:1": "edit", "value:1": "12,5", "part:3": "approve"}, 400), ({"part:1": "other", "part:3": "approve"}, 422)],
+     ({"part:1": "edit", "value:1": "12,5", "part:3": "approve"}, 400),
+     ({"part:1": "other", "part:3": "approve"}, 422)],
 )  # fmt: skip
 def test_an_incomplete_form_changes_nothing(
     store: ReviewStore, post: Callable[..., Any], fields: dict[str, str], status: int

@@ -31,7 +31,8 @@ class Contains:
 
 def drawn(*samples: str, replies: dict[str, str] | None = None) -> SampleSet:
     asked = () if replies is None else tuple(
-        SampleSet(question=question("q", SENTENCES, text), primary=Sample(text=reply)) for text, reply in replies.items()
+        SampleSet(question=question("q", SENTENCES, text), primary=Sample(text=reply))
+        for text, reply in replies.items()
     )  # fmt: skip
     follow_ups = {SUPPORTED.name: asked} if replies is not None else {}
     texts = tuple(Sample(text=text) for text in samples)
@@ -63,7 +64,8 @@ def test_the_models_own_replies() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["1. Yes\n2. No", "1. Yes\n2. No\n3. Maybe", "1. Yes\n2. No\n2. No\n3. Yes", "Yes\nNo\nYes", "1. Yes\n2. No\n4. Yes",
+    ["1. Yes\n2. No", "1. Yes\n2. No\n3. Maybe", "1. Yes\n2. No\n2. No\n3. Yes", "Yes\nNo\nYes",
+     "1. Yes\n2. No\n4. Yes",
      "1. Yes\n2. No\n3. Yes, partly", "1. Yes\n2. No\n3. Yes\nI hope that helps", ""],
 )  # fmt: skip
 def test_a_reply_that_cannot_be_read_leaves_every_sentence_unmeasured(reply: str) -> None:
