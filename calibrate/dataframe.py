@@ -113,9 +113,10 @@ class Records:
         def make(cap: int | None) -> PartsSpec:
             if kind == "json":
                 return json_spec(self.file.header.plan.bindings, cap=given or cap, **options)
-            if not (given or cap):
+            largest = given or cap
+            if largest is None:
                 raise UsageError("sentences need a cap.")
-            return sentence_spec(given or cap, entailment=entailment, **options)
+            return sentence_spec(largest, entailment=entailment, **options)
 
         spec = with_usual_cap(make, self.file.records, entailment)
         self.file = measure_records(self.file, parts_measure(spec, entailment=entailment))

@@ -156,7 +156,7 @@ class Measuring:
                 f"again with: calibrate collect --parts {measure.spec.kind}"
             )
         key = estimator.name
-        update = {"estimators": {**header.estimators, key: estimator.spec}}
+        update: dict[str, Any] = {"estimators": {**header.estimators, key: estimator.spec}}
         if (old := header.estimators.get(key)) is not None and old != estimator.spec:
             # Labels belong to parts: of another split they may label another part.
             update["part_correctness"] = {k: v for k, v in header.part_correctness.items() if k != key}
@@ -179,9 +179,9 @@ class Measuring:
 
     def _score(self, parts: tuple[Part, ...] | Missing) -> Uncertainty:
         value = smallest(parts)
-        missing = {"reason": value.reason, "detail": value.detail} if isinstance(value, Missing) else {}
+        missing: dict[str, Any] = {"reason": value.reason, "detail": value.detail} if isinstance(value, Missing) else {}
         number = None if isinstance(value, Missing) else value
-        return Uncertainty(value=number, unit="probability", estimator=self.key, **missing)  # type: ignore[arg-type]
+        return Uncertainty(value=number, unit="probability", estimator=self.key, **missing)
 
 
 def _places(parts: Sequence[Part] | None) -> list[tuple[str, str]] | None:
@@ -251,10 +251,10 @@ def _compared(record: Record, key: str, spec: PartsSpec, judges: Mapping[str, Ju
     best: PartLabels | None = None
     for reference in record.references:
         try:
-            found = compare_with_gold(record.drawn.primary, reference, spec, judges=judges)
+            comparison = compare_with_gold(record.drawn.primary, reference, spec, judges=judges)
         except UsageError as error:
             raise UsageError(f"record {record.id!r}: {error}") from error
-        labels = PartLabels(right=found.right, missed=found.missed, n_reference=found.n_reference)
+        labels = PartLabels(right=comparison.right, missed=comparison.missed, n_reference=comparison.n_reference)
         if best is None or labels.right.count(True) > best.right.count(True):
             best = labels
     return best
@@ -323,7 +323,7 @@ def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: st
 
 
 def part_names(parts: Sequence[Part]) -> list[str]:
-    """How people name the parts of an answer: the path of a field, the number of a sentence from 1."""
+    """Names of the parts of an answer for people: the path of a field, the number of a sentence from 1."""
     return [part.path if part.path is not None else str(number) for number, part in enumerate(parts, start=1)]
 
 

@@ -1,4 +1,4 @@
-"""What rules for parts do on answers they were not fitted on: over random splits, and in simulated calibrations."""
+"""Rules for parts on answers that they were not fitted on: over random splits, and in simulated calibrations."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +68,11 @@ def part_figures(
         kept_wrong=int(W.sum()),
         wrong_per_answer=float((W[K > 0] / K[K > 0]).mean()) if shown else None,
         broken_interval=clopper_pearson_interval(broken, shown) if shown else None,
-        **({} if recalled is None else recalled),  # type: ignore[arg-type]
+        **({} if recalled is None else recalled),
     )
 
 
-def _recall(
-    parts: AnswerParts, kept: NDArray[np.bool_], records: Sequence[Record], key: str
-) -> dict[str, object] | None:
+def _recall(parts: AnswerParts, kept: NDArray[np.bool_], records: Sequence[Record], key: str) -> dict[str, Any] | None:
     """Fields of references that kept right parts match, over all fields of references; unit of the interval: answer."""
     sizes = [record.part_labels[key].n_reference for record in records]
     if not sizes or any(size is None for size in sizes):
@@ -153,7 +152,7 @@ class CurvePoint:
 
 
 def curve(parts: AnswerParts, most: int = 200) -> list[CurvePoint]:
-    """What each threshold keeps, at the scores that occur, at most so many of them."""
+    """The curve of kept against wrong parts: a point at each score that occurs, at most so many of them."""
     scores = parts.scores
     if scores.size > most:
         scores = scores[np.unique(np.linspace(0, scores.size - 1, most).astype(int))]
@@ -178,7 +177,7 @@ def length_bands(
     for low, high in _BANDS:
         inside = (parts.size >= low) & (parts.size <= (np.inf if high is None else high))
         if inside.any():
-            own = [each[i] for i in np.flatnonzero(inside)]
+            own = [each[i] for i in np.flatnonzero(inside).tolist()]
             name = f"{low} or more" if high is None else f"{low} to {high}"
             rows.append((name, part_figures(parts.take(inside), own, allowed=allowed)))
     return rows

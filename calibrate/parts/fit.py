@@ -350,7 +350,7 @@ def _gate(
         scores=PartScores(
             sizes=tuple(map(len, stored)),
             uncertainty=tuple(part.uncertainty for some in stored for part in some),
-            wrong=tuple(int(value) for value in data.parts.wrong),  # type: ignore[arg-type]
+            wrong=tuple(int(value) for value in data.parts.wrong),
             ids=data.parts.ids,
             group=None if groups is None else tuple(groups),
         ),

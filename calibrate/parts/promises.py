@@ -50,8 +50,8 @@ def figures_lines(gate: PartsGate, figures: PartFigures) -> list[str]:
     if gate.per == "answer" and figures.wrong_per_answer is not None:
         lines.append(f"A shown answer keeps {percent(figures.wrong_per_answer)} wrong parts on average.")
     if figures.reference:
-        interval = figures.recall_interval
-        spread = "" if interval is None else f", 95 % interval {percent(interval[0])} to {percent(interval[1])}"
+        ends = figures.recall_interval
+        spread = "" if ends is None else f", 95 % interval {percent(ends[0])} to {percent(ends[1])}"
         lines.append(
             f"Recall: {_of(figures.recalled or 0, figures.reference)} of the fields of the references are passed on "
             f"rightly{spread}."

@@ -1,4 +1,4 @@
-"""What commands and reports say about a gate of parts, in words."""
+"""Sentences and tables of commands and reports about a gate of parts."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def check_promise(
         target: Share to test instead of the gate's.
     """
     kept = kept_of(parts, limits)
-    K = np.bincount(parts.answer, weights=kept, minlength=parts.n)
-    W = np.bincount(parts.answer, weights=kept & (parts.wrong == 1), minlength=parts.n)
+    K = np.bincount(parts.answer, weights=kept, minlength=parts.n).astype(np.float64)
+    W = np.bincount(parts.answer, weights=kept & (parts.wrong == 1), minlength=parts.n).astype(np.float64)
     if not K.sum():
         return Tested("undecided", "Nothing is kept of these answers, so the promise cannot be tested.", 1.0, 1.0)
     alpha = gate.alpha if target is None else target
@@ -173,7 +173,7 @@ def path_warnings(
 
 
 def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
-    """What a gate of parts is bound to, as name and value."""
+    """Facts that a gate of parts is bound to, as name and value."""
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     rows = [
@@ -203,7 +203,7 @@ def _procedure(procedure: Procedure) -> str:
 
 
 def caveats(gate: PartsGate) -> list[str]:
-    """What the promise does not cover."""
+    """Sentences about the limits of the promise."""
     lines = [
         "It is about answers like the calibration answers, from the same source. A drift of the questions or of the "
         "model is not noticed.",

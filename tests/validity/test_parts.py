@@ -263,8 +263,8 @@ def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_an
         some = packed(mixed(rng, n), CAP)
         taus: dict[str, float | None] = {}
         for per in ("part", "answer"):
-            first = start_wrong_share(some, n, alpha=0.1, delta=DELTA, per=per)  # type: ignore[arg-type]
-            taus[per] = wrong_share(some, alpha=0.1, delta=DELTA, per=per, start=first).threshold  # type: ignore[arg-type]
+            first = start_wrong_share(some, n, alpha=0.1, delta=DELTA, per=per)
+            taus[per] = wrong_share(some, alpha=0.1, delta=DELTA, per=per, start=first).threshold
         first = start_shown(some, n, alpha=0.2, delta=DELTA, other=False)
         taus["shown"] = clean_shown(some, alpha=0.2, delta=DELTA, start=first).threshold
         taus["all"] = clean_answers(some, alpha=0.2, delta=DELTA).threshold

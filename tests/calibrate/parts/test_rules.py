@@ -137,7 +137,7 @@ def test_rules_are_those_of_the_reference(block: int) -> None:
 
         read = in_their_order(theirs, reading_order(parts.ids))
         for per in ("part", "answer"):
-            share = wrong_share(parts, alpha=alpha, delta=delta, per=per, start=grid[2], grid=grid)  # type: ignore[arg-type]
+            share = wrong_share(parts, alpha=alpha, delta=delta, per=per, start=grid[2], grid=grid)
             expected = R.wrong_share(read, alpha, delta, grid, cap=cap, per=per, weights=weights)
             assert share.threshold == expected.tau
             assert list(share.certified) == expected.detail["certified"]
@@ -272,9 +272,9 @@ def test_start_needs_no_labels_and_says_when_nothing_can_pass() -> None:
     u, w = random_answers(np.random.default_rng(2), 100)
     one, other = (AnswerParts.of(u, labels, cap=6) for labels in (w, [[1] * len(some) for some in w]))
     for per in ("part", "answer"):
-        starts = [start_wrong_share(some, 100, alpha=0.2, delta=0.1, per=per) for some in (one, other)]  # type: ignore[arg-type]
+        starts = [start_wrong_share(some, 100, alpha=0.2, delta=0.1, per=per) for some in (one, other)]
         assert starts[0] == starts[1] is not None
-        assert start_wrong_share(one, 5, alpha=0.2, delta=0.1, per=per) is None  # type: ignore[arg-type]
+        assert start_wrong_share(one, 5, alpha=0.2, delta=0.1, per=per) is None
     needed = start_shown(one, 100, alpha=0.2, delta=0.1, other=False)
     spare = start_shown(one, 100, alpha=0.2, delta=0.1, other=True)
     assert needed is not None
@@ -327,18 +327,23 @@ def test_reading_order_is_fixed_and_ignores_the_order_of_the_file() -> None:
     ],
 )
 def test_bad_answers_are_refused(change: dict[str, Any], message: str) -> None:
-    given = {"uncertainties": [[0.0], [0.5]], "wrong": [[0], [0]], "cap": 1} | change
+    given: dict[str, Any] = {"uncertainties": [[0.0], [0.5]], "wrong": [[0], [0]], "cap": 1} | change
     with pytest.raises(UsageError, match=message):
         AnswerParts.of(given.pop("uncertainties"), given.pop("wrong"), **given)
 
 
-def test_bad_targets_are_refused() -> None:
+@pytest.mark.parametrize("alpha", [0, 1, 15])
+def test_bad_targets_are_refused(alpha: float) -> None:
     parts = wholly(False, False)
-    for call in (
-        lambda: clean_answers(parts, alpha=15, delta=0.1),
-        lambda: clean_shown(parts, alpha=0.1, delta=0, start=0.0),
-        lambda: clean_answers(parts, alpha=0.1, delta=0.1, allowed=-1),
-        lambda: wrong_share(parts, alpha=0.1, delta=0.1, per="claim", start=0.0),  # type: ignore[arg-type]
-    ):
-        with pytest.raises(UsageError):
-            call()
+    with pytest.raises(UsageError, match="alpha must be in"):
+        clean_answers(parts, alpha=alpha, delta=0.1)
+
+
+def test_bad_options_are_refused() -> None:
+    parts = wholly(False, False)
+    with pytest.raises(UsageError, match="delta must be in"):
+        clean_shown(parts, alpha=0.1, delta=0, start=0.0)
+    with pytest.raises(UsageError, match="allowed must be a whole number"):
+        clean_answers(parts, alpha=0.1, delta=0.1, allowed=-1)
+    with pytest.raises(UsageError, match="per must be 'part' or 'answer'"):
+        wrong_share(parts, alpha=0.1, delta=0.1, per="claim", start=0.0)  # type: ignore[arg-type]
