@@ -175,6 +175,11 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
+    if spec.name.startswith("parts_"):
+        raise UsageError(
+            f"{estimator} measures the parts of answers, which have a gate of their own: calibrate fit {file.typed} "
+            f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
+        )
     refuse_overlap(spec, used, groups=groups)
     # A look reads the first of the draw on purpose; the draw as a whole is what has to be unselected.
     reach = check_labelled_part(file, used if looked is None else file.records, estimator)

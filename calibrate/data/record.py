@@ -71,6 +71,11 @@ class RecordHeader(Frozen):
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
 
+    @property
+    def whole_answer_keys(self) -> list[str]:
+        """Keys of the scores of whole answers, sorted. Parts have a score as well, that of the most certain part."""
+        return sorted(key for key, spec in self.estimators.items() if not spec.name.startswith("parts_"))
+
 
 class Record(Frozen):
     """One calibration item."""

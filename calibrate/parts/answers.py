@@ -55,7 +55,7 @@ MANY = 300
 
 def parts_keys(header: RecordHeader) -> list[str]:
     """Keys of the parts that a file was scored with."""
-    return sorted(key for key, spec in header.estimators.items() if spec.name.startswith("parts_"))
+    return sorted(set(header.estimators) - set(header.whole_answer_keys))
 
 
 def key_of_parts(file: RecordFile, kind: str | None = None) -> str:

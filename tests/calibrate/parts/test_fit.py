@@ -16,12 +16,14 @@ from calibrate.parts.page import write_parts_report
 from calibrate.parts.promises import figures_lines, promise_line
 from calibrate.parts.rules import RULES, AnswerParts, reading_order
 from calibrate.parts.wording import check_promise
+from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.parts.gate import kept
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
+from guardrail.specs import CorrectnessSpec
 from tests.calibrate.parts.cards import invoices, record_file
 
 KEY = "parts_json"
@@ -230,3 +232,16 @@ def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
 def test_unknown_rules_are_refused(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PartsRule.of(name, options)
+
+
+def test_parts_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> None:
+    """The score beside the parts is that of the most certain one; a threshold on it would let whole answers through."""
+    records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
+    header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
+    with pytest.raises(UsageError, match="--parts json"):
+        fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1)
+
+
+def test_an_artifact_of_parts_is_not_refitted_on_scores_it_does_not_have(file: RecordFile) -> None:
+    with pytest.raises(UsageError, match="fitted again from its records"):
+        fit_parts_artifact(file, alpha=0.1).at(alpha=0.2)
