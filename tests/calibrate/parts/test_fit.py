@@ -104,9 +104,13 @@ def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> N
     assert gate.band_thresholds[0] is None  # no answer has up to three parts
     assert gate.threshold_for(3) is None
     assert gate.threshold_for(4) == gate.threshold == artifact.threshold
-    alone = fit_parts_artifact(file, alpha=0.15, delta=0.05).parts
-    assert alone is not None
-    assert gate.threshold == alone.threshold
+    differ = 0
+    for alpha in (0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3):
+        banded = fit_parts_artifact(file, alpha=alpha, rule=PartsRule("clean_answers", bands=(3,)))
+        half, whole = (fit_parts_artifact(file, alpha=alpha, rule="clean_answers", delta=d) for d in (0.05, 0.1))
+        assert banded.threshold == half.threshold
+        differ += half.threshold != whole.threshold
+    assert differ
     data = packed_answers(file, KEY)
     assert set(thresholds_of(gate, data.parts)) == {gate.threshold}
     with pytest.raises(UsageError, match="bands are increasing"):
