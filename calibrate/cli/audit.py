@@ -118,6 +118,8 @@ def drift(
     """
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
+        if loaded.parts is not None:
+            raise UsageError("drift compares scores of whole answers. Audit a gate of parts: calibrate audit.")
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)

@@ -32,7 +32,7 @@ from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.next_commands import listed
 from .frame.options import PartsOption
 from .frame.terminal import console, finish, print_line, table
-from .parts import evaluate_by_parts
+from .parts import evaluate_by_parts, refuse_with_parts
 
 __all__ = ["evaluate"]
 
@@ -112,6 +112,9 @@ def evaluate(
     """
     keep_inputs(records, [figure, rest, csv_path, json_path])
     if parts is not None:
+        refuse_with_parts(
+            estimator=estimator, apart=apart, table=form, figure=figure, rest=rest, cluster_by_group=cluster_by_group
+        )
         evaluate_by_parts(
             records,
             parts,

@@ -43,7 +43,7 @@ from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_early_stopping, print_second_look, print_verdict
-from .parts import FitParts, fit_by_parts, inspect_parts
+from .parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
 
 __all__ = ["fit", "inspect"]
 
@@ -269,6 +269,14 @@ def fit(
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
     if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            expect=expect,
+            by=segments.by,
+            human_labels=human_labels,
+            looks=looking.looks,
+            look=looking.look,
+        )
         fit_by_parts(
             records,
             out,

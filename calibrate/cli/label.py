@@ -50,7 +50,7 @@ from .frame.labels import label_file, print_label_checks, print_labels, print_st
 from .frame.next_commands import listed, next_step
 from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
-from .parts import label_by_parts
+from .parts import label_by_parts, refuse_with_parts
 
 if TYPE_CHECKING:
     from guardrail.review import Content
@@ -274,9 +274,15 @@ def label(
     source, target = one_file(records, out)
     people.check(rule)
     if parts is not None:
+        refuse_with_parts(
+            rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
+        )
         labels = people.path(source)
         keep_inputs([labels], [target, source])
-        if people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
+        if people.review_store is not None and labels is not None:
+            if not label_parts_on_page(source, parts, labels, people.review_store):
+                return
+        elif people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
             return
         label_by_parts(source, target, parts, labels)
         return
@@ -476,6 +482,42 @@ def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> boo
         f"calibrate label {name} --parts {kind} --interactive goes on; calibrate label {name} --parts {kind} --labels "
         f"{labels_name} stops here",
     )
+    return False
+
+
+def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool:
+    """Send the answers to a review store to be decided part by part, and fetch decisions; whether all are decided."""
+    require("sqlalchemy", extra="review")
+    from guardrail.parts.part import PartVerdict
+    from guardrail.review import ReviewStore
+
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records) if key in record.parts]
+    with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
+        for record in queue:
+            if record.id in done:
+                continue
+            # Held back, so that each is decided; without uncertainties, which would sway a label.
+            parts = tuple(
+                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False) for part in record.parts[key]
+            )
+            name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
+            content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
+            item = store.find(name) or store.enqueue(content, key=name)
+            decided = {} if item.decision is None else {part.place: part.action for part in item.decision.parts}
+            if any(part.place not in decided for part in parts):
+                continue
+            given = zip(part_names(record.parts[key]), parts, strict=True)
+            row = {"id": record.id, "parts": {name: decided[part.place] == "approve" for name, part in given}}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            done.add(record.id)
+    waiting = len(queue) - sum(record.id in done for record in queue)
+    if not waiting:
+        return True
+    print_line(f"{waiting} of {len(queue)} answers wait for a person on the review page.")
+    finish([labels], f"guardrail review --db {url}, and then the same command again")
     return False
 
 

@@ -43,16 +43,15 @@ from ..parts.answers import (
 from ..parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
 from ..parts.page import write_parts_report
+from ..parts.promises import figures_lines, promise_line
 from ..parts.wording import (
     Tested,
     bands_table,
     caveats,
     check_promise,
     facts,
-    figures_lines,
     path_warnings,
     paths_table,
-    promise_line,
 )
 from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..scoring.names import named_entailment
@@ -72,6 +71,7 @@ __all__ = [
     "label_by_parts",
     "plan_by_parts",
     "print_parts",
+    "refuse_with_parts",
     "report_by_parts",
     "score_by_parts",
 ]
@@ -242,6 +242,14 @@ class FitParts:
         float | None,
         typer.Option(help="With --parts: parts above this uncertainty were not labelled and are never kept."),
     ] = None
+    planned: Annotated[
+        int | None,
+        typer.Option(
+            help="With --parts: answers that you will have labelled at your last look. You may then fit as often as "
+            "you like while labels come in, in the order of `label --interactive`, and stop at any fit.",
+            min=1,
+        ),
+    ] = None
     by_length: Annotated[
         str | None,
         typer.Option(
@@ -249,6 +257,17 @@ class FitParts:
             "--segment-delta says how they share delta."
         ),
     ] = None
+
+
+def refuse_with_parts(**options: object) -> None:
+    """Refuse options of whole answers together with --parts.
+
+    Raises:
+        UsageError: Naming the first one that was given.
+    """
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"--{given.replace('_', '-')} is about whole answers: leave it out with --parts.")
 
 
 def _bands(text: str | None) -> tuple[int, ...]:
@@ -282,7 +301,9 @@ def fit_by_parts(
     if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     file = open_pool(records)
-    chosen = replace(PartsRule.of(*_rule(rule)), bands=_bands(options.by_length), band_delta=band_delta)
+    chosen = replace(
+        PartsRule.of(*_rule(rule)), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
+    )
     part: Sequence[Record] = file.records
     rest: Sequence[Record] | None = None
     if test_fraction:

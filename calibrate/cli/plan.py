@@ -25,7 +25,7 @@ from .frame.app import app
 from .frame.files import keep_inputs, read_pool
 from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
 from .frame.terminal import console, finish, print_line, table
-from .parts import plan_by_parts
+from .parts import plan_by_parts, refuse_with_parts
 
 __all__ = ["plan", "sample"]
 
@@ -79,6 +79,9 @@ def plan(
     Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --parts json
     """
     if parts is not None:
+        refuse_with_parts(
+            estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
+        )
         if not pilot:
             raise UsageError("--parts plans from a pilot: a hundred or more records with labelled parts, as --pilot.")
         plan_by_parts(

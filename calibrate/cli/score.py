@@ -38,7 +38,7 @@ from .frame.next_commands import next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
 from .frame.terminal import console, finish, say_stalled, table
 from .frame.verdicts import print_advice
-from .parts import ScoreParts, score_by_parts
+from .parts import ScoreParts, refuse_with_parts, score_by_parts
 
 __all__ = ["score"]
 
@@ -109,6 +109,14 @@ def score(
     Example: calibrate score records.jsonl --parts json --field-judge /total=numeric
     """
     if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            scorer=scorer,
+            judge=judge,
+            similarity=similarity,
+            unanimous_at=unanimous_at,
+            engine=engine == "ray",
+        )
         score_by_parts(*one_file(records, out), by_parts, entailment)
         return
     chosen = estimator or ([] if scorer else ["all"])

@@ -41,6 +41,7 @@ __all__ = [
     "parts_keys",
     "spec_of_key",
     "with_usual_cap",
+    "without_labels",
 ]
 
 REFERENCE = "part_reference"
@@ -402,9 +403,7 @@ def packed_answers(
     return MeasuredParts(
         records=labelled,
         parts=_packed(labelled, key, spec.cap, cut, lambda record: _wrong(record.part_labels[key])),
-        unlabelled=_packed(waiting, key, spec.cap, cut, lambda record: [0] * len(record.parts[key]))
-        if waiting
-        else None,
+        unlabelled=without_labels(waiting, key, spec.cap, cut) if waiting else None,
         spec=spec,
         correctness=header.part_correctness[key],
         n_records=len(used),
@@ -413,6 +412,12 @@ def packed_answers(
         n_unmeasured_parts=unmeasured,
         n_undecided=undecided,
     )
+
+
+def without_labels(records: Iterable[Record], key: str, cap: int, cut: float | None) -> AnswerParts:
+    """The measured answers as if every part were right: for what does not read labels."""
+    measured = [record for record in records if key in record.parts]
+    return _packed(measured, key, cap, cut, lambda record: [0] * len(record.parts[key]))
 
 
 def _wrong(labels: PartLabels) -> list[int]:

@@ -23,7 +23,7 @@ from ..data.split import all_grouped, one_per_cluster
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
-from .answers import MeasuredParts, key_of_parts, packed_answers
+from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
 from .figures import part_figures
 from .rules import (
     RULES,
@@ -33,6 +33,7 @@ from .rules import (
     both,
     clean_answers,
     clean_shown,
+    reading_order,
     start_shown,
     start_wrong_share,
     wrong_share,
@@ -59,7 +60,8 @@ class PartsRule:
         clean_alpha: Target of `clean_answers` in `both`; default: alpha.
         bands: Largest numbers of parts of bands with their own thresholds; empty for one threshold.
         band_delta: "together": the bands divide delta; "each": each has it.
-        planned: Answers at the last of several looks; the file is then read in its order.
+        planned: Answers at the last of several looks. The labelled answers must then be the first of all answers of
+            the file in reading order; no look costs anything.
     """
 
     name: str | None = None
@@ -128,7 +130,7 @@ def fit_parts(
         return clean_answers(parts, alpha=alpha, delta=delta, allowed=rule.allowed)
     if delta is None:
         raise UsageError(f"rule {rule.name!r} needs a delta, the probability that its promise fails.")
-    other = unlabelled is not None and unlabelled.n >= ENOUGH_UNLABELLED
+    other = unlabelled is not None and (rule.planned is not None or unlabelled.n >= ENOUGH_UNLABELLED)
     source = unlabelled if other and unlabelled is not None else parts
     if rule.name == "clean_shown":
         start = start_shown(source, parts.n, alpha=alpha, delta=delta, other=other)
@@ -191,6 +193,10 @@ def fit_parts_artifact(
         used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
     data = packed_answers(file, key, part=used, cap=cap, cut=cut)
     chosen = chosen.resolved(data.spec.kind)
+    if chosen.planned is not None:
+        _refuse_gaps(used, data, key, chosen)
+        # At every look the same start: that of all answers, with labels or without.
+        data = replace(data, unlabelled=without_labels(used, key, data.spec.cap, cut))
     names = [record.group or "" for record in data.records] if groups == "cluster" else None
     found, band_thresholds = _fitted(data, alpha, delta, chosen, names)
     each = _each(data.parts, found.threshold, chosen.bands, band_thresholds)
@@ -255,6 +261,25 @@ def _fitted(
     return replace(loosest, guarantee=where + loosest.guarantee), thresholds
 
 
+def _refuse_gaps(used: RecordTable, data: MeasuredParts, key: str, rule: PartsRule) -> None:
+    """Refuse a look whose labels are not those of the first answers in reading order.
+
+    Raises:
+        UsageError: Naming the first answer that was passed over, or a rule that has no looks.
+    """
+    if rule.name != "wrong_share":
+        raise UsageError(f"rule {rule.name!r} cannot be looked at several times: use wrong_share, or one look.")
+    names = [record.id for record in used if key in record.parts]
+    labelled = set(data.parts.ids)
+    ordered = [names[place] for place in reading_order(names, rule.seed)]
+    gap = next((name for name in ordered[: len(labelled)] if name not in labelled), None)
+    if gap is not None:
+        raise UsageError(
+            f"with looks, labels follow the reading order, and {gap!r} has none although later answers have. Label in "
+            "the order of `calibrate label --interactive`."
+        )
+
+
 def _band(parts: AnswerParts, bands: Sequence[int]) -> Any:
     return np.array([bisect_left(bands, int(size)) for size in parts.size], dtype=np.int64)
 
@@ -294,7 +319,8 @@ def _gate(
     options: dict[str, Any] = {}
     if rule.name != "clean_answers":
         other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
-        options |= {"grid": "scores", "start": found.start, "start_from": "unlabelled" if other else "calibration"}
+        source = "all" if rule.planned is not None else "unlabelled" if other else "calibration"
+        options |= {"grid": "scores", "start": found.start, "start_from": source}
     if rule.name in ("wrong_share", "both"):
         options |= {"seed": rule.seed, "start_share": rule.start_share}
     if rule.name == "both":

@@ -19,16 +19,15 @@ from ..report.figures import Figure, Palette, render
 from .answers import MeasuredParts, key_of_parts, packed_answers, part_names
 from .figures import curve, kept_of, part_figures
 from .fit import held_out_parts, require_same_parts, thresholds_of
+from .promises import figures_lines, promise_line
 from .wording import (
     Tested,
     bands_table,
     caveats,
     check_promise,
     facts,
-    figures_lines,
     path_warnings,
     paths_table,
-    promise_line,
 )
 
 __all__ = ["write_parts_report"]

@@ -386,9 +386,10 @@ def start_wrong_share(
 def reading_order(ids: Sequence[str], seed: int = 0) -> Counts:
     """Positions of answers in the order in which the bettor reads them: that of SHA-256 over seed and id.
 
-    It has nothing to do with score, length or time: read by length, certificates fail in 60 of 100 calibrations.
+    It is the order in which `calibrate label --interactive` asks, so that labels given so far are the first of it. It
+    has nothing to do with score, length or time: read by length, certificates fail in 60 of 100 calibrations.
     """
-    keys = [hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "backslashreplace")).digest() for name in ids]
+    keys = [hashlib.sha256(f"{seed}:{name}".encode("utf-8", "backslashreplace")).digest() for name in ids]
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
@@ -423,9 +424,8 @@ def wrong_share(
         grid: Thresholds, ascending, fixed without labels; default: the scores that occur.
         seed: Seed of the reading order. Fix it before looking.
         planned: Of several looks at growing labels: the number of answers of the last look, which the stakes are set
-            for. The answers are then read as they stand, which must be the order in which they were drawn, and every
-            look is
-            free: p is a running maximum.
+            for. The labels of every look are then those of the first answers in reading order, and looking is free,
+            as p is a running maximum. The start must then be the same at every look.
         groups: Group of each answer (conversation, document), if answers of a group depend on each other.
         largest_group: Most parts (answers, per answer) of any group, declared and not read off the data; required with
             groups that repeat.
@@ -450,7 +450,7 @@ def wrong_share(
         "finite samples and whatever the shape of the risk curve, if answers are independent draws from the same "
         "source. Parts of an answer may depend on each other."
     )
-    order = np.arange(len(names)) if planned is not None else reading_order(names, seed)
+    order = reading_order(names, seed)
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
 

@@ -27,6 +27,7 @@ from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import open_store
 from calibrate.data.questions import Question
+from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from calibrate.evaluation.planning import Needed, Plan, PlanRow
@@ -46,7 +47,7 @@ from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import DriftMonitor, RiskMonitor
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
-from guardrail.parts.part import PartVerdict
+from guardrail.parts.part import Part, PartVerdict
 from guardrail.parts.spec import PartScores, PartsGate, PartsSpec, Procedure
 from guardrail.prompting import PromptWrapping
 from guardrail.review import (
@@ -249,6 +250,59 @@ def parts_review() -> tuple[Verdict, Content, Decision]:
         PartDecision(place="/due", action="reject"),
     )
     return verdict, content, by_parts(content, decisions, "read on paper")
+
+
+def part_records() -> tuple[RecordHeader, list[Record]]:
+    """Return records with parts, their labels, and an answer that could not be split."""
+    spec = parts_artifact().estimator
+    header = RecordHeader(
+        created=CREATED,
+        model=ModelIdentity(provider="scripted", model="small"),
+        plan=SamplingPlan(n=1, temperature=0.5, max_tokens=32, seed=7),
+        prompt=PromptWrapping(),
+        questions_name="invoices.jsonl",
+        questions_sha256="ab" * 32,
+        n_questions=2,
+        estimators={"parts_json": spec},
+        part_correctness={"parts_json": CorrectnessSpec(name="part_reference", version=1, params={})},
+    )
+    answers = [
+        Record(
+            id="invoice-1",
+            question="Read the invoice.",
+            references=('{"total": 5, "note": "ü"}',),
+            drawn=SampleSet(
+                question="Read the invoice.",
+                primary=Sample(text='{"total": 5}', finish_reason="stop"),
+                samples=(Sample(text='{"total": 4}', finish_reason="stop"),),
+            ),
+            scores={"parts_json": Uncertainty(value=0.0, unit="probability", estimator="parts_json")},
+            parts={
+                "parts_json": (
+                    Part(path="/total", text="5", uncertainty=1.0),
+                    Part(path="/note", text="", uncertainty=0.0, absent=True),
+                )
+            },
+            part_labels={"parts_json": PartLabels(right=(True, False), missed=("/note",), n_reference=2)},
+        ),
+        Record(
+            id="text-1",
+            question="Tell me.",
+            drawn=SampleSet(question="Tell me.", primary=Sample(text="One."), samples=(Sample(text="Two."),)),
+            scores={
+                "parts_json": Uncertainty(
+                    value=None,
+                    unit="probability",
+                    estimator="parts_json",
+                    reason=Unmeasured.UNREADABLE,
+                    detail="no JSON",
+                )
+            },
+            parts={"parts_sentences": (Part(span=(0, 4), text="One.", uncertainty=None, detail="no reply"),)},
+            part_labels={"parts_sentences": PartLabels(right=(None,))},
+        ),
+    ]
+    return header, answers
 
 
 def no_certificate() -> Infeasible:
@@ -599,6 +653,10 @@ def write_records_file(path: Path) -> None:
     write_records(path, header, listed)
 
 
+def write_part_records(path: Path) -> None:
+    write_records(path, *part_records())
+
+
 def write_labels(path: Path) -> None:
     with open_store(path) as store:
         store.append("q1", True, "Goethe")
@@ -883,6 +941,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "cascade.json": write_cascade,
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
+    "records-parts.jsonl": write_part_records,
     "labels.jsonl": write_labels,
     "judge-replies.jsonl": write_judge_replies,
     "ensemble.json": write_ensemble,

@@ -66,6 +66,7 @@ from .make_formats import (
     artifact,
     majority_artifact,
     model,
+    part_records,
     parts_artifact,
     parts_review,
     sql_of,
@@ -195,6 +196,12 @@ def test_an_artifact_of_parts_has_version_3_and_all_that_its_threshold_was_fitte
     assert stored.promises[1] == (
         "At calibration 2 of 2 answers show something (100 %); 1 of these keep a wrong part (50 %)."
     )
+
+
+def test_records_of_parts_read_back() -> None:
+    file = read_records(FOLDER / "records-parts.jsonl")
+    assert (file.header, list(file.records)) == part_records()
+    assert read_records(FOLDER / "records.jsonl").records[0].parts == {}
 
 
 def test_a_decision_part_by_part_is_read_with_what_it_is_about() -> None:

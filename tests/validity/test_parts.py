@@ -23,6 +23,7 @@ from calibrate.parts.rules import (
     start_wrong_share,
     wrong_share,
 )
+from calibrate.thresholds.betting import betting_p
 from calibrate.thresholds.bounds import binomial_tail
 from guardrail.parts.gate import kept, measured
 
@@ -324,9 +325,10 @@ def by_length(rng: np.random.Generator, n: int, order: str) -> bool:
     if order == "length":
         answers.sort(key=lambda answer: len(answer[0]))
     some = packed(answers, CAP)
-    planned = None if order == "hash" else n
-    found = wrong_share(some, alpha=ALPHA, delta=DELTA, per="part", start=0.99, planned=planned)
-    return found.threshold is not None
+    if order == "hash":
+        return wrong_share(some, alpha=ALPHA, delta=DELTA, per="part", start=0.99).threshold is not None
+    kept_parts, wrong = some.counts(np.array([0.99]))
+    return bool(betting_p(wrong - ALPHA * kept_parts, (1 - ALPHA) * CAP, DELTA)[0] <= DELTA)
 
 
 def test_the_order_must_not_depend_on_length() -> None:

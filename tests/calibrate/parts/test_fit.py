@@ -13,8 +13,9 @@ from calibrate.parts.evaluate import compared_rules, evaluate_parts, simulate_pa
 from calibrate.parts.figures import kept_of, part_figures, path_rows
 from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
 from calibrate.parts.page import write_parts_report
-from calibrate.parts.rules import RULES, AnswerParts
-from calibrate.parts.wording import check_promise, figures_lines, promise_line
+from calibrate.parts.promises import figures_lines, promise_line
+from calibrate.parts.rules import RULES, AnswerParts, reading_order
+from calibrate.parts.wording import check_promise
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
@@ -108,6 +109,31 @@ def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> N
     assert set(thresholds_of(gate, data.parts)) == {gate.threshold}
     with pytest.raises(UsageError, match="bands are increasing"):
         fit_parts_artifact(file, alpha=0.15, rule=PartsRule(bands=(4, 2)))
+
+
+def test_looks_follow_the_reading_order_and_cost_nothing(file: RecordFile) -> None:
+    names = [record.id for record in file.records if KEY in record.parts]
+    order = [names[place] for place in reading_order(names)]
+
+    def look(n: int, skipped: int = 0) -> CalibrationArtifact:
+        labelled = {*order[skipped:n]}
+        records = [r if r.id in labelled else r.model_copy(update={"part_labels": {}}) for r in file.records]
+        part = RecordFile(file.path, file.header, tuple(records))
+        return fit_parts_artifact(part, alpha=0.15, rule=PartsRule("wrong_share", "part", planned=len(names)))
+
+    last, early = look(len(names)).parts, look(120).parts
+    assert last is not None
+    assert early is not None
+    assert early.delta == last.delta == 0.1
+    assert early.options["planned"] == len(names)
+    assert early.options["start"] == last.options["start"]
+    whole = fit_parts_artifact(file, alpha=0.15).parts
+    assert whole is not None
+    assert last.threshold == whole.threshold
+    with pytest.raises(UsageError, match=f"{order[0]!r} has none although later answers have"):
+        look(120, skipped=1)
+    with pytest.raises(UsageError, match="cannot be looked at several times"):
+        fit_parts_artifact(file, alpha=0.15, rule=PartsRule("clean_shown", planned=400))
 
 
 def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> None:
