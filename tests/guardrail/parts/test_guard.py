@@ -99,7 +99,7 @@ def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
     verdict = guard.assess(Q)
     assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
     assert [part.kept for part in verdict.parts] == [False] * 4
-    assert guard.invoke(Q).content.startswith("I am not sure enough")
+    assert guard.invoke(Q).text.startswith("I am not sure enough")
 
 
 @pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}'])
@@ -141,13 +141,13 @@ def test_structured_output_is_a_partial_object(method: str) -> None:
     with pytest.raises(KeyError, match="'due' is held back"):
         partial["due"]
     # The schema does not require it, so there is an object; its default says nothing.
-    assert partial.object == Invoice(number="A-1", total=12.5, tags=["x"])
+    assert partial.model == Invoice(number="A-1", total=12.5, tags=["x"])
     assert [part.kept for part in partial.parts] == [True, True, False, True]
 
 
 def test_without_a_required_field_there_is_no_object() -> None:
     partial = guard_of(answers({"total": 1}, {"total": 2})).with_structured_output(Invoice).invoke(Q)
-    assert partial.object is None
+    assert partial.model is None
     assert partial.kept.keys() == {"number", "due", "tags"}
 
 
@@ -155,7 +155,7 @@ def test_without_an_item_of_a_list_there_is_no_object() -> None:
     # With the default [] for the tags, the object would say that there are none.
     partial = guard_of(answers({"tags": ["y"]}, {"tags": ["z"]})).with_structured_output(Invoice).invoke(Q)
     assert partial.held_back == ("/tags/0",)
-    assert partial.object is None
+    assert partial.model is None
     assert "tags" not in partial
 
 
