@@ -166,7 +166,7 @@ class AgentGate:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold)
+                switch.check(artifact.threshold, by_part=artifact.parts is not None)
         self.observers = Observers(switch, as_observers(on_verdict))
         conflict = early_stopping_conflict(self.observers, on_abstain)
         if early_stopping == "on" and conflict is not None:
