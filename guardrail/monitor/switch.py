@@ -56,7 +56,7 @@ class SafetySwitch:
         """
         if by_part and self._threshold is not None:
             raise UsageError(
-                "a stricter threshold would be compared with the most certain part of an answer, and others would pass. "
+                "a stricter threshold would be compared with the most certain part only, and the others would pass. "
                 "Use SafetySwitch('abstain') for an artifact that gates parts."
             )
         if self._threshold is not None and threshold is not None and self._threshold >= threshold:

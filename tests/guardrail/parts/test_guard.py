@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
-from guardrail.errors import ArtifactFormatError, ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
@@ -275,7 +275,7 @@ def test_a_switch_holds_all_parts_back() -> None:
 
 
 def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -> None:
-    with pytest.raises(UsageError, match="compared with the most certain part"):
+    with pytest.raises(ValueError, match="compared with the most certain part"):
         guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
 
 
