@@ -31,7 +31,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import GuardrailError, RecordError, UsageError, require
-from guardrail.files import atomic_write
+from guardrail.files import atomic_write, mode_of
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.native import is_native
@@ -305,7 +305,8 @@ def score_on_ray(
         if _state(source) != state:
             raise UsageError(f"{source} was changed while it was scored. Run the same command again.")
         summary = ScoreSummary()
-        replace_lines(target, scoring.header, _summarised(_merged(files, order), source, summary))
+        mode = mode_of(target, source)
+        replace_lines(target, scoring.header, _summarised(_merged(files, order), source, summary), mode=mode)
         shutil.rmtree(folder, ignore_errors=True)
     return scoring.header, summary
 
@@ -360,7 +361,7 @@ def _score_part(job: _RayJob, spans: Spans, file: Path) -> int:
             yield record_line(record)
 
     if not file.exists():  # a task runs again if its node was lost after it was done
-        atomic_write(file, lines())
+        atomic_write(file, lines(), mode=mode_of(job.source))
     return count
 
 

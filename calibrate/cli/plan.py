@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +11,14 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
-from ..data.records import write_records
+from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
-from ..scoring.reach import draw_to_label
+from ..scoring.reach import draw_to_label, refuse_reach_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
@@ -239,6 +239,24 @@ def _print_result(plan: Plan) -> None:
     )
 
 
+def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
+    """The record files of folders that `calibrate sample` drew and that have labels."""
+    drawn = []
+    for path in sorted({path for folder in folders for path in folder.glob("*.jsonl")}):
+        try:
+            with path.open("rb") as stream:
+                header = parse_header(path, stream.readline(_LONGEST_HEADER))
+        except (GuardrailError, OSError):  # questions, a log, or a file of a newer version
+            continue
+        if header.reach is not None and header.correctness is not None:
+            drawn.append(read_records(path))
+    return drawn
+
+
+_LONGEST_HEADER = 2**22
+"""Bytes of a first line beyond which a file is not read on: not a record file."""
+
+
 @app.command()
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
@@ -265,7 +283,8 @@ def sample(
 
     Questions above the cut will never be answered, so a label on them is wasted. The file that is written remembers how
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
-    reaches. With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
+    reaches. A reach that differs from that of a labelled draw of the same questions, in the same folder, is refused.
+    With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
 
     Example: calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl
     """
@@ -275,6 +294,8 @@ def sample(
         raise UsageError("say how many questions to label: --n 300, or --looks 100,200,400.")
     file = read_pool(records)
     key = chosen_estimator(file, estimator)
+    if not fixed_beforehand:
+        refuse_reach_after_labels(file, reach, _labelled_draws({path.parent for path in (*records, out)}))
     drawn = draw_to_label(
         file,
         key,

@@ -22,6 +22,7 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, two_stage
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training, hash_of, question_hash
 from guardrail.uncertainty.scorer import TRAINING
 
+from ..data.formats.field_map import IMPORTED
 from ..data.records import Record, RecordFile
 from ..data.split import Groups
 from ..spec_syntax import estimator_flags
@@ -295,9 +296,16 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
     """Specs of the named members from a record file's header.
 
     Raises:
-        UsageError: A member that the file has no scores of, one named twice, or an ensemble.
+        UsageError: A member that the file has no scores of, one named twice, an ensemble, or scores from a file.
     """
     specs_of = file.header.estimators
+    imported = [key for key in keys if key.startswith(IMPORTED) or (key not in specs_of and IMPORTED + key in specs_of)]
+    if imported:
+        raise UsageError(
+            f"{imported[0]} came with an imported file and cannot be computed, so an ensemble of it cannot score other "
+            "questions. Combine the columns yourself, with weights from other questions, and import the result as one "
+            "score (calibrate import --map score=NAME:COLUMN); or write the score as a scorer (docs/scores.md)."
+        )
     missing = [key for key in keys if key not in specs_of]
     if missing:
         raise UsageError(

@@ -40,6 +40,7 @@ __all__ = [
     "cut_at",
     "draw_digest",
     "draw_to_label",
+    "refuse_reach_after_labels",
     "spending_parts",
     "waiting_of",
     "waits_for_label",
@@ -157,6 +158,30 @@ def draw_to_label(
         }
     )
     return RecordFile(file.path, header, drawn, False)
+
+
+def refuse_reach_after_labels(file: RecordFile, share: float, labelled: Sequence[RecordFile]) -> None:
+    """Refuse a reach that may have been chosen after labels of the same questions were seen.
+
+    Args:
+        file: Scored records without labels.
+        share: The reach; 1 leaves nothing to choose.
+        labelled: Earlier draws that have labels.
+
+    Raises:
+        UsageError: One of them has a label on a question of these records, and another reach.
+    """
+    pool = {record.id for record in file.records}
+    for drawn in labelled:
+        reach = drawn.header.reach
+        known = sum(record.id in pool and not waits_for_label(record) for record in drawn.records)
+        if known and reach is not None and share not in (1, reach.share):
+            raise UsageError(
+                f"{drawn.path} has labels on {known} of these questions, drawn within reach {reach.share:g}. A reach "
+                f"of {share:g} that is chosen after they were seen may depend on them, and then no rule keeps its "
+                f"promise. Draw with --reach {reach.share:g}; or leave those questions out of --records; or pass "
+                "--fixed-beforehand, if this reach was fixed before anybody looked."
+            )
 
 
 def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str) -> Reach | None:

@@ -16,6 +16,7 @@ from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .base import BatchJudge
+from .json_value import unique_fields
 from .text import normalise
 
 __all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
@@ -33,9 +34,9 @@ def is_canonical_call(text: str) -> bool:
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
-    """The calls of a text that holds one call or a list of calls as JSON; None otherwise."""
+    """The calls of a text that holds one call or a list of calls as JSON, each field once; None otherwise."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError):
         return None
     if too_deep(content):
@@ -139,8 +140,8 @@ class ToolCallJudge(BatchJudge):
         params = {
             name: value for name, value in options.items() if value is not None and value is not False and value != []
         }
-        # 2 reads numbers exactly, 3 compares what is not plain prose as written.
-        version = 3 if self.text else 2 if self.numbers or self.decimals is not None else 1
+        # Options were mended one by one: numbers are read exactly, and what is not plain prose is compared as written.
+        version = 4 if self.text else 3 if self.numbers or self.decimals is not None else 2
         return JudgeSpec(name="tool_call", version=version, params=params)
 
     def can_merge(self, a: str, b: str, further: int) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.files import atomic_write
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
@@ -184,7 +185,7 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
     lines = (
         json.dumps({"problem": bad_row.problem, "row": bad_row.row}, ensure_ascii=False, default=str) for bad_row in bad
     )
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    atomic_write(path, (f"{line}\n".encode() for line in lines), private=True)
 
 
 class _Reader:

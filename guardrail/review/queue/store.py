@@ -46,7 +46,7 @@ from .database import Database
 from .deadline import DEADLINE
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .purging import Purged, purge
-from .schema import ended, events, items, meta, outbox
+from .schema import ended, events, items, marks, outbox
 
 __all__ = ["Lease", "ReviewStore", "WorkLease"]
 
@@ -64,6 +64,13 @@ _ADD: dict[str, Any] = {
     for dialect in (postgresql, sqlite)
 }
 """Adds an item and returns its number; by the name of the dialect."""
+_CHECK: dict[str, Any] = {
+    dialect.__name__.rpartition(".")[2]: (new := dialect.insert(marks)).on_conflict_do_update(
+        index_elements=["name"], set_={"until": new.excluded.until}
+    )
+    for dialect in (postgresql, sqlite)
+}
+"""Writes one row of expiring keys, which a purge deletes; by the name of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,9 +579,13 @@ class ReviewStore:
         return purge(self.database, older_than, who, dry_run=dry_run)
 
     def check(self) -> None:
-        """Raise the database's error if it does not answer. Counts nothing."""
-        with self.database.read() as connection:
-            connection.execute(select(meta.c.value)).first()
+        """Raise the database's error if it takes no write: it writes one row, the same each time. Counts nothing.
+
+        The row is committed, because a full disk shows only then.
+        """
+        with self.database.write() as connection:
+            row = {"name": "check", "until": self.database.now(connection), "value": ""}
+            connection.execute(_CHECK[connection.dialect.name], row)
 
     def stats(self, *, actions: bool = True) -> Stats:
         """Counters of the whole queue.

@@ -178,6 +178,20 @@ def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFi
     assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
 
 
+def test_a_reach_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    first, second = unlabelled.with_name("first.jsonl"), tmp_path / "second.jsonl"
+    sample = ("sample", "--records", unlabelled, "-e", KEY, "--out")
+    run(*sample, first, "--reach", 0.8, "--n", 60)
+    run(*sample, second, "--reach", 0.5, "--n", 30)  # nothing was labelled
+    run("label", first, "--labels", people(first, labelled, 10))
+    shown = run(*sample, second, "--reach", 0.5, "--n", 30, code=2)
+    assert "first.jsonl has labels on 10 of these questions, drawn within reach 0.8" in shown
+    assert "Draw with --reach 0.8" in shown
+    run(*sample, second, "--reach", 0.5, "--n", 30, "--fixed-beforehand")
+    run(*sample, second, "--reach", 0.8, "--n", 60)
+    run(*sample, second, "--n", 60)  # no cut to choose
+
+
 def test_after_labels_of_a_draw_the_next_command_certifies(
     unlabelled: Path, labelled: RecordFile, tmp_path: Path
 ) -> None:

@@ -85,13 +85,12 @@ def test_order_of_calls() -> None:
     assert same(ToolCallJudge(any_order=True), forth, back) is True
 
 
-def test_without_options_the_spec_is_as_it_was() -> None:
-    """So artifacts of earlier versions load."""
-    assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 1, "params": {}}
+def test_each_option_has_the_version_of_its_last_change() -> None:
+    assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 2, "params": {}}
     assert not ToolCallJudge().judges_tool_calls
-    assert ToolCallJudge(unordered=["x"]).spec.version == 1
-    assert ToolCallJudge(text=True).spec.version == 3
-    assert ToolCallJudge(numbers=True).spec.version == ToolCallJudge(decimals=0).spec.version == 2
+    assert ToolCallJudge(unordered=["x"]).spec.version == 2
+    assert ToolCallJudge(text=True).spec.version == 4
+    assert ToolCallJudge(numbers=True).spec.version == ToolCallJudge(decimals=0).spec.version == 3
 
 
 def test_the_options_reach_the_estimator() -> None:
