@@ -355,6 +355,8 @@ class CalibrationArtifact(Persisted):
             raise ValueError(f"an artifact has schema version 3 if and only if it has parts, got {self.schema_version}")
         if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
             raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
+        if self.parts is not None and self.plan.unanimous_at is not None:
+            raise ValueError("parts are measured on all n samples: the plan must not have unanimous_at")
         return self
 
     def _written_version(self) -> int:
@@ -419,6 +421,17 @@ class CalibrationArtifact(Persisted):
                 "above the cut was labelled"
             )
         return self
+
+    @property
+    def answer_scores(self) -> Sequence[float]:
+        """The uncertainty of each calibration answer, as verdicts state it: with parts, that of the most certain one.
+
+        Answers of which no part could be measured have none, like their verdicts.
+        """
+        if self.parts is None:
+            return self.calibration.uncertainty
+        each = ([value for value in uncertainty if value is not None] for uncertainty, _ in self.parts.scores.answers)
+        return tuple(min(values) for values in each if values)
 
     @property
     def n_items(self) -> int:

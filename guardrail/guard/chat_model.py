@@ -221,7 +221,7 @@ class Guardrail(GuardedChatModel):
         """The assessor of prompts by one threshold."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
-            self.switch.check(artifact.threshold)
+            self.switch.check(artifact.threshold, by_part=artifact.parts is not None)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         stops_early = artifact.threshold is not None and (

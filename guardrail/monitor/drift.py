@@ -227,7 +227,7 @@ class DriftMonitor(Monitor):
         self.state = state or DriftState(
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
-        self.grid = Grid.of(artifact.calibration.uncertainty, self.state.seed)
+        self.grid = Grid.of(artifact.answer_scores, self.state.seed)
         if self.state.uncounted:
             self.state = self.state.counted(self.grid)
         if len(self.state.counts) not in (0, len(self.grid.gaps)):
@@ -385,5 +385,5 @@ def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
         "plan": artifact.plan,
         "prompt": artifact.prompt,
         "estimator": artifact.estimator,
-        "calibration scores": artifact.calibration.uncertainty,
+        "calibration scores": artifact.answer_scores,
     }

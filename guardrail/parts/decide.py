@@ -13,7 +13,7 @@ from .part import Part, PartVerdict
 from .release import release
 from .spec import PartsGate
 
-__all__ = ["LISTED", "by_parts", "measured_parts", "released_call"]
+__all__ = ["LISTED", "by_parts", "measured_parts", "released_call", "undivided"]
 
 LISTED = 12
 """Most places that a verdict's detail lists."""
@@ -83,6 +83,16 @@ def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:
         f"most certain part is {value:.4g}."
     )
     return verdict.model_copy(update={"accepted": False, "reason": reason, "threshold": limit, "detail": detail})
+
+
+def undivided(verdict: Verdict) -> Verdict:
+    """For callers that can use no part of an answer: an abstention unless everything is kept."""
+    if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
+        return verdict
+    detail = f"{verdict.detail} The caller reads a whole object, so nothing is given out."
+    return verdict.model_copy(
+        update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
+    )
 
 
 def released_call(verdict: Verdict) -> Verdict:

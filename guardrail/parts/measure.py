@@ -9,7 +9,7 @@ from typing import Any
 from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
-from ..judges.base import Entailment, Judge
+from ..judges.base import Entailment, Judge, is_slow
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
@@ -70,6 +70,11 @@ class PartsMeasure:
     spec: PartsSpec
     judges: Mapping[str, Judge] = field(default_factory=dict)
     entailment: Entailment | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether measuring may take noticeable time: it asks an entailment model, or a judge of unknown cost."""
+        return self.entailment is not None or any(is_slow(judge) for judge in self.judges.values())
 
     def __call__(self, evidence: Evidence) -> float | Missing:
         """The smallest uncertainty of a part. Probability, in [0, 1]."""

@@ -29,7 +29,7 @@ class Partial(Generic[T]):
             container of which nothing is left: nothing stands in its place.
         held_back: JSON pointers of the fields that are held back, in the original answer ("/items/2/price").
         parts: The verdict on each field, in the order of the answer; without the value where it is held back.
-        object: The object of the schema, if every field that is held back is one that the schema does not require;
+        model: The object of the schema, if every field that is held back is one that the schema does not require;
             such a field then has the schema's default, which says nothing about its value. None otherwise, and for
             schemas that are not pydantic classes.
         verdict: The whole verdict as plain JSON, as in ``response_metadata["guardrail"]``.
@@ -39,7 +39,7 @@ class Partial(Generic[T]):
     kept: dict[str, Any]
     held_back: tuple[str, ...]
     parts: tuple[PartVerdict, ...]
-    object: T | None
+    model: T | None
     verdict: Mapping[str, Any] = field(repr=False)
     ticket: str | None = None
 

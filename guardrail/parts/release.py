@@ -1,4 +1,4 @@
-"""What is left of an answer when parts of it are held back: only its own words and values, and what a person wrote."""
+"""The kept parts of an answer: its own words and values, and those that a person wrote in place of a part."""
 
 from __future__ import annotations
 

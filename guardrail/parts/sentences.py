@@ -87,7 +87,7 @@ def asked_support(drawn: SampleSet, pieces: Sequence[str]) -> list[list[bool | N
     A reply is read if it has one line for each piece: its number, then yes or no. A sample without text supports none.
     """
     replies = {reply.question: reply for reply in drawn.follow_ups.get(SUPPORTED.name, ())}
-    columns = []
+    columns: list[list[bool | None]] = []
     for sample in drawn.samples:
         if not sample.comparable:
             columns.append([False] * len(pieces))

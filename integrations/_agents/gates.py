@@ -32,6 +32,7 @@ from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
 from guardrail.monitor import SafetySwitch
+from guardrail.parts.decide import undivided
 from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
@@ -165,7 +166,7 @@ class AgentGate:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold)
+                switch.check(artifact.threshold, by_part=artifact.parts is not None)
         self.observers = Observers(switch, as_observers(on_verdict))
         conflict = early_stopping_conflict(self.observers, on_abstain)
         if early_stopping == "on" and conflict is not None:
@@ -344,6 +345,9 @@ class ModelGates:
         """
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assess(step, callbacks, storable=storable)
+        if form == "format" and assessment.verdict is not None:
+            # The framework parses the text and asks the model again if a field is missing, which would be another draw.
+            assessment = replace(assessment, verdict=undivided(assessment.verdict))
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         if assessment.accepted and assessment.drawn.primary is not None:
@@ -361,7 +365,7 @@ class ModelGates:
         if guard is not None:
             messages = list(step.messages)
             verdict = yield Effect(partial(guard.assess, messages), partial(guard.aassess, messages))
-            return Assessment(SampleSet(question="", primary=verdict.candidate, cost=verdict.cost), verdict)
+            return Assessment(SampleSet(question="", primary=verdict.original, cost=verdict.cost), verdict)
         self.artifacts.check_messages(step.messages)
         turns = None
         if self.agent.turns is not None:

@@ -104,8 +104,7 @@ def _canonical(text: str) -> str:
 
 def _shown(text: str) -> str:
     """A JSON value as people read it: a text without quotes."""
-    value = json.loads(text) if text.startswith('"') else text
-    return value if isinstance(value, str) else text
+    return str(json.loads(text)) if text.startswith('"') else text
 
 
 def decision_by_parts(content: Content, field: Callable[[str], str], note: str) -> Decision:

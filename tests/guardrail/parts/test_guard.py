@@ -9,9 +9,11 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel, Field, ValidationError
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
-from guardrail.artifact import CalibrationScores
+from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
+from guardrail.monitor import DriftMonitor, SafetySwitch
+from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.part import PartVerdict
 from guardrail.parts.sentences import sentence_spec
@@ -99,7 +101,7 @@ def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
     verdict = guard.assess(Q)
     assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
     assert [part.kept for part in verdict.parts] == [False] * 4
-    assert guard.invoke(Q).content.startswith("I am not sure enough")
+    assert guard.invoke(Q).text.startswith("I am not sure enough")
 
 
 @pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}'])
@@ -141,13 +143,13 @@ def test_structured_output_is_a_partial_object(method: str) -> None:
     with pytest.raises(KeyError, match="'due' is held back"):
         partial["due"]
     # The schema does not require it, so there is an object; its default says nothing.
-    assert partial.object == Invoice(number="A-1", total=12.5, tags=["x"])
+    assert partial.model == Invoice(number="A-1", total=12.5, tags=["x"])
     assert [part.kept for part in partial.parts] == [True, True, False, True]
 
 
 def test_without_a_required_field_there_is_no_object() -> None:
     partial = guard_of(answers({"total": 1}, {"total": 2})).with_structured_output(Invoice).invoke(Q)
-    assert partial.object is None
+    assert partial.model is None
     assert partial.kept.keys() == {"number", "due", "tags"}
 
 
@@ -155,7 +157,7 @@ def test_without_an_item_of_a_list_there_is_no_object() -> None:
     # With the default [] for the tags, the object would say that there are none.
     partial = guard_of(answers({"tags": ["y"]}, {"tags": ["z"]})).with_structured_output(Invoice).invoke(Q)
     assert partial.held_back == ("/tags/0",)
-    assert partial.object is None
+    assert partial.model is None
     assert "tags" not in partial
 
 
@@ -245,6 +247,67 @@ def test_gaps() -> None:
     assert [left(flags) for flags in ("kkkk", "khhk", "hkkh", "hhhh")] == [
         text, "A.  [held back] D.", "[held back]  B.\nC. [held back]", "[held back]",
     ]  # fmt: skip
+
+
+def test_a_caller_that_needs_the_whole_object_gets_an_abstention() -> None:
+    partly = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    whole = undivided(partly)
+    assert (whole.accepted, whole.reason, whole.is_result) == (False, Reason.PARTLY_HELD_BACK, True)
+    assert whole.candidate is not None
+    assert json.loads(whole.candidate.text) == SURE, "a person decides about all of it"
+    complete = guard_of(answers()).assess(Q)
+    assert undivided(complete) == complete
+
+
+def test_a_switch_holds_all_parts_back() -> None:
+    class Off(SafetySwitch):
+        def allows(self, uncertainty: float) -> bool:
+            return False
+
+        def reason(self) -> str | None:
+            return "alarm"
+
+    verdict = guard_of(answers({"total": 13}, {"total": 14}), switch=Off()).assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
+    assert not any(part.kept for part in verdict.parts)
+    assert verdict.candidate is not None
+    assert json.loads(verdict.candidate.text) == SURE
+
+
+def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -> None:
+    with pytest.raises(ValueError, match="compared with the most certain part"):
+        guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
+
+
+def test_a_drift_monitor_compares_the_most_certain_parts() -> None:
+    artifact = guard_of(answers()).artifact
+    assert artifact.answer_scores == (0.2,)
+    watching = DriftMonitor(artifact)
+    guard_of(answers(), on_verdict=watching.watch).invoke(Q)
+    assert watching.state.n == 1
+
+
+def test_a_cascade_refuses_a_stage_of_parts() -> None:
+    artifact = guard_of(answers()).artifact
+    outcome = CascadeOutcome(
+        rule="none",
+        alpha=0.1,
+        delta=None,
+        n=2,
+        guarantee="None.",
+        stages=(StageShare(threshold=0.2, n_accepted=1, n_errors=0),) * 2,
+        interval=None,
+        reason=None,
+    )
+    with pytest.raises(ValidationError, match="stage 1 gates parts"):
+        CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, certificate=outcome, packages={})
+
+
+def test_an_adaptive_plan_is_refused() -> None:
+    content = guard_of(answers()).artifact.content
+    adaptive = {**content, "plan": {**content["plan"], "unanimous_at": 2}}
+    with pytest.raises(ValidationError, match="must not have unanimous_at"):
+        CalibrationArtifact.from_stored(adaptive)
 
 
 # -- measured once

@@ -142,7 +142,7 @@ def test_a_complete_answer_asks_nobody(store: ReviewStore) -> None:
 
 @pytest.mark.parametrize("calls", [False, True])
 async def test_waiting_for_the_decision_gives_the_decided_answer(store: ReviewStore, calls: bool) -> None:
-    given = {"bindings": CALL} if calls else {}
+    given: dict[str, Any] = {"bindings": CALL} if calls else {}
     script: list[Any] = as_calls(DOUBTFUL) if calls else DOUBTFUL
 
     def reviewed(decisions: tuple[PartDecision, ...]) -> Guardrail:
