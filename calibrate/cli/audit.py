@@ -32,9 +32,9 @@ from .frame.app import app
 from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
+from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
-from .parts import audit_by_parts
 
 __all__ = ["audit", "drift"]
 

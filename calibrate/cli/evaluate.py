@@ -31,8 +31,8 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.next_commands import listed
 from .frame.options import PartsOption
+from .frame.parts import evaluate_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line, table
-from .parts import evaluate_by_parts, refuse_with_parts
 
 __all__ = ["evaluate"]
 

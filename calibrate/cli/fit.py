@@ -41,9 +41,9 @@ from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_early_stopping, print_second_look, print_verdict
-from .parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
 
 __all__ = ["fit", "inspect"]
 

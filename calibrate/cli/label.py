@@ -49,8 +49,8 @@ from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
 from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.parts import label_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
-from .parts import label_by_parts, refuse_with_parts
 
 if TYPE_CHECKING:
     from guardrail.review import Content

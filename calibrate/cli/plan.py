@@ -24,8 +24,8 @@ from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
 from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.parts import plan_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line, table
-from .parts import plan_by_parts, refuse_with_parts
 
 __all__ = ["plan", "sample"]
 

@@ -23,9 +23,9 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.next_commands import fit_flags, listed, merged_command
 from .frame.options import chosen_estimator
+from .frame.parts import report_by_parts
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_verdict
-from .parts import report_by_parts
 
 __all__ = ["report"]
 

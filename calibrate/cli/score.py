@@ -36,9 +36,9 @@ from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
+from .frame.parts import ScoreParts, refuse_with_parts, score_by_parts
 from .frame.terminal import console, finish, say_stalled, table
 from .frame.verdicts import print_advice
-from .parts import ScoreParts, refuse_with_parts, score_by_parts
 
 __all__ = ["score"]
 

@@ -25,12 +25,12 @@ from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartFigures, PartsSpec
 from guardrail.types import SamplingPlan
 
-from ..data.progress import bar
-from ..data.questions import read_rows
-from ..data.records import Record, RecordFile, read_records, write_records
-from ..data.split import Groups, split
-from ..evaluation.evaluate import csv_text
-from ..parts.answers import (
+from ...data.progress import bar
+from ...data.questions import read_rows
+from ...data.records import Record, RecordFile, read_records, write_records
+from ...data.split import Groups, split
+from ...evaluation.evaluate import csv_text
+from ...parts.answers import (
     MeasuredParts,
     key_of_parts,
     label_parts,
@@ -40,11 +40,11 @@ from ..parts.answers import (
     packed_answers,
     with_usual_cap,
 )
-from ..parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
-from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
-from ..parts.page import write_parts_report
-from ..parts.promises import figures_lines, promise_line
-from ..parts.wording import (
+from ...parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
+from ...parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
+from ...parts.page import write_parts_report
+from ...parts.promises import figures_lines, promise_line
+from ...parts.wording import (
     Tested,
     bands_table,
     caveats,
@@ -53,13 +53,13 @@ from ..parts.wording import (
     path_warnings,
     paths_table,
 )
-from ..pipeline import CERTIFICATE_DELTA, part_header
-from ..scoring.names import named_entailment
-from ..spec_syntax import assignment, parse_name, parse_rule
-from .frame.files import changed_file, keep_inputs, open_pool
-from .frame.next_commands import listed
-from .frame.options import PartsOption
-from .frame.terminal import console, finish, print_line, table
+from ...pipeline import CERTIFICATE_DELTA, part_header
+from ...scoring.names import named_entailment
+from ...spec_syntax import assignment, parse_name, parse_rule
+from .files import changed_file, keep_inputs, open_pool
+from .next_commands import listed
+from .options import PartsOption
+from .terminal import console, finish, print_line, table
 
 __all__ = [
     "FitParts",
