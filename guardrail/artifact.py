@@ -41,8 +41,8 @@ from .outcome import (
     promise_lines,
     stated,
 )
-from .packing import PACKED_FROM, pack, unpack
 from .parts.spec import PartsGate
+from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from ..packing import PACKED_FROM, pack, unpack
+from ..plain_json import PACKED_FROM, pack, unpack
 from ..specs import JudgeSpec
 from ..types import Frozen
 
