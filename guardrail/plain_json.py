@@ -156,7 +156,7 @@ def too_deep(value: Any) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-# -- Many numbers in a JSON file: packed as base64 of their compressed bytes ---------------------------------------------
+# -- Many numbers in a JSON file: packed as base64 of their compressed bytes -------------------------------------------
 
 PACKED_FROM = 50_000
 """Numbers from which on a list is stored packed: five million numbers are 92 MiB of JSON."""
