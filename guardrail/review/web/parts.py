@@ -85,7 +85,7 @@ def _document(text: str) -> Any:
 
 def _value_at(document: Any, path: str) -> str:
     """The value at a path as text. Lists are compared item by item, so their items have no value of their own here."""
-    if document is _UNREADABLE:
+    if document == _UNREADABLE:
         return _UNREADABLE
     for step in path.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

@@ -264,7 +264,7 @@ def test_a_switch_holds_all_parts_back() -> None:
         def allows(self, uncertainty: float) -> bool:
             return False
 
-        def reason(self) -> str | None:
+        def reason(self) -> str:
             return "alarm"
 
     verdict = guard_of(answers({"total": 13}, {"total": 14}), switch=Off()).assess(Q)

@@ -265,7 +265,12 @@ def test_a_system_decides_part_by_part(store: ReviewStore, system: httpx.Client)
     shown = system.get(f"/api/items/{item.id}").json()["content"]["parts"]
     assert [part["kept"] for part in shown] == [True, False]
     total = {"place": "/total", "action": "edit", "text": "13.75"}
-    for wrong in ({"parts": []}, {"action": "approve", "parts": [total]}, {"parts": [{**total, "place": "/number"}]}):
+    refused: list[dict[str, Any]] = [
+        {"parts": []},
+        {"action": "approve", "parts": [total]},
+        {"parts": [{**total, "place": "/number"}]},
+    ]
+    for wrong in refused:
         assert decide(system, item.id, {"reviewer": "Dora", **wrong}).status_code == 400
     decided = decide(system, item.id, {"reviewer": "Dora", "parts": [total]})
     assert decided.status_code == 200
