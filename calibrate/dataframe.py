@@ -7,12 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError, require
+from guardrail.judges import Entailment
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
+from guardrail.parts.spec import PartsSpec
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -29,6 +34,10 @@ from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
 from .fits import Fits, FitSettings, beside, counted
+from .parts.answers import key_of_parts, label_parts, measure_records, with_usual_cap
+from .parts.documents import import_document_rows
+from .parts.fit import PartsRule, fit_parts_artifact
+from .parts.page import write_parts_report
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -89,6 +98,78 @@ class Records:
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
+
+    def score_parts(
+        self, kind: Literal["json", "sentences"] = "json", *, entailment: Entailment | None = None, **options: Any
+    ) -> Self:
+        """Split every answer into parts and measure each: ``calibrate score --parts`` in Python.
+
+        Args:
+            kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
+            entailment: Of sentences: the entailment model. Default: the model itself was asked (`collect --parts`).
+            **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``,
+                ``cap``) or `guardrail.parts.sentences.sentence_spec` (``cap``, ``least``) take them. The default cap
+                is that of the schema, else the 90th percentile of the numbers of parts (the median below 300 answers).
+
+        Raises:
+            UsageError: The records lack what the parts need.
+        """
+        given = options.pop("cap", None)
+
+        def make(cap: int | None) -> PartsSpec:
+            if kind == "json":
+                return json_spec(self.file.header.plan.bindings, cap=given or cap, **options)
+            largest = given or cap
+            if largest is None:
+                raise UsageError("sentences need a cap.")
+            return sentence_spec(largest, entailment=entailment, **options)
+
+        spec = with_usual_cap(make, self.file.records, entailment)
+        self.file = measure_records(self.file, parts_measure(spec, entailment=entailment))
+        self.artifact = None
+        return self
+
+    def label_parts(self, kind: str | None = None) -> Self:
+        """Compare the fields of every answer with its reference, each by its judge.
+
+        Args:
+            kind: "json"; default: the only parts of these records.
+
+        Raises:
+            UsageError: No parts or references.
+        """
+        self.file = label_parts(self.file, key_of_parts(self.file, kind))
+        self.artifact = None
+        return self
+
+    def fit_parts(
+        self,
+        *,
+        alpha: float,
+        kind: str | None = None,
+        rule: PartsRule | str | None = None,
+        delta: float | None = 0.1,
+        groups: Groups = "category",
+        cap: int | None = None,
+    ) -> CalibrationArtifact:
+        """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
+
+        Args:
+            alpha: Target, in (0, 1). Choose it before you look at results.
+            kind: "json" or "sentences"; default: the only parts of these records.
+            rule: Name of a rule, or `calibrate.parts.fit.PartsRule` with its options; default: the share of wrong parts
+                among those kept, per part for JSON and per answer for prose.
+            delta: Failure probability.
+            groups: Whether groups are categories, or clusters of dependent answers.
+            cap: Another cap than that of the parts.
+
+        Raises:
+            UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
+        """
+        self.artifact = fit_parts_artifact(
+            self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap
+        )
+        return self.artifact
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
@@ -304,6 +385,9 @@ class Records:
             UsageError: Nothing is fitted, or on other records.
         """
         artifact = artifact or self._fitted()
+        if artifact.parts is not None:
+            other = None if test is None else test.file
+            return write_parts_report(path, artifact, self.file, test=other)[0]
         key = self._key(None, artifact)
         require_same(artifact, self.file, key)
         if test is not None:
@@ -372,6 +456,8 @@ def from_frame(
     options: str | None = None,
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
     settings: ImportSettings | None = None,
+    parts: Literal["json"] | None = None,
+    field: str | None = None,
 ) -> Records:
     """Records from logged generations: one row a question.
 
@@ -395,6 +481,9 @@ def from_frame(
         score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for a confidence. No
             guard can compute such a score, so none can use an artifact that is fitted on it.
         settings: How the answers were drawn and the questions asked; its columns are not read.
+        parts: "json" if references, samples and answer are JSON documents (objects, or their texts).
+        field: With ``parts``: column with the name or path of a field; each row has the values of one field, and rows
+            with the same id make an answer.
 
     Returns:
         The records, in the order of the rows.
@@ -430,7 +519,10 @@ def from_frame(
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     try:
-        imported = import_rows(numbered, mapped, name="frame")
+        if parts is None:
+            imported = import_rows(numbered, mapped, name="frame")
+        else:
+            imported = import_document_rows(numbered, mapped, field, name="frame")
     except (RecordError, UsageError) as error:
         raise type(error)(_in_python(str(error))) from error
     file = imported.file

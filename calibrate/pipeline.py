@@ -22,6 +22,7 @@ from guardrail.artifact import (
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
+from guardrail.parts.sentences import SUPPORTED
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
@@ -56,6 +57,7 @@ __all__ = [
     "hashes_of_fit",
     "held_out",
     "narrowed_plan",
+    "now",
     "part_header",
     "question_hashes",
     "refit",
@@ -63,6 +65,7 @@ __all__ = [
     "refuse_fitted",
     "require_same",
     "split",
+    "turns_of_records",
     "with_selection",
     "without",
     "without_choice",
@@ -191,6 +194,11 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
+    if spec.name.startswith("parts_"):
+        raise UsageError(
+            f"{estimator} measures the parts of answers, which have a gate of their own: calibrate fit {file.typed} "
+            f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
+        )
     refuse_overlap(spec, used, groups=groups)
     # A look reads the first of the draw on purpose; the draw as a whole is what has to be unselected.
     reach = check_labelled_part(file, used if looked is None else file.records, estimator)
@@ -200,7 +208,7 @@ def fit_artifact(
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
     artifact = CalibrationArtifact(
-        created=_now(),
+        created=now(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
@@ -211,7 +219,7 @@ def fit_artifact(
         certificate=_certificate(calibration, alpha, looked, selection),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(usable),
+        turns=turns_of_records(usable),
         reach=reach,
         looks=looked,
         choice=choice,
@@ -263,6 +271,11 @@ def refit(
     declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
     artifact knows its name only.
     """
+    if artifact.parts is not None:
+        raise UsageError(
+            "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
+            f"{artifact.parts.spec.kind} --alpha ALPHA."
+        )
     outcome, scores, looks, counted = artifact.outcome, artifact.calibration, artifact.looks, artifact.selection
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
@@ -284,7 +297,7 @@ def refit(
     refitted = _priced(
         artifact.model_copy(
             update={
-                "created": _now(),
+                "created": now(),
                 "outcome": _fit(scores, alpha, rule or outcome.rule, spent, options),
                 "certificate": _certificate(scores, alpha, looks, counted),
                 "packages": package_versions(),
@@ -553,6 +566,8 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     if spec.name.startswith(SCORE):
         reads = spec.params["reads"]
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
+    if spec.name.startswith("parts_"):
+        return Needs(samples=True), {SUPPORTED.name} if spec.params["support"]["name"] == "asked" else set()
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
         return needs, set() if needs.follow_up is None else {needs.follow_up.name}
@@ -580,7 +595,7 @@ def _cut_off(used: RecordTable) -> int | None:
     return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def _turns(usable: RecordTable) -> tuple[str, ...] | None:
+def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
     """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
     names = usable.coded("turns")[1]
     distinct = sorted(turns for turns in names if turns is not None)
@@ -594,5 +609,6 @@ def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
     return (k / n, low, high)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time for ``created``, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -26,6 +26,7 @@ from .errors import GuardrailError, UsageError, load_entry_point
 from .judges import Judge, with_majority
 from .models import resolve_model
 from .outcome import CERTIFIED, Infeasible, target_text
+from .parts.measure import estimator_of
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
@@ -35,7 +36,7 @@ from .sampling.prober import needs_probe, probe
 from .sampling.sampler import Sampler, draw
 from .specs import identify
 from .types import SamplingPlan, Unmeasured
-from .uncertainty import Estimator, Scorer, from_spec, measure, unmet_needs
+from .uncertainty import Estimator, Scorer, measure, unmet_needs
 from .uncertainty.scorer import load_scorer
 from .verdict import ALL_OTHERS
 
@@ -221,7 +222,7 @@ def _guard(
     try:
         scored = scorer_of(artifact.plan) is not None
         own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
-        estimator = from_spec(artifact.estimator, scorer=own if scored and isinstance(own, Scorer) else None)
+        estimator = estimator_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None)
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
         if scorer_of(artifact.plan) is not None:

@@ -33,6 +33,7 @@ from .frame.app import app
 from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
+from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
@@ -84,6 +85,9 @@ def audit(
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
+        if loaded.parts is not None:
+            audit_by_parts(loaded, file, level=level, target=at_most, as_json=as_json)
+            return
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         fitted = open_pool(calibration) if calibration else None
@@ -122,6 +126,8 @@ def drift(
     """
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
+        if loaded.parts is not None:
+            raise UsageError("drift compares scores of whole answers. Audit a gate of parts: calibrate audit.")
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)

@@ -39,6 +39,7 @@ from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_early_stopping, print_fits, print_second_look, print_verdict
 
@@ -313,6 +314,7 @@ def fit(
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
+    by_parts: FitParts,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -320,7 +322,36 @@ def fit(
     confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
+
+    Example: calibrate fit records.jsonl --parts json --alpha 0.05 --out artifact.json
     """
+    groups: Groups = "cluster" if cluster_by_group else "category"
+    if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            expect=expect,
+            by=segments.by,
+            human_labels=human_labels,
+            looks=looking.looks,
+            look=looking.look,
+            declare=counting.declare,
+            strict=counting.strict,
+            count_repeats=counting.count_repeats,
+        )
+        fit_by_parts(
+            records,
+            out,
+            by_parts,
+            alpha=alpha,
+            delta=delta,
+            rule=rule,
+            band_delta=segments.segment_delta,
+            groups=groups,
+            test_fraction=testing.test_fraction,
+            test=testing.test or (),
+            seed=testing.seed,
+        )
+        return
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
@@ -334,7 +365,7 @@ def fit(
             options=options,
             alpha=alpha,
             delta=delta,
-            groups="cluster" if cluster_by_group else "category",
+            groups=groups,
             testing=testing,
             by=segments.rule(),
             look=looking.look,
@@ -453,6 +484,9 @@ def inspect(
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
         typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
+        return
+    if loaded.parts is not None:
+        inspect_parts(loaded)
         return
     text = verdict_text(loaded)
     print_verdict(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -39,7 +40,9 @@ from ..data.labels import (
     read_labels,
 )
 from ..data.progress import bar, silent
+from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
+from ..parts.answers import key_of_parts, part_names
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
@@ -48,7 +51,8 @@ from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.parts import label_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -285,6 +289,7 @@ def label(
     goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -297,9 +302,24 @@ def label(
     Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
 
     Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
+
+    Example: calibrate label records.jsonl --parts json
     """
     source, target = one_file(records, out)
     people.check(rule)
+    if parts is not None:
+        refuse_with_parts(
+            rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
+        )
+        labels = people.path(source)
+        keep_inputs([labels], [target, source])
+        if people.review_store is not None and labels is not None:
+            if not label_parts_on_page(source, parts, labels, people.review_store):
+                return
+        elif people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
+            return
+        label_by_parts(source, target, parts, labels)
+        return
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
@@ -314,8 +334,12 @@ def label(
         return
     else:
         labelled = labelling.label(None if by_rule else limit)
-    if labelled is None:
-        return
+    if labelled is not None:
+        _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
+
+
+def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rule: bool, undecided: bool) -> None:
+    """Say how many labels there are, which look broken, and the next command."""
     print_labels(labelled)
     print_structured(labelled)
     if by_rule:
@@ -328,7 +352,7 @@ def label(
         following = f"calibrate fit {listed([target])} {_fit_flags(goal, chosen_estimator(labelled, goal.estimator))}"
         finish([target], following)
         return
-    if (by_rule or people.undecided) and labelled.records.undecided().any():
+    if (by_rule or undecided) and labelled.records.undecided().any():
         following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
     finish([target], following)
 
@@ -554,6 +578,92 @@ def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
     texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
+
+
+def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> bool:
+    """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records, seed=seed) if key in record.parts]
+    pressed = keys(sys.stdin)
+    for record in queue:
+        if record.id in done:
+            continue
+        given = _judged_parts(record, key, len(done), len(queue), pressed)
+        if given is None:
+            break
+        with labels.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"id": record.id, "parts": given}, ensure_ascii=False) + "\n")
+        done.add(record.id)
+    if len(done) >= len(queue):
+        return True
+    print_line(f"{len(done)} of {len(queue)} answers are labelled; all of them are in {labels}.")
+    name, labels_name = file.typed, listed([labels])
+    finish(
+        [],
+        f"calibrate label {name} --parts {kind} --interactive goes on; calibrate label {name} --parts {kind} --labels "
+        f"{labels_name} stops here",
+    )
+    return False
+
+
+def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool:
+    """Send the answers to a review store to be decided part by part, and fetch decisions; whether all are decided."""
+    require("sqlalchemy", extra="review")
+    from guardrail.parts.part import PartVerdict
+    from guardrail.review import ReviewStore
+
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records) if key in record.parts]
+    with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
+        for record in queue:
+            if record.id in done:
+                continue
+            # Held back, so that each is decided; without uncertainties, which would sway a label.
+            parts = tuple(
+                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False) for part in record.parts[key]
+            )
+            name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
+            content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
+            item = store.find(name) or store.enqueue(content, key=name)
+            decided = {} if item.decision is None else {part.place: part.action for part in item.decision.parts}
+            if any(part.place not in decided for part in parts):
+                continue
+            given = zip(part_names(record.parts[key]), parts, strict=True)
+            row = {"id": record.id, "parts": {name: decided[part.place] == "approve" for name, part in given}}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            done.add(record.id)
+    waiting = len(queue) - sum(record.id in done for record in queue)
+    if not waiting:
+        return True
+    print_line(f"{waiting} of {len(queue)} answers wait for a person on the review page.")
+    finish([labels], f"guardrail review --db {url}, and then the same command again")
+    return False
+
+
+def _judged_parts(
+    record: Record, key: str, done: int, total: int, pressed: Iterator[str]
+) -> dict[str, bool | None] | None:
+    """The labels of an answer's parts, or None if the person stopped. "u" goes back one part."""
+    parts = record.parts[key]
+    names, given = part_names(parts), list[bool | None]()
+    while len(given) < len(parts):
+        at = len(given)
+        if console.is_terminal:
+            console.clear()
+        console.print(card(record, done=done, total=total))
+        print_line(f"part {at + 1} of {len(parts)}, {names[at]}: {parts[at].text or '(left out)'}", "bold")
+        letter = next(pressed, None)
+        if letter is None or letter.lower() == "q":
+            return None
+        if letter.lower() == "u" and given:
+            given.pop()
+        elif letter.lower() in ("y", "n", "s"):
+            given.append({"y": True, "n": False, "s": None}[letter.lower()])
+    return dict(zip(names, given, strict=True))
 
 
 # -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------

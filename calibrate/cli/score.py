@@ -36,7 +36,8 @@ from ..spec_syntax import parse_name
 from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import next_step
-from .frame.options import AddressOption, RecordsArgument, check_engine
+from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
+from .frame.parts import ScoreParts, refuse_with_parts, score_by_parts
 from .frame.terminal import console, finish, say_stalled, table
 from .frame.verdicts import print_advice
 
@@ -44,8 +45,10 @@ __all__ = ["score"]
 
 
 @app.command()
+@with_flags
 def score(
     records: RecordsArgument,
+    *,
     estimator: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,6 +106,7 @@ def score(
     part_mib: Annotated[
         int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
     ] = PART_MIB,
+    by_parts: ScoreParts,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.
 
@@ -112,7 +116,20 @@ def score(
     Example: calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact
 
     Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
+
+    Example: calibrate score records.jsonl --parts json --field-judge /total=numeric
     """
+    if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            scorer=scorer,
+            judge=judge,
+            similarity=similarity,
+            unanimous_at=unanimous_at,
+            engine=engine == "ray",
+        )
+        score_by_parts(*one_file(records, out), by_parts, entailment)
+        return
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)

@@ -165,7 +165,7 @@ def choose_estimator(
     if not 0 < share < 1:
         raise UsageError(f"--share must be in (0, 1), got {share:g}. Write 0.2 for 20 %.")
     # Sorted, so that a tie of two estimators is not decided by the order of the header.
-    keys = [key for key in sorted(file.header.estimators) if not _trained_on(file, key, records)]
+    keys = [key for key in file.header.whole_answer_keys if not _trained_on(file, key, records)]
     if not keys:
         raise UsageError(f"{file.path} has no scores to choose from. Run: calibrate score {file.typed}")
     used, rest = cut_for_training(records, train_fraction=share, groups=groups, seed=seed)

@@ -12,6 +12,8 @@ from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
 from ..judges.base import left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
+from ..parts.decide import by_parts, measured_parts
+from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -61,18 +63,21 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
+    parts: tuple[Part, ...] = ()
     shown = drawn
     part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:
         uncertainty = settled
+    elif artifact.parts is not None:
+        uncertainty, parts = measured_parts(drawn, estimator, artifact.plan)
     else:
         shown, plan = adaptive_subset(drawn, estimator, artifact.plan)
         uncertainty, clusters = _measured(shown, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
-    return Verdict(
+    verdict = Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
         detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled) + _left_out(drawn, estimator),
@@ -87,6 +92,7 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
+    return by_parts(verdict, parts, artifact.parts) if artifact.parts is not None and parts else verdict
 
 
 def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:

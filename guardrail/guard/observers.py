@@ -180,4 +180,5 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
 
 
 def _held(verdict: Verdict, detail: str) -> Verdict:
-    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail})
+    held = {"candidate": verdict.original, "whole": None, "parts": tuple(part.held() for part in verdict.parts)}
+    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail, **held})

@@ -19,7 +19,7 @@ from .base import BatchJudge
 from .json_value import unique_fields
 from .text import normalise
 
-__all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
+__all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
@@ -197,7 +197,7 @@ class ToolCallJudge(BatchJudge):
     def _text(self, value: str) -> Any:
         if self.numbers and _NUMBER.fullmatch(value.strip()):
             return self._number(_exact(value.strip().replace(",", "")))
-        if (moment := _moment(value.strip(), self.dates)) is not None:
+        if (moment := point_in_time(value.strip(), self.dates)) is not None:
             return moment
         if not self.text:
             return value
@@ -222,7 +222,7 @@ def _canonical(value: Any) -> str:
     return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
 
 
-def _moment(text: str, forms: Sequence[str]) -> str | None:
+def point_in_time(text: str, forms: Sequence[str]) -> str | None:
     """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
     moments = set()
     for form in forms:

@@ -368,7 +368,7 @@ class Reference:
     @property
     def scores(self) -> Sequence[float]:
         """The scores that new ones are compared with: those of the calibration, or of two stages the scale."""
-        return self._artifact.calibration.uncertainty if self._scale is None else self._scale
+        return self._artifact.answer_scores if self._scale is None else self._scale
 
     def compared(self, uncertainty: Uncertainty) -> float | None:
         """The number of a measurement that is compared with `scores`; None if it was not measured.
@@ -414,5 +414,5 @@ def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
         "plan": artifact.plan,
         "prompt": artifact.prompt,
         "estimator": artifact.estimator,
-        "calibration scores": artifact.calibration.uncertainty,
+        "calibration scores": artifact.answer_scores,
     }

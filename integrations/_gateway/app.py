@@ -411,12 +411,12 @@ class Gateway:
             )
         except ApiError as error:
             raise dialect.spelled(error) from error
-        segment = headers.get("x-guardrail-segment")
+        segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, once, canonical_json(asked), model)
+        who = (None if key is None else key.name, credential, segment, whole, once, canonical_json(asked), model)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
-        asking = Asking(chat, credential, segment, digest)
+        asking = Asking(chat, credential, segment, digest, whole)
         work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
         leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
         reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)

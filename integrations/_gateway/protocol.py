@@ -23,6 +23,7 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
+from guardrail.verdict import Reason
 
 from .._openai.requests import CHAT_COMPLETIONS
 
@@ -39,6 +40,8 @@ FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "functio
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
 _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
+INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
+"""Text of an abstention for `all_or_nothing`."""
 
 
 @dataclass(eq=False)
@@ -109,7 +112,9 @@ class GuardReply:
     @property
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
-        return ABSTAINED in self.message.response_metadata or self.ticket is not None
+        # A ticket beside an accepted answer is about the parts of it that are held back.
+        waits = self.ticket is not None and not self.verdict["accepted"]
+        return ABSTAINED in self.message.response_metadata or waits
 
     @property
     def ticket(self) -> str | None:
@@ -362,12 +367,24 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
-    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage")}
+    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
+    if "parts" in verdict:
+        more["parts"] = [{name: value for name, value in part.items() if name != "text"} for part in verdict["parts"]]
     return {
         **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
         "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
+
+
+def all_or_nothing(answer: GuardReply) -> GuardReply:
+    """The reply for a client that takes no part of an answer: an abstention unless everything is kept."""
+    if answer.verdict["reason"] != Reason.PARTLY_HELD_BACK or answer.abstained:
+        return answer
+    metadata = {**answer.message.response_metadata, ABSTAINED: True}
+    message = answer.message.model_copy(update={"content": INCOMPLETE, "tool_calls": [], "response_metadata": metadata})
+    verdict = {name: value for name, value in answer.verdict.items() if name != "candidate"}
+    return replace(answer, message=message, verdict={**verdict, "accepted": False})
 
 
 def headers_of(answer: GuardReply, replaced: Sequence[str] = ()) -> dict[str, str]:

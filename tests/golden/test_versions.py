@@ -169,8 +169,8 @@ def test_tampering_with_a_newer_artifact_is_refused(newer: Path) -> None:
 
 
 def test_an_artifact_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 3})
-    with pytest.raises(ArtifactFormatError, match=r"version 3.*reads version 2 and older.*Upgrade acrc-guardrail"):
+    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 4})
+    with pytest.raises(ArtifactFormatError, match=r"version 4.*reads version 3 and older.*Upgrade acrc-guardrail"):
         CalibrationArtifact.load(path)
     path = saved(tmp_path / "a.json", plain("candidates.json") | {"schema_version": 2})  # rules have a separate version
     with pytest.raises(ArtifactFormatError, match=r"version 2; this library reads version 1\. Upgrade"):

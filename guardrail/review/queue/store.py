@@ -355,6 +355,8 @@ class ReviewStore:
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            if decision.parts and not decision.follows_from(there.content):
+                raise UsageError("the decision is not the one that follows from those about its parts (by_parts).")
             why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
             if why_not is not None:
                 raise UsageError(why_not)
