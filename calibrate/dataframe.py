@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from langchain_core.language_models import BaseChatModel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
@@ -21,13 +21,14 @@ from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.questions import RawRow
 from .data.records import RecordFile, read_records, write_records
-from .data.split import Groups, split
+from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
-from .evaluation.choice import AUTO, choose_estimator
+from .evaluation.choice import AUTO, SHARE, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
+from .fits import Fits, FitSettings, beside, counted
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -59,15 +60,20 @@ class Records:
         self.file = file
         self.artifact: CalibrationArtifact | None = None
         self.notes = tuple(notes)
+        # Records without a file, of a data frame, remember their fits in this object.
+        self._fits = Fits([beside(file.path)] if file.path.is_file() else [])
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Records that a command or `write` wrote."""
+        """Records that a command or `write` wrote; fits are remembered beside them, as by the command line."""
         return cls(read_records(path))
 
     def write(self, path: str | Path) -> None:
-        """Write the records for the command line, atomically."""
+        """Write the records for the command line, atomically, and the fits of their labels beside them."""
         write_records(path, self.file.header, self.file.records)
+        target = Fits([beside(Path(path))])
+        for fit in self._fits.entries:
+            target.add(fit)
 
     def __len__(self) -> int:
         return len(self.file.records)
@@ -130,7 +136,10 @@ class Records:
         """
         parts = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
-        return type(self)(files[0], self.notes), type(self)(files[1], self.notes)
+        parts_of_these = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
+        for part in parts_of_these:  # a fit before the cut has seen the labels of both
+            part._fits = self._fits
+        return parts_of_these
 
     def compare(
         self,
@@ -210,8 +219,15 @@ class Records:
         delta: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
+        share: float = SHARE,
+        declare: Sequence[str] = (),
+        strict: bool = False,
+        repeats: Repeats = "once",
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
+
+        Fits on these labels are counted: the first spends delta, later ones less, and ``artifact.selection`` and the
+        promises say what all of them spend together.
 
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
@@ -222,13 +238,19 @@ class Records:
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
+            share: Share of the questions that ``estimator="auto"`` chooses on.
+            declare: Keys of scores that will be fitted on these labels, declared before the first fit: each spends an
+                equal part of delta.
+            strict: Refuse another fit on labels that have carried one, unless it was declared.
+            repeats: Whether of equal questions one record is used, or "all".
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
             the threshold in use and its two promises.
 
         Raises:
-            UsageError: As `fit_artifact`, or nearly no answer is right and many wrong ones contain a reference.
+            UsageError: As `fit_artifact` and `calibrate.fits.counted`, or nearly no answer is right and many wrong ones
+                contain a reference.
         """
         self._refuse_unready()
         if not trust_labels:
@@ -236,13 +258,26 @@ class Records:
         part, choice = None, None
         if estimator == AUTO:
             name = rule if isinstance(rule, str) else rule.name
-            chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups)
+            chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups, share=share)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
-        artifact = fit_artifact(
-            self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, choice=choice
-        )
-        self.artifact = with_labels_needed(artifact)
+
+        def make(selection: Selection | None) -> CalibrationArtifact:
+            return fit_artifact(
+                self.file,
+                estimator=key,
+                alpha=alpha,
+                rule=rule,
+                delta=delta,
+                groups=groups,
+                part=part,
+                choice=choice,
+                repeats=repeats,
+                selection=selection,
+            )
+
+        settings = FitSettings(key, delta, declare=tuple(declare))
+        self.artifact = with_labels_needed(counted(make, self._fits, settings, strict=strict))
         return self.artifact
 
     def report(

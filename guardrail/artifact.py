@@ -58,6 +58,7 @@ __all__ = [
     "Looks",
     "Reach",
     "Segments",
+    "Selection",
     "StageShare",
 ]
 
@@ -211,6 +212,51 @@ class Looks(Frozen):
         return self.parts[self.look - 1] if self.parts else 1 / len(self.schedule)
 
 
+class Selection(Frozen):
+    """How many fits the labels behind a threshold have carried, and what they spend together.
+
+    Each certificate by itself fails with the probability that it spends. Of several on the same labels the best is
+    chosen, which may fail with the sum. The first fit spends delta; the j-th that was not declared spends
+    6 delta / (pi j)^2, so all of them together spend at most 1.4 delta. Scores declared before the first fit share
+    delta equally. docs/guarantees.md has the reasons.
+    """
+
+    fits: int = Field(ge=1)
+    """Fits that used some of these labels, with this one. Fits that found no threshold count; declared scores and
+    declared looks count as one, and another alpha is the same fit."""
+    others: float = Field(default=0.0, ge=0, le=1)
+    """Failure probability that the other fits spend."""
+    part: float = Field(default=1.0, gt=0, le=1)
+    """Share of delta that this fit spends; its outcomes state that part as delta."""
+    declared: tuple[str, ...] = ()
+    """Scores that were declared before the first fit; their fits spend delta together. Empty: not declared."""
+    fit: str
+    """Digest of the labels and of every setting except alpha: artifacts with equal ones are the same fit."""
+    family: str
+    """Digest that fits declared together have in common; `fit` where nothing was declared."""
+
+    def spent(self, delta: float) -> float:
+        """Failure probability of all fits together, of which this one states delta; at most 1."""
+        return min(1.0, self.others + (delta / self.part if self.declared else delta))
+
+    def describe(self, delta: float | None) -> str:
+        """What the fits do to the promise, in one sentence; "" for the only fit.
+
+        Args:
+            delta: Failure probability that this fit states; None for a promise on average.
+        """
+        if self.fits == 1 and not self.declared:
+            return ""
+        start = (
+            f"One of {self.fits} fits on these labels"
+            if self.fits > 1
+            else (f"One of {len(self.declared)} scores declared before the first fit on these labels")
+        )
+        if delta is None:
+            return f"{start}: the best of several is above alpha more often than a single one."
+        return f"{start}: whichever is used, the promise holds with {percent(1 - self.spent(delta))} confidence."
+
+
 class EstimatorChoice(Frozen):
     """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
 
@@ -222,6 +268,8 @@ class EstimatorChoice(Frozen):
     """Labelled questions they were compared on."""
     questions: tuple[str, ...]
     """Short hashes of the ids of all questions of that part, sorted."""
+    share: float | None = Field(default=None, exclude_if=lambda share: share is None)
+    """Share of the questions asked for that part; None in older files, where it was .3."""
 
 
 class CalibrationScores(Frozen):
@@ -366,6 +414,9 @@ class CalibrationArtifact(Persisted):
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
+    selection: Selection | None = Field(default=None, exclude_if=lambda selection: selection is None)
+    """Fits that these labels have carried; None if nobody counted them (`calibrate.pipeline.fit_artifact` alone, and
+    older files)."""
     price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
     """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
 
@@ -476,6 +527,8 @@ class CalibrationArtifact(Persisted):
             ("threshold in use", self.answer_if),
             ("answers", f"{percent(self.acceptance)} of questions"),
         ]
+        if self.selection is not None and (text := self.selection.describe(self.certificate.delta)):
+            facts.append(("selection", text))
         if answered:
             facts += [
                 ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
@@ -561,7 +614,7 @@ class CalibrationArtifact(Persisted):
         in_use = Terms(
             outcome.rule,
             self.certifies,
-            self._confidence(delta),
+            self.confidence(delta),
             self.acceptance,
             self.n_accepted,
             self.n_errors,
@@ -573,15 +626,20 @@ class CalibrationArtifact(Persisted):
     @property
     def _certificate(self) -> Terms:
         proven = self.certificate
-        confidence = self._confidence(proven.delta or 0.0)
+        confidence = self.confidence(proven.delta or 0.0)
         if not isinstance(proven, Feasible):
             return Terms(CERTIFIED, True, confidence, 0.0)
         share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
         return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
 
-    def _confidence(self, delta: float) -> float:
-        # Declared looks share the failure probability, and the promise holds at all of them together.
-        return 1 - delta / (1 if self.looks is None else self.looks.part)
+    def confidence(self, delta: float) -> float:
+        """1 - the failure probability of a promise whose outcome states delta, over all declared looks and all fits.
+
+        Declared looks share the failure probability, and the promise holds at all of them together. Of several fits on
+        the same labels it holds for whichever is used.
+        """
+        whole = delta / (1 if self.looks is None else self.looks.part)
+        return 1 - (whole if self.selection is None else self.selection.spent(whole))
 
     @property
     def stops_nothing(self) -> bool:

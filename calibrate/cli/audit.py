@@ -64,6 +64,13 @@ def audit(
     ] = None,
     level: Annotated[float, typer.Option(help="Probability of refuting a gate that is just good enough.")] = 0.05,
     estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="Key of the scores.")] = None,
+    anytime: Annotated[
+        bool,
+        typer.Option(
+            "--anytime",
+            help="Verdicts that hold however often you audit the growing file; needs more labels.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
 ) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
@@ -81,7 +88,7 @@ def audit(
         fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         warn_undecided(file)
-        result = run_audit(loaded, file.records, key, level=level, target=at_most)
+        result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
     if as_json:
         # A segment's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
         typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))

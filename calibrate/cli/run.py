@@ -13,7 +13,7 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field, ValidationError
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Selection
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
@@ -34,9 +34,10 @@ from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..evaluation.planning import with_labels_needed
+from ..fits import Fits, FitSettings, beside, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -69,7 +70,7 @@ from .frame.labels import (
 from .frame.next_commands import listed, merged_command
 from .frame.options import MODEL_HELP, declared, flag
 from .frame.terminal import console, print_line
-from .frame.verdicts import conclude, print_choice, print_verdict
+from .frame.verdicts import conclude, print_choice, print_fits, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -102,6 +103,15 @@ class RunConfig(Frozen):
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
+    expect: float | None = Field(
+        default=None,
+        description="Rule certified: share of answers that you expect to be accepted, declared before you see labels.",
+    )
+    share: float = Field(default=SHARE, description="estimator auto: share of the questions that the choice takes.")
+    strict: bool = Field(default=False, description="Refuse another fit on labels that have carried one.")
+    count_repeats: bool = Field(
+        default=False, description="Use every record of a question that is asked several times; default: one of each."
+    )
     correctness: str | None = Field(
         default=None,
         description="contains, exact, json, numeric, option, stated, token_f1, tool_call, chat_judge, "
@@ -257,7 +267,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
     choice = None
     if key == AUTO:
         chosen = choose_estimator(
-            records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
+            records,
+            alpha=settings.alpha,
+            rule=settings.rule,
+            delta=settings.delta,
+            groups=groups,
+            seed=settings.seed,
+            share=settings.share,
         )
         print_choice(chosen)
         key, choice = chosen.estimator, chosen.choice
@@ -268,16 +284,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     if test_questions:
         name = (settings.test_questions or settings.questions).name
         test = _records(settings, model, test_questions, _test_path(settings), name, staged)
-    artifact = fit_artifact(
-        records,
-        estimator=key,
-        alpha=settings.alpha,
-        rule=settings.rule,
-        delta=settings.delta,
-        groups=groups,
-        choice=choice,
-    )
-    artifact = with_labels_needed(artifact)
+    artifact = with_labels_needed(_fitted(settings, records, key, groups, choice))
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
@@ -288,6 +295,32 @@ def run(config: Path | None = None, **flags: Any) -> None:
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
+
+
+def _fitted(
+    settings: RunConfig, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
+) -> CalibrationArtifact:
+    """Fit, and count the fits on these labels."""
+    options = {} if settings.expect is None else {"expect": settings.expect}
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            records,
+            estimator=key,
+            alpha=settings.alpha,
+            rule=settings.rule,
+            delta=settings.delta,
+            groups=groups,
+            choice=choice,
+            options=options,
+            repeats="all" if settings.count_repeats else "once",
+            selection=selection,
+        )
+
+    fits = Fits([beside(_records_path(settings))], settings.out)
+    artifact = counted(make, fits, FitSettings(key, settings.delta, options), strict=settings.strict)
+    print_fits(artifact, fits)
+    return artifact
 
 
 def _forecast(settings: RunConfig, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
@@ -332,7 +365,8 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.collect_options().drawing.plan(questions)
     bindings = None if settings.tools is None else read_bindings(settings.tools)
-    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
+    options = {} if settings.expect is None else {"expect": settings.expect}
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options=options)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:

@@ -15,7 +15,7 @@ from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
 from ..segments import segment_rows
-from ..thresholds.fit import USEFUL_AUROC
+from ..thresholds.fit import FRESH_LABELS, USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "ranking",
     "second_look",
     "segment_table",
+    "selection",
     "shifted",
     "standing",
     "tested_segments",
@@ -159,9 +160,17 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
+    also = (selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
+
+
+def selected_of(artifact: CalibrationArtifact) -> str | None:
+    """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
+    text = selection(artifact)
+    if text is None or artifact.n_accepted:
+        return None
+    return f"Fits on these labels: {text}."
 
 
 def undecided_answers(artifact: CalibrationArtifact) -> str | None:
@@ -247,7 +256,7 @@ def promise(artifact: CalibrationArtifact) -> str:
     if own is None:
         return artifact.outcome.promise
     n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
-    alpha, delta = percent(artifact.alpha), percent(1 - own.delta)
+    alpha, delta = percent(artifact.alpha), _confidence(artifact, own.delta)
     each = f"Each one: {next(iter(own.outcomes.values())).promise}"
     if own.share == "together":
         return (
@@ -337,6 +346,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
+        *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -378,6 +388,18 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     if (useless := unguardable(artifact)) is not None:
         rows.append(("at run time", useless))
     return rows
+
+
+def selection(artifact: CalibrationArtifact) -> str | None:
+    """How many fits these labels have carried, and what that does to the promise; None for a single one."""
+    counts = artifact.selection
+    if counts is None or not counts.describe(None):
+        return None
+    share = f"this one spends {percent(counts.part)} of delta"
+    if counts.declared:
+        return f"{', '.join(counts.declared)} were declared before the first fit; {share}"
+    sure = _confidence(artifact, artifact.certificate.delta or 0.0)
+    return f"{counts.fits}; {share}. Whichever of them is used, a certificate holds with {sure} confidence"
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
@@ -463,13 +485,15 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     steps = []
     ranked = ranking(artifact)
     if isinstance(outcome, Infeasible):
-        steps.append(outcome.detail.rsplit(". ", 1)[-1])  # each reason ends with the one step that helps most
+        detail = outcome.detail.removesuffix(f" {FRESH_LABELS}")
+        step = detail.rsplit(". ", 1)[-1]  # each reason ends with the one step that helps most
+        steps.append(step if detail == outcome.detail else f"{step} {FRESH_LABELS}")
     elif ranked is not None:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
             f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is guessing). `calibrate fit --estimator auto` chooses one."
+            f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
@@ -522,12 +546,11 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
-            "misleads: use another estimator."
+            f"misleads: use another estimator. {FRESH_LABELS}"
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
-        "this model's errors: nothing shows that it tells right from wrong. `calibrate fit --estimator auto` chooses "
-        "one."
+        f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
 
@@ -580,6 +603,11 @@ def _seen(audit: Audit) -> str:
 
 
 def _unlikely(audit: Audit) -> str:
+    if audit.anytime:
+        return (
+            f"If the error rate were {percent(audit.target)} or less, so much evidence would ever appear with a "
+            f"probability of at most {audit.p_refute:.2g}, however often one looks."
+        )
     return (
         f"If the error rate were {percent(audit.target)} or less, so many errors would have a probability of at most "
         f"{audit.p_refute:.2g}."
@@ -721,6 +749,7 @@ def _choice(choice: EstimatorChoice) -> str:
     return (
         f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
         f"{choice.n} labelled questions that the fit did not use"
+        + ("" if choice.share is None else f" ({percent(choice.share)} of all)")
     )
 
 
@@ -753,8 +782,8 @@ def _looks(looks: Looks) -> str:
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all declared looks together, which share delta."""
-    return percent(1 - delta / (1 if artifact.looks is None else artifact.looks.part))
+    """The confidence of the promise over all declared looks and all fits on these labels."""
+    return percent(artifact.confidence(delta))
 
 
 def _delta(delta: float | None) -> str:

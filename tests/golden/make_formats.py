@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from benchmarks.estimators.page import Page
@@ -30,6 +31,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from calibrate.evaluation.planning import Needed, Plan, PlanRow
+from calibrate.fits import Fit, Fits
 from calibrate.scoring.ensemble import EnsembleFile, FitReport, ScoreFile
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -510,6 +512,24 @@ def write_labels(path: Path) -> None:
         store.append("q3", None, "")
 
 
+def write_fits(path: Path) -> None:
+    """Write the memory of the fits on a record file: one fit, and one of two declared scores."""
+    first = Fit(
+        created="2023-11-14T22:13:20+00:00",
+        fit="0" * 31 + "1",
+        family="0" * 31 + "1",
+        score="semantic_entropy",
+        rule="certified",
+        n=2,
+        spent=0.1,
+        questions=Fit.packed(np.array([3, 2**63], dtype=np.uint64)),
+    )
+    declared = {"fit": "0" * 31 + "2", "family": "0" * 31 + "3", "declared": ("perplexity", "sequence_nll")}
+    fits = Fits([path])
+    fits.add(first)
+    fits.add(first.model_copy(update={**declared, "score": "sequence_nll", "rule": "acrc"}))
+
+
 def write_judge_replies(path: Path) -> None:
     """Write the cached replies of the labelling judge."""
     judge = ChatLabelJudge(ScriptedChat(default=("yes",), name_of_model="judge"), cache=path)
@@ -786,6 +806,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
     "labels.jsonl": write_labels,
+    "records.fits.jsonl": write_fits,
     "judge-replies.jsonl": write_judge_replies,
     "ensemble.json": write_ensemble,
     "two-stage.json": write_two_stage,

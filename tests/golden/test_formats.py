@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,6 +27,7 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.fits import Fits
 from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -279,6 +281,16 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     with open_store(copy) as store:  # a session continues
         assert store.labels == {"q1": True, "q2": False, "q3": None}
         assert store.pop() == "q3"
+
+
+def test_the_fits_on_a_record_file_are_counted() -> None:
+    first, declared = Fits([FOLDER / "records.fits.jsonl"]).read()
+    assert (first.score, first.rule, first.n, first.spent) == ("semantic_entropy", "certified", 2, 0.1)
+    assert first.declared == ()
+    assert first.hashes.tolist() == [3, 2**63]
+    assert declared.declared == ("perplexity", "sequence_nll")
+    assert declared.shares(np.array([2**63], dtype=np.uint64))
+    assert not declared.shares(np.array([4], dtype=np.uint64))
 
 
 def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.fits import Fits
 from calibrate.scoring.ensemble import read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -579,6 +580,12 @@ def test_replies_of_the_judge_ignore_new_fields_and_refuse_another_format(lines:
     assert ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", **NEW)).label("Göthe", question).correct is True
     with pytest.raises(RecordError, match=r"format version '2'.*reads '1'"):
         ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", format=2)).label("Göthe", question)
+
+
+def test_fits_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:
+    assert Fits([lines("records.fits.jsonl", **NEW)]).read() == Fits([FOLDER / "records.fits.jsonl"]).read()
+    with pytest.raises(UsageError, match=r"line 1 has format version '2'.*forgets the fits"):
+        Fits([lines("records.fits.jsonl", format=2)]).read()
 
 
 def test_steps_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:

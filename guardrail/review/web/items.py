@@ -24,6 +24,8 @@ __all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
 PAGE = 50
+LONGEST_SEARCH = 200
+"""Characters of a search that are used."""
 
 
 class ItemPages:
@@ -45,6 +47,7 @@ class ItemPages:
         return [
             Route("/", closed(self.queue)),
             Route("/history", closed(self.history)),
+            Route("/search", closed(self.search)),
             Route("/trail", closed(self.trail, admin=True)),
             Route("/next", post(self.next_item), methods=["POST"]),
             Route("/items/{item}", closed(self.show)),
@@ -77,6 +80,13 @@ class ItemPages:
             return {"items": listed[:PAGE], "more": more, "stats": stats, "now": self._now()}
 
         return page, await run_in_threadpool(find)
+
+    async def search(self, call: SiteCall) -> Response:
+        """Items with a ticket, key or text, newest first."""
+        wanted = call.request.query_params.get("q", "")[:LONGEST_SEARCH]
+        listed = await run_in_threadpool(partial(self._store.search, wanted, limit=PAGE + 1))
+        more = len(listed) > PAGE
+        return self._site.page(call, "search.html", wanted=wanted, items=listed[:PAGE], more=more)
 
     async def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""

@@ -155,7 +155,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert "2. Scoring: seconds, no calls. Labels: seconds, no calls." in shown
     names = {path.name for path in out.iterdir()}
     assert names == {
-        *("records.jsonl", "test-records.jsonl", "artifact.json"),
+        *("records.jsonl", "records.fits.jsonl", "test-records.jsonl", "artifact.json"),
         *("report.html", "report-risk-coverage.png", "report-scores.png"),
         *("report-reliability.png", "report-alphas.png"),
     }
@@ -238,7 +238,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert "Estimators on 33 questions that the fit does not use" in shown
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert artifact.choice is not None
-    assert f"Chosen: {artifact.choice.candidates[0]}. The fit uses the other 77 questions." in shown
+    assert f"Chosen: {artifact.choice.candidates[0]}, on 30 % of the questions. The fit uses the other 77" in shown
     assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     assert "Which uncertainty ranks the errors best?" in page

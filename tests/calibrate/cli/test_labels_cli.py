@@ -170,23 +170,26 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
 
 
 def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
-    path, weaker = drawn(unlabelled), "the promise is weaker"
+    path, several = drawn(unlabelled), "have carried"
     fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
     run("label", path, "--labels", people(path, labelled, 40))
-    assert weaker not in run(*fit, tmp_path / "a.json", "--look", 1)
-    assert weaker not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
+    assert several not in run(*fit, tmp_path / "a.json", "--look", 1)
+    assert several not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
     # `label --until` may have looked already, so all of delta is not there to spend, and no artifact would tell.
     assert "Say which look this is" in run(*fit, tmp_path / "c.json", code=2)
     assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
-    (tmp_path / "a.json").unlink()
-    (tmp_path / "b.json").unlink()
+    # Looks that were not declared: each is another fit, also where the artifact of the earlier one is gone.
+    (tmp_path / "again").mkdir()
+    path = tmp_path / "again" / "to-label.jsonl"
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
     run("sample", "--records", unlabelled, "--n", 60, "--out", path, "-e", KEY)
     run("label", path, "--labels", people(path, labelled, 40))
-    assert weaker not in run(*fit, tmp_path / "a.json")
-    assert weaker not in run(*fit, tmp_path / "a.json", "--delta", 0.2)  # as many labels
+    assert several not in run(*fit, path.with_name("a.json"))
     run("label", path, "--labels", people(path, labelled, 60))
-    assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
-    assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
+    shown = run(*fit, path.with_name("a.json"))
+    assert "These labels, or a part of them, have carried 2 fits. This one spends 0.015" in shown
+    assert "with 88.5 % confidence" in shown
+    assert "--strict refuses another one" in run(*fit, path.with_name("a.json"), "--strict", code=2)
 
 
 def test_a_reach_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
