@@ -317,7 +317,7 @@ def _fitted(
             selection=selection,
         )
 
-    fits = Fits([beside(settings.out / "records.jsonl")], settings.out)
+    fits = Fits([beside(_records_path(settings))], settings.out)
     artifact = counted(make, fits, FitSettings(key, settings.delta, options), strict=settings.strict)
     print_fits(artifact, fits)
     return artifact
