@@ -121,8 +121,8 @@ class Gateway:
             if not served.guarded:
                 observer = self.observing.get(name)
                 observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
-            former = self._passing.get(name)
-            if served.config.pass_through and (former is None or former.alias is not served):
+            passing = self._passing.get(name)
+            if served.config.pass_through and (passing is None or passing.alias is not served):
                 self._passing[name] = PassThrough(served)
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)

@@ -243,9 +243,8 @@ def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": f"response.{kind}", "response": begun}
     for place, item in enumerate(response["output"]):
         at = {"output_index": place, "item_id": item["id"]}
-        opened = {**item, "status": "in_progress"} | (
-            {"content": []} if item["type"] == "message" else {"arguments": ""}
-        )
+        empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        opened = {**item, "status": "in_progress"} | empty
         yield {"type": "response.output_item.added", "output_index": place, "item": opened}
         if item["type"] == "function_call":
             yield {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]}
