@@ -168,8 +168,8 @@ def _ask(records: Sequence[Record], test: Sequence[Record], plan: SamplingPlan, 
 def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> CalibrationArtifact:
     title(
         "2  Calibrate",
-        f"from {len(calibration):,} answers, labelled by rule {CORRECTNESS}: at most {ALPHA:.0%} of what it answers may "
-        "be wrong",
+        f"from {len(calibration):,} answers, labelled by rule {CORRECTNESS}: at most {ALPHA:.0%} of what it answers "
+        "may be wrong",
     )
     artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
     artifact.save(out / "artifact.json")
