@@ -156,14 +156,14 @@ def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> fl
 
 
 def _cut(axes: Any, colour: Palette, at: float) -> None:
-    """Draw a line at the threshold, with a label on either side."""
+    """Draw a line at the threshold, with a label on either side above the panel, where no bar and no name stands."""
     axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
-    common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top", "color": colour.ink}
+    common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom", "color": colour.ink}
     if at - low > 0.12 * (high - low):
-        axes.annotate("\u2190 answers", (at, 1), xytext=(-6, -6), ha="right", **common)
+        axes.annotate("\u2190 answers", (at, 1), xytext=(-6, 3), ha="right", **common)
     if high - at > 0.3 * (high - low):
-        axes.annotate("abstains \u2192", (at, 1), xytext=(6, -6), **common)
+        axes.annotate("abstains \u2192", (at, 1), xytext=(6, 3), **common)
 
 
 def _on_test(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
