@@ -404,7 +404,7 @@ class Records:
             raise UsageError(
                 "these records have no scores yet. Call score() first, which measures how much the samples disagree; a "
                 'score of your own goes in with the frame: from_frame(..., score="COLUMN"), or '
-                f'score=ScoreColumn("NAME", "COLUMN", confidence=True) for a confidence.{notes}'
+                f'confidence="COLUMN" for a confidence.{notes}'
             )
         if self.file.header.correctness is None:
             raise UsageError(
@@ -455,6 +455,7 @@ def from_frame(
     answer: str | None = None,
     options: str | None = None,
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
+    confidence: str | Sequence[str] = (),
     settings: ImportSettings | None = None,
     parts: Literal["json"] | None = None,
     field: str | None = None,
@@ -478,8 +479,10 @@ def from_frame(
             (``settings.primary``). The artifact remembers which, and a guard gives out the same: the vote of its
             samples for a majority.
         options: Column with the options of multiple choice, label to text.
-        score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for a confidence. No
-            guard can compute such a score, so none can use an artifact that is fitted on it.
+        score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for other directions.
+            No guard can compute a score of a column, so none can use an artifact that is fitted on it: for a guard,
+            write the score as a `guardrail.scorer` and call `Records.score` with it.
+        confidence: Columns with a confidence of your own in [0, 1] (higher is more certain); otherwise as ``score``.
         settings: How the answers were drawn and the questions asked; its columns are not read.
         parts: "json" if references, samples and answer are JSON documents (objects, or their texts).
         field: With ``parts``: column with the name or path of a field; each row has the values of one field, and rows
@@ -516,6 +519,8 @@ def from_frame(
         columns["model"] = (model,) if isinstance(model, str) else ()
     listed_scores = [score] if isinstance(score, str | ScoreColumn) else score
     scores = tuple(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in listed_scores)
+    confidences = [confidence] if isinstance(confidence, str) else confidence
+    scores += tuple(ScoreColumn(name=each, column=each, confidence=True) for each in confidences)
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     try:
@@ -539,8 +544,8 @@ _IN_PYTHON = (
         'score=ScoreColumn("NAME", "COLUMN", certain=True)',
     ),
     (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
-    (r"--map confidence=NAME:COLUMN", 'score=ScoreColumn("NAME", "COLUMN", confidence=True)'),
-    (r"--map confidence=(\w+)", r'score=ScoreColumn("\1", "\1", confidence=True)'),
+    (r"--map confidence=NAME:COLUMN", 'confidence="COLUMN"'),
+    (r"--map confidence=(\w+)", r'confidence="\1"'),
     (r"--map score=(\w+)", r'score="\1"'),
     (r"--map (\w+)=-", r"drop the column \1"),
     (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),

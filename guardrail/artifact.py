@@ -509,6 +509,9 @@ class CalibrationArtifact(Persisted):
             return "answer nothing: no threshold was found"
         if not name.startswith("imported:"):
             unit = "" if self.estimator.unit == "probability" else f" {self.estimator.unit}"
+            if name.startswith("score:") and params.get("higher") == "certain":
+                limit = 1 - threshold if self.estimator.unit == "probability" else -threshold
+                return f"answer if {name} gives {limit:.6g}{unit} or more"
             return f"answer if {name} <= {threshold:.6g}{unit}"
         # A user compares with this number by hand, so it keeps all digits that the file had.
         column, stored = params.get("column", name), params.get("stored", "value")
@@ -688,7 +691,7 @@ class CalibrationArtifact(Persisted):
             return None
         return (
             f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
-            'mean more certain. A confidence is imported as such: ScoreColumn("NAME", "COLUMN", confidence=True), or '
+            'mean more certain. A confidence is imported as such: from_frame(..., confidence="COLUMN"), or '
             "--map confidence=NAME:COLUMN. Or are the labels reversed?"
         )
 

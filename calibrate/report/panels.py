@@ -175,7 +175,8 @@ def _lines(
 
 def _name(axes: Any, ends: Sequence[tuple[float, float, str, str]], top: float) -> None:
     """Write names beside the ends of lines, moved apart until none covers another, inside the panel."""
-    ranked = sorted(ends)
+    # matplotlib draws no annotation of a point outside the panel: the name of a line that leaves it stands at the edge.
+    ranked = sorted((min(y, top), x, name, ink) for y, x, name, ink in ends)
     if not ranked:
         return
     space = 0.068 * top

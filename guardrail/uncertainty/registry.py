@@ -122,7 +122,8 @@ def from_spec(
     if spec.name.startswith("imported:"):
         raise ArtifactMismatchError(
             f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
-            "artifact is for study only; start with `calibrate collect` to make one that a guard can serve."
+            "artifact is for study only. For a guard, write the score as a @scorer and fit on it (docs/scores.md), or "
+            "start with `calibrate collect`."
         )
     if (composed := _COMPOSED.get(spec.name)) is not None:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import pytest
@@ -16,11 +16,13 @@ from calibrate.data.formats import ImportSettings, ScoreColumn
 from calibrate.data.records import read_records
 from calibrate.dataframe import Records, from_frame
 from calibrate.pipeline import fit_artifact
+from calibrate.report.sentences import unguardable
 from calibrate.scoring.scores import parse_estimator
-from guardrail import CalibrationArtifact, Guardrail
-from guardrail.errors import MissingDependencyError, RecordError, UsageError
+from guardrail import CalibrationArtifact, Guardrail, scorer
+from guardrail.errors import ArtifactMismatchError, MissingDependencyError, RecordError, UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.testing import ScriptedChat
+from guardrail.uncertainty.registry import from_spec
 
 mpl.use("agg")  # no window may open
 KEY = "discrete_semantic_entropy"
@@ -328,7 +330,7 @@ def test_records_that_cannot_be_fitted_yet_name_the_python_call() -> None:
         unscored.fit(alpha=0.1)
     message = str(caught.value)
     assert "calibrate score" not in message
-    assert 'score=ScoreColumn("confidence", "confidence", confidence=True)' in message, "the column that was not read"
+    assert 'confidence="confidence"' in message, "the column that was not read"
     assert 'references="reference"' in message
     unlabelled = from_frame(graded, question="q", answer="said", score="confidence")
     with pytest.raises(UsageError, match=r"no labels yet. Call label\(\) first.*correct=\"COLUMN\"") as caught:
@@ -342,8 +344,10 @@ def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     assert upside_down.reversed_score is not None
     for shown in (str(upside_down), upside_down._repr_html_().replace("&quot;", '"')):
         assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
-        assert 'ScoreColumn("NAME", "COLUMN", confidence=True)' in shown
-    upright = from_frame(graded, score=ScoreColumn("confidence", "confidence", confidence=True)).fit(alpha=0.3)
+        assert 'from_frame(..., confidence="COLUMN")' in shown
+    upright = from_frame(graded, confidence="confidence").fit(alpha=0.3)
+    as_column = ScoreColumn("confidence", "confidence", confidence=True)
+    assert from_frame(graded, score=as_column).fit(alpha=0.3).threshold == upright.threshold
     assert upright.reversed_score is None
     assert "Check the score" not in str(upright)
 
@@ -352,3 +356,29 @@ def test_a_file_read_with_the_wrong_separator_is_named() -> None:
     one = [{"question;answer;correct": "Who?;X;1"}]
     with pytest.raises(UsageError, match=r"separated by ';'.*pandas.read_csv\(path, sep=';'\)"):
         from_frame(one)
+
+
+@pytest.mark.parametrize("unit", ["probability", "nats"])
+def test_the_cut_off_of_a_scorer_is_in_its_own_direction(unit: Literal["probability", "nats"]) -> None:
+    graded = [{"question": f"{i}", "answer": f"{i}", "correct": (i * 7) % 200 < i} for i in range(200)]
+
+    @scorer(version=1, higher="certain", unit=unit)
+    def sure(question: str, answer: str) -> float:
+        return int(answer) / 200
+
+    artifact = from_frame(graded).score(sure).fit(alpha=0.3)
+    assert artifact.threshold is not None
+    limit = 1 - artifact.threshold if unit == "probability" else -artifact.threshold
+    shown = artifact.answer_if.removeprefix("answer if score:sure@1 gives ").removesuffix(" or more")
+    assert float(shown.removesuffix(" nats")) == pytest.approx(limit, abs=1e-5)
+    assert from_frame(graded).score(sure).file.records[150].scores["score:sure@1"].value == pytest.approx(
+        0.25 if unit == "probability" else -0.75
+    )
+
+
+def test_a_score_of_a_column_names_the_way_to_a_guard() -> None:
+    graded = [{"question": f"{i}", "confidence": i / 200, "correct": (i * 7) % 200 < i} for i in range(200)]
+    artifact = from_frame(graded, confidence="confidence").fit(alpha=0.3)
+    with pytest.raises(ArtifactMismatchError, match=r"@scorer and fit on it \(docs/scores.md\)"):
+        from_spec(artifact.estimator)
+    assert "calibrate score --scorer MODULE:NAME" in str(unguardable(artifact))
