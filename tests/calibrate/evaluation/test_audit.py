@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
