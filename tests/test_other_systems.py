@@ -14,7 +14,7 @@ NAMES |= {"O_DIRECTORY", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL", "killpg", "s
 
 
 def posix_only(source: str) -> list[str]:
-    """Imports of POSIX modules outside functions, and attributes of `os` and `signal` without a `hasattr` in the file."""
+    """Imports of POSIX modules outside functions; attributes of `os` and `signal` that no `hasattr` of the file guards."""
     tree = ast.parse(source)
     inside = {child for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for child in ast.walk(node)}
     used = []
