@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import logging
 import time
@@ -11,12 +12,12 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import sha256_hex
 from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
@@ -36,6 +37,7 @@ from .protocol import (
     refuse_endpoint,
 )
 
+orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
@@ -55,7 +57,11 @@ PRIVATE = {"Cache-Control": "no-store"}
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
+LARGE = 100_000
+"""Bytes of a body above which it is read off the event loop."""
+CLOSE = {"Connection": "close"}
 log = logging.getLogger("guardrail")
+T = TypeVar("T")
 Result = GuardReply | ApiError
 
 
@@ -83,7 +89,9 @@ class Gateway:
         self._store: Any = None
         self._draws: Draws | None = None
         self._looks = asyncio.Semaphore(LOOKS)
+        self._reads = asyncio.Semaphore(1)
         self._busy: Counter[str | None] = Counter()
+        self._passing: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
@@ -218,6 +226,11 @@ class Gateway:
             reasons = [name for name, wrong in faults.items() if wrong]
             status = {"ready": not reasons, "reasons": reasons, "promises": self._promises_for(request)}
             return _responses.JSONResponse(status, 503 if reasons else 200)
+        if "transfer-encoding" in request.headers and "content-length" in request.headers:
+            # A proxy in front could end the body elsewhere, and read the rest as another request.
+            raise ApiError(
+                400, "Send Content-Length or Transfer-Encoding, not both.", "ambiguous_length", headers=CLOSE
+            )
         key = self._authenticate(request)
         if method == "POST" and path == CHAT:
             return await self._chat(request, request_id, key)
@@ -328,29 +341,62 @@ class Gateway:
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
         content = bytearray()
-        async for part in request.stream():
-            content += part
-            if len(content) > self.config.max_body:
-                raise too_large
+        try:
+            async with asyncio.timeout(self.config.body_timeout):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self.config.max_body:
+                        raise too_large
+        except TimeoutError:
+            raise ApiError(
+                408, f"The body did not arrive within {self.config.body_timeout:g} s.", "request_timeout", headers=CLOSE
+            ) from None
         return bytes(content)
+
+    async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
+        """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
+        if len(content) <= LARGE:
+            return work()
+        async with self._reads:
+            return await asyncio.to_thread(work)
 
     async def _chat(self, request: Any, request_id: str, key: Key | None) -> Any:
         content = await self._content(request)
-        body = read_body(content)
+        body = await self._off_loop(content, partial(read_body, content))
+        return await self.answered(content, body, request, request_id, key)
+
+    async def answered(
+        self, content: bytes, body: dict[str, Any], request: Any, request_id: str, key: Key | None
+    ) -> Any:
+        """The response to one chat request.
+
+        Args:
+            content: The bytes that the client sent.
+            body: The chat completion that they ask for.
+            request: The request, for its headers and its connection.
+            request_id: Its id.
+            key: Who asks.
+        """
         alias, headers = self._alias(body["model"], key), request.headers
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None:
-            return await observing.respond(content, body, headers, credential, request_id)
+            done = self._admitted(self._passing, key, self.config.max_passing)
+            if isinstance(done, ApiError):
+                raise done
+            return await observing.respond(content, body, headers, credential, request_id, done)
         assert alias.plan is not None, "a guarded alias has an artifact"
         config = alias.config
-        chat = read_request(
-            body, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
-        )
+        read = partial(read_request, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore)
+
+        def prepared() -> tuple[ChatRequest, str]:
+            return read(body, alias.plan), hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+        chat, digest = await self._off_loop(content, prepared)
         segment = headers.get("x-guardrail-segment")
         # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
+        who = (None if key is None else key.name, credential, segment, once, digest, model)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest)
         work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
@@ -382,18 +428,35 @@ class Gateway:
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
-        name, most = (None, None) if key is None else (key.name, key.max_concurrency)
-        if most is not None and self._busy[name] >= most:
-            return _limited("Too many questions of this key are being measured.", 2)
-        if self._busy.total() >= self.config.max_concurrency:
-            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
-        self._busy[name] += 1
+        done = self._admitted(self._busy, key, self.config.max_concurrency)
+        if isinstance(done, ApiError):
+            return done
         try:
             return await alias.answer(asking)
         except Exception as error:
             return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
-            self._busy[name] -= 1
+            done()
+
+    def _admitted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Callable[[], None] | ApiError:
+        """Count a request in; returns what counts it off, or the error above a limit.
+
+        A key without a limit of its own may have as many requests under way as are then free for others, so that one
+        key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
+        """
+        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
+        free = most - under_way.total()
+        if free <= 0:
+            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
+        of_key = self._busy[name] + self._passing[name]
+        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
+            return _limited("Too many requests of this key are under way.", 2)
+        under_way[name] += 1
+
+        def done() -> None:
+            under_way[name] -= 1
+
+        return done
 
     def _lacks_store(self, error: Exception) -> bool:
         """Whether the store could not say whether the question was drawn already: nothing was drawn then."""
