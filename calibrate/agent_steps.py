@@ -36,7 +36,7 @@ from pydantic import Field
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
-from guardrail.files import check_version
+from guardrail.files import atomic_write, check_version
 from guardrail.judges import canonical_calls
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -141,7 +141,7 @@ def read_steps(path: str | Path) -> list[Step]:
 def write_steps(path: str | Path, steps: Iterable[Step]) -> None:
     """Write a step file."""
     lines = (step.model_dump_json(exclude_none=True) for step in steps)
-    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    atomic_write(Path(path), (f"{line}\n".encode() for line in lines), private=True)
 
 
 def collect_steps(

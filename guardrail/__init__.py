@@ -27,6 +27,7 @@ from .guard.chat_model import Guardrail
 from .judges import make_judge
 from .monitor import SafetySwitch
 from .outcome import Feasible, Infeasible, InfeasibleReason
+from .parts.partial import Partial
 from .prompting import PromptWrapping
 from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from .uncertainty import Scorer, make_estimator, plan_for, scorer
@@ -50,6 +51,7 @@ __all__ = [
     "InfeasibleReason",
     "Meaning",
     "MissingDependencyError",
+    "Partial",
     "PromptTooLongError",
     "PromptWrapping",
     "Reason",

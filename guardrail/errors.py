@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -44,6 +45,7 @@ __all__ = [
     "UsageError",
     "describe_error",
     "load_entry_point",
+    "reply_facts",
     "require",
 ]
 
@@ -170,17 +172,19 @@ def load_entry_point(entry: EntryPoint) -> Any:
 
 
 # -- Errors of other libraries, as text that quotes no held-back answer ------------------------------------------------
-# An exception's text may quote an answer: a judge quotes the pair it was given, a database the row it refused, a parser
-# the reply it could not read, and some servers the generation that did not fit a tool. Verdicts, metadata and logs
-# therefore name the type only; the full exception is logged at level DEBUG. Why a model could not be called
-# ("connection refused", "out of memory", "quota exceeded") is shown in full, because the operator needs it.
+# An exception's text may quote an answer or a prompt: a judge quotes the pair it was given, a database the row it
+# refused, a parser the reply it could not read, and servers the generation that did not fit a tool or the request that
+# they refused. Verdicts, metadata and logs therefore name the type, and of a server's reply the status, code and type;
+# the full exception is logged at level DEBUG. Why a model could not be called at all ("connection refused", "out of
+# memory") is shown in full, because no server wrote it and the operator needs it.
 
 LONGEST = 300
 """Characters of an exception that are shown."""
+IN_FULL = "in full in the log, at level DEBUG"
 READING = (ValueError, TypeError, LookupError, AttributeError)
 """Raised by code that reads a reply; LangChain's and pydantic's errors are of these types."""
-_QUOTING = ("failed_generation", "generated_text", "model_output", "raw_output")
-"""Found in error replies that quote the model, e.g. Groq's for a call that fits no tool."""
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+"""Codes and types that are shown; anything else in their place may be text of a model."""
 
 log = logging.getLogger("guardrail")
 
@@ -191,19 +195,36 @@ def describe_error(error: Exception, *, asking: bool = False) -> str:
     Args:
         error: What was raised.
         asking: Whether a call to a model raised it; the call contained no answer. The text is then shown in full,
-            unless reading the model's reply may have raised it.
+            unless a server wrote it, or reading the model's reply may have raised it.
     """
     name, text = type(error).__name__, visible(str(error))
-    status = getattr(error, "status_code", None)
     ours = isinstance(error, GuardrailError | UnreadableReplyError)
-    plain = asking and not isinstance(error, READING) and not any(name in text for name in _QUOTING)
-    if ours or plain:
+    facts = reply_facts(error)
+    if ours or (asking and not facts and not isinstance(error, READING)):
         return f"{name}: {text}" if len(text) <= LONGEST or ours else f"{name}: {text[:LONGEST]}..."
     log.debug("guardrail: %s", name, exc_info=error)
     if isinstance(error, OSError) and type(error).__module__ == "builtins" and error.errno is not None:
         return f"{name}: {os.strerror(error.errno)}"
-    where = "in full in the log, at level DEBUG"
-    return f"{name} (HTTP status {status}; {where})" if isinstance(status, int) else f"{name} ({where})"
+    return f"{name} ({'; '.join([*facts, IN_FULL])})"
+
+
+def reply_facts(error: Exception) -> list[str]:
+    """Status, code and type of the server's reply that an exception carries, in words; empty if it carries none.
+
+    Read from the attributes of the clients of OpenAI, Anthropic, Google, Ollama, httpx and botocore.
+    """
+    response, body = getattr(error, "response", None), getattr(error, "body", None)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+    code, kind = getattr(error, "code", None), getattr(error, "type", None)
+    if isinstance(response, dict):  # botocore
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = response.get("Error", {}).get("Code")
+    if isinstance(body, dict):
+        inner = body["error"] if isinstance(body.get("error"), dict) else body
+        code, kind = code or inner.get("code"), kind or inner.get("type")
+    facts = {"HTTP status": status, "code": code, "type": kind}
+    shown = [f"{name} {value}" for name, value in facts.items() if value and _WORD.fullmatch(str(value))]
+    return shown or ["a reply of the server"] * (response is not None or body is not None)
 
 
 class UnreadableReplyError(ValueError):

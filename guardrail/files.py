@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sqlite3
+import stat
+import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,17 +24,23 @@ from .plain_json import canonical_json, json_fault, sha256_hex, spelled
 from .types import Frozen
 
 __all__ = [
+    "PRIVATE",
     "SQLITE_PATIENCE",
     "Persisted",
     "atomic_write",
     "check_version",
+    "create_private",
+    "mode_of",
     "open_sqlite",
     "prepare_sqlite",
     "problem_of",
     "refuse_special",
+    "remove_partial_writes",
     "sqlite_path",
 ]
 
+PRIVATE = 0o600
+"""Permissions of a new file that holds prompts or answers: only its owner reads it."""
 SQLITE_PATIENCE = 30.0
 """Seconds to wait for another process that is writing."""
 _WAY_OUT = "Copy it again or run `calibrate fit`."
@@ -38,16 +48,21 @@ _STORED = {"stored": True}
 """Validation context of content whose digest was verified."""
 
 
-def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: int | None = None) -> None:
+def atomic_write(
+    path: Path, content: str | bytes | Iterable[bytes], *, mode: int | None = None, private: bool = False
+) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part, also after a kill.
 
     The content goes to a temporary file beside the target (``.NAME.X.part``), is flushed to disk, and takes the
-    target's name.
+    target's name; then the folder is flushed, so that the name survives a power failure. A kill leaves the temporary
+    file, which `remove_partial_writes` removes.
 
     Args:
         path: The target; its folder must exist. A link is replaced, not followed.
         content: Text (written as UTF-8), bytes, or chunks of bytes.
-        mode: Permissions of the file, regardless of the umask; default: as any new file.
+        mode: Permissions of the file, regardless of the umask; default: those of the file that is replaced, or as any
+            new file.
+        private: The content holds prompts or answers: without a file to replace, only the owner reads it (`PRIVATE`).
 
     Raises:
         UsageError: The target is a special file; see `refuse_special`.
@@ -55,6 +70,8 @@ def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: in
     """
     refuse_special(path)
     whole = content.encode() if isinstance(content, str) else content
+    if mode is None and (private or path.is_file()):
+        mode = mode_of(path)
     # Eight random characters: a name of up to 240 bytes still fits a file system that takes 255.
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
     # Created with the final permissions, so that nobody can open a secret while it is being written.
@@ -71,6 +88,42 @@ def atomic_write(path: Path, content: str | bytes | Iterable[bytes], *, mode: in
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Write a folder's names to disk, where the system can; the file in it is complete either way."""
+    if sys.platform == "win32":  # folders cannot be opened there
+        return
+    with suppress(OSError):  # some network file systems refuse it
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def mode_of(*paths: Path) -> int:
+    """Permissions of the first of these files that exists, or `PRIVATE` if none does."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            return stat.S_IMODE(path.stat().st_mode)
+    return PRIVATE
+
+
+def create_private(path: Path) -> None:
+    """Make an empty file that only its owner reads, unless the file exists.
+
+    Raises:
+        OSError: The folder does not exist or is not writable.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE))
+
+
+def remove_partial_writes(path: Path) -> None:
+    """Remove what killed calls of `atomic_write` left beside this file; the caller is its only writer."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.part"):
+        left.unlink(missing_ok=True)
 
 
 def refuse_special(path: Path) -> None:
@@ -92,9 +145,11 @@ def open_sqlite(path: str | os.PathLike[str], *, patience: float = SQLITE_PATIEN
     writes, because SQLite keeps its file locks by process.
 
     Args:
-        path: The file, made if it is missing; or ":memory:".
+        path: The file, made if it is missing, readable by its owner only; or ":memory:".
         patience: Seconds to wait for another process that is writing.
     """
+    if os.fspath(path) != ":memory:":
+        create_private(Path(path))
     connection = sqlite3.connect(path, timeout=patience, check_same_thread=False)
     try:
         prepare_sqlite(connection, patience=patience)
@@ -180,15 +235,18 @@ class Persisted(Frozen):
             persisted.__dict__["content"] = data
         return persisted
 
+    def _written_version(self) -> int:
+        """The version in which this very file is written."""
+        return self.SCHEMA_VERSION
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with some fields changed; it gets a new digest and loses fields this version does not know.
 
         It is in today's format: it may have a field that a reader of an older one would ignore.
         """
-        if update:
-            update = {"schema_version": self.SCHEMA_VERSION, **update}
         copied = super().model_copy(update=update, deep=deep)
         if update:
+            copied.__dict__["schema_version"] = update.get("schema_version", copied._written_version())
             for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
                 copied.__dict__.pop(name, None)
         return copied

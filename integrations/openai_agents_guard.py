@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -105,6 +106,7 @@ PASSED_ON = setting_names(SettingRole.TRANSPORT, allowed_in="openai-agents")
 """
 HARMLESS = setting_names(allowed_in="openai-agents")
 """Settings that need no comparison here: the guard compares the tool choice, and the plan sets log-probabilities."""
+_log = logging.getLogger(__name__)
 _request: ContextVar[tuple[ModelSettings, ModelTracing]] = ContextVar("guardrail_openai_agents_request")
 
 
@@ -457,6 +459,7 @@ class GuardedModel(Model):
                 await self._gate.reviews.note(call_id, decisions[call_id])
             elif not refused:  # a rejection does not undo the edit of another state
                 await self._gate.reviews.note(call_id, order.args)
+                _mark(state, item, edited=order.args is not None)
             if not refused:
                 state.approve(item)
             else:
@@ -549,11 +552,43 @@ class _Checked:
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(self._name, call_id))
         edit = await self._gate.reviews.noted(call_id) if approved else None
+        if edit is None and context.is_tool_approved(self._name, _edited_id(call_id)) is False:
+            _log.error(
+                "A person edited the call %s of %r, but this process does not know the edit, so the call does not run. "
+                "Its verdict expired, or another process keeps it: give both the same VerdictStore(path).",
+                call_id,
+                self._name,
+            )
+            return NOT_RUN
         if edit is not None:
             result = await self._run(context, json.dumps(edit, ensure_ascii=False))
             return f"{edit_note(edit)}\n{result}"
         ruling = await self._gate.reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved)
         return await self._run(context, arguments) if ruling == "run" else NOT_RUN
+
+
+def _edited_id(call_id: str) -> str:
+    return f"{call_id}:as proposed"
+
+
+def _mark(state: RunState[Any], item: ToolApprovalItem, *, edited: bool) -> None:
+    """Note in a run's state that a call was edited: as the rejection of the call as it was proposed.
+
+    The state says of an edited call only that it is approved, and another process may resume it without the edit.
+    """
+    proposed = copy.copy(item)
+    proposed.raw_item = _with_id(item.raw_item, _edited_id(str(item.call_id)))
+    if edited:
+        state.reject(proposed)
+    elif (
+        state._context is not None
+        and state._context.is_tool_approved(str(item.tool_name), _edited_id(str(item.call_id))) is False
+    ):
+        state.approve(proposed)  # the last decision about a state counts
+
+
+def _with_id(raw: Any, call_id: str) -> Any:
+    return {**raw, "call_id": call_id} if isinstance(raw, dict) else raw.model_copy(update={"call_id": call_id})
 
 
 @dataclass(frozen=True)

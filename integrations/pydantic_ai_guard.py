@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
@@ -52,6 +52,7 @@ require("pydantic_ai", extra="pydantic-ai")
 
 from pydantic_ai import (  # noqa: E402
     Agent,
+    DeferredToolRequests,
     DeferredToolResults,
     ModelRetry,
     RunContext,
@@ -59,6 +60,7 @@ from pydantic_ai import (  # noqa: E402
     ToolApproved,
     ToolDenied,
 )
+from pydantic_ai.agent import AbstractAgent  # noqa: E402
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering  # noqa: E402
 from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior  # noqa: E402
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: E402
@@ -439,6 +441,25 @@ class GuardCapability(AbstractCapability[Any]):
         refuse_unreviewed(self.tools or {}, reviewed=self._asks)
         self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
 
+    def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
+        """Return this capability, for an agent whose runs can end with a call that waits for a person.
+
+        Raises:
+            UsageError: They cannot, so a run would fail at the first call or answer that is held back.
+        """
+        capabilities: list[AbstractCapability[Any]] = []
+        agent.root_capability.apply(capabilities.append)
+        # A capability of one run sees the agent's output types, not those of the run.
+        own = any(capability is self for capability in capabilities)
+        if self._asks and own and not _defers(agent.output_type) and not any(map(_handles_deferred, capabilities)):
+            raise UsageError(
+                'with on_abstain="review", the default, a held-back call or answer waits for a person, and the run '
+                "ends with DeferredToolRequests, which is not among the agent's output types. Give the agent "
+                "output_type=[str, DeferredToolRequests]; or without a person, give the guard "
+                'on_abstain="message" or "raise".'
+            )
+        return self
+
     def get_wrapper_model(self, model: Model) -> Model | None:
         """Return the guarded model, which is kept for the models used last."""
         return self._wrapped.get(id(model), lambda: GuardedModel._reviewed(model, self))
@@ -569,6 +590,17 @@ class GuardCapability(AbstractCapability[Any]):
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call, e.g. for its reviewer."""
         return self.verdicts.get(call_id)
+
+
+def _defers(output_type: Any) -> bool:
+    """Whether an agent's output types include `DeferredToolRequests`."""
+    outputs = output_type if isinstance(output_type, list | tuple) else get_args(output_type) or (output_type,)
+    return any(output is DeferredToolRequests or (output is not output_type and _defers(output)) for output in outputs)
+
+
+def _handles_deferred(capability: AbstractCapability[Any]) -> bool:
+    """Whether a capability may decide about deferred calls within the run, as ``HandleDeferredToolCalls`` does."""
+    return type(capability).handle_deferred_tool_calls is not AbstractCapability.handle_deferred_tool_calls
 
 
 def _history(result: Any) -> list[ModelMessage]:

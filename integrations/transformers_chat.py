@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 import logging
 import math
@@ -136,6 +137,26 @@ class TransformersChat(NativeChat):
         """
         local = wrap(model, tokenizer, name=name, chat_template=settings.get("chat_template"))
         return cls(model=name, loaded=local, **settings)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> TransformersChat:
+        """A copy with settings of its own; it shares the weights, which no call changes, and the batches."""
+        copied = self.__copy__()
+        settings = {name: value for name, value in self.__dict__.items() if name in self.SETTINGS}
+        copied.__dict__.update(copy.deepcopy(settings, memo))
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: the settings, with which another process loads the model again.
+
+        Raises:
+            UsageError: The model is in memory only.
+        """
+        if self.loaded is not None:
+            raise UsageError(
+                f"model {self.model!r} is in memory only, so it cannot be pickled. Save model and tokenizer with "
+                "save_pretrained(FOLDER), and pickle TransformersChat(model=FOLDER)."
+            )
+        return _loaded_again, (type(self), {name: getattr(self, name) for name in sorted(self.model_fields_set)})
 
     @property
     def support(self) -> Support:
@@ -391,6 +412,10 @@ class TransformersChat(NativeChat):
     def is_lc_serializable(cls) -> bool:
         """A loaded model is not serialisable."""
         return False
+
+
+def _loaded_again(cls: type[TransformersChat], settings: dict[str, Any]) -> TransformersChat:
+    return cls(**settings)
 
 
 def from_text(text: str) -> TransformersChat:

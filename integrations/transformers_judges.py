@@ -20,10 +20,11 @@ from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_n
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
-VERSION = 4
+VERSION = 5
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
 asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
-short strings in quotes as marks. `EmbeddingSimilarity` is one version ahead: texts that are equal once normalised have
+short strings in quotes as marks. 5: they count units written to a number, versions, exceptions and letters before
+numbers. `EmbeddingSimilarity` is one version ahead: texts that are equal once normalised have
 similarity 1 again."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.

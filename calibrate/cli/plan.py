@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +11,20 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from guardrail.errors import UsageError
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
-from ..data.records import write_records
+from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
-from ..scoring.reach import draw_to_label
+from ..scoring.reach import draw_to_label, refuse_reach_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import EstimatorOption, LooksOption, chosen_estimator, parsed_looks
+from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.parts import plan_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
@@ -62,6 +63,7 @@ def plan(
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
@@ -73,7 +75,27 @@ def plan(
     Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl
 
     Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
+
+    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --parts json
     """
+    if parts is not None:
+        refuse_with_parts(
+            estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
+        )
+        if not pilot:
+            raise UsageError("--parts plans from a pilot: a hundred or more records with labelled parts, as --pilot.")
+        plan_by_parts(
+            pilot,
+            parts,
+            alpha=alpha,
+            rules=rule or (),
+            delta=delta,
+            sizes=n or DEFAULT_SIZES[:5],
+            repetitions=repetitions,
+            seed=seed,
+            json_path=json_path,
+        )
+        return
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)
@@ -217,6 +239,24 @@ def _print_result(plan: Plan) -> None:
     )
 
 
+def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
+    """The record files of folders that `calibrate sample` drew and that have labels."""
+    drawn = []
+    for path in sorted({path for folder in folders for path in folder.glob("*.jsonl")}):
+        try:
+            with path.open("rb") as stream:
+                header = parse_header(path, stream.readline(_LONGEST_HEADER))
+        except (GuardrailError, OSError):  # questions, a log, or a file of a newer version
+            continue
+        if header.reach is not None and header.correctness is not None:
+            drawn.append(read_records(path))
+    return drawn
+
+
+_LONGEST_HEADER = 2**22
+"""Bytes of a first line beyond which a file is not read on: not a record file."""
+
+
 @app.command()
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
@@ -243,7 +283,8 @@ def sample(
 
     Questions above the cut will never be answered, so a label on them is wasted. The file that is written remembers how
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
-    reaches. With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
+    reaches. A reach that differs from that of a labelled draw of the same questions, in the same folder, is refused.
+    With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
 
     Example: calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl
     """
@@ -253,6 +294,8 @@ def sample(
         raise UsageError("say how many questions to label: --n 300, or --looks 100,200,400.")
     file = read_pool(records)
     key = chosen_estimator(file, estimator)
+    if not fixed_beforehand:
+        refuse_reach_after_labels(file, reach, _labelled_draws({path.parent for path in (*records, out)}))
     drawn = draw_to_label(
         file,
         key,

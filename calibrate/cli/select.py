@@ -10,8 +10,10 @@ import numpy as np
 import typer
 
 from guardrail.errors import UsageError
+from guardrail.files import atomic_write
 from guardrail.notebook import percent
 
+from ..data.record import Record
 from ..data.records import RecordFile, pooled, read_records
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.scores import arrays
@@ -72,18 +74,18 @@ def select(
     p_value = dict(zip(scored, chosen.p_value.tolist(), strict=True))
     accepted = {name for name, inside in zip(scored, chosen.accepted, strict=True) if inside}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf-8") as stream:
-        for record in asked.records:
-            primary = None if record.drawn is None else record.drawn.primary
-            row = {
-                "id": record.id,
-                "question": record.question,
-                "answer": None if primary is None else primary.comparable,
-                "selected": record.id in accepted,
-                "uncertainty": scored.get(record.id),
-                "p_value": p_value.get(record.id),
-            }
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    lines = [
+        {
+            "id": record.id,
+            "question": record.question,
+            "answer": _answer(record),
+            "selected": record.id in accepted,
+            "uncertainty": scored.get(record.id),
+            "p_value": p_value.get(record.id),
+        }
+        for record in asked.records
+    ]
+    atomic_write(out, (json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines), private=True)
     n = len(asked.records)
     print_line(
         f"{chosen.n_accepted} of {n} answers selected ({percent(chosen.n_accepted / n)}), by {len(items.ids)} labelled "
@@ -91,3 +93,8 @@ def select(
     )
     print_line(chosen.guarantee)
     finish([out], "use the selected answers, and hand the others to people.")
+
+
+def _answer(record: Record) -> str | None:
+    primary = None if record.drawn is None else record.drawn.primary
+    return None if primary is None else primary.comparable

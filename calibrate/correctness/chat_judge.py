@@ -19,7 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from guardrail.errors import GuardrailError, RecordError
-from guardrail.files import check_version
+from guardrail.files import check_version, create_private
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.native import is_native
 from guardrail.sampling.sampler import draw
@@ -192,7 +192,7 @@ def _open_cache(path: Path | None) -> Iterator[_Cache]:
         yield _Cache(None)
         return
     with exclusive(path):
-        path.touch()
+        create_private(path)
         with path.open("r+b") as stream:
             cache = _Cache(stream)
             cache.load(path)

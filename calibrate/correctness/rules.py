@@ -48,7 +48,7 @@ class Exact:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=4, params={})
+        return CorrectnessSpec(name="exact", version=5, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -85,7 +85,7 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=5, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=6, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
@@ -119,7 +119,7 @@ class Contains:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="contains", version=2, params={})
+        return CorrectnessSpec(name="contains", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Containment of any reference."""
@@ -220,7 +220,9 @@ _LEAST = Fraction(1, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """Right iff the answer states a reference's number, read and compared as the `numeric` judge does.
+    """Right iff the answer states a reference's number, read as the `numeric` judge does.
+
+    Unlike to that judge, words before the number are further detail, and "1.10" is 1.1.
 
     Labels (units, currencies, words of scale, counted nouns) must be equal where answer and reference have one; nothing
     is converted, so "5 million" is not "5,000,000". "50%" is 0.5, and it also equals a reference "50": people write
@@ -244,7 +246,7 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=6, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=7, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
@@ -296,7 +298,7 @@ class Option:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=3, params={})
+        return CorrectnessSpec(name="option", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""
@@ -343,7 +345,7 @@ class JsonValues:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="json", version=2, params={})
+        return CorrectnessSpec(name="json", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""

@@ -197,12 +197,12 @@ class Batches:
             for name, bodies in zip(part, batch_requests(model, [prompts[each] for each in part], plan), strict=True):
                 own = [_request(f"{_key(name)}.{request}", body) for request, body in bodies.items()]
                 if lines and (len(lines) + len(own) > self._most or size + sum(map(len, own)) > MOST_BYTES):
-                    atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines)
+                    atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
                     lines, size, group = [], 0, group + 1
                 lines += own
                 size += sum(map(len, own))
         if lines:
-            atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines)
+            atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
 
     def _send_again(self, group: int, keys: set[str], replies: Mapping[str, BatchReply]) -> None:
         """Write the next attempt: the requests of these questions that have no final reply."""
@@ -214,7 +214,7 @@ class Batches:
                 and ((reply := replies.get(".".join(_custom(line)))) is None or reply.may_pass)
             ]
         attempt = f"{group:04}-{1 + len(self._attempts(group))}"
-        atomic_write(self._path(attempt, "requests.jsonl"), unanswered)
+        atomic_write(self._path(attempt, "requests.jsonl"), unanswered, private=True)
 
     def _import(self, grouped: Mapping[str, int]) -> None:
         """Copy the lines of results files of other tools to the groups that they answer."""
@@ -228,7 +228,7 @@ class Batches:
             for group, lines in by_group.items():
                 target = self._path(self._attempts(group)[-1], "results.jsonl")
                 there = target.read_bytes().splitlines(keepends=True) if target.exists() else []
-                atomic_write(target, dict.fromkeys([*there, *lines]))
+                atomic_write(target, dict.fromkeys([*there, *lines]), private=True)
 
     # -- the service ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Batches:
                         "command again; it submits the file again."
                     )
                 content = b"".join(model.batch_file(file).rstrip(b"\n") + b"\n" for file in state.files)
-                atomic_write(self._path(attempt, "results.jsonl"), content)
+                atomic_write(self._path(attempt, "results.jsonl"), content, private=True)
             if done:
                 return done
             time.sleep(self._wait)

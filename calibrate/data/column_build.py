@@ -23,7 +23,7 @@ import numpy as np
 from filelock import FileLock
 
 from guardrail.errors import RecordError, require
-from guardrail.files import atomic_write
+from guardrail.files import atomic_write, mode_of
 from guardrail.types import Unmeasured
 
 from .progress import Progress
@@ -208,7 +208,7 @@ def build_part(
     sink = pa.BufferOutputStream()
     # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
     parquet.write_table(table, sink, compression="zstd", use_dictionary=["group", "turns"], write_statistics=False)
-    atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes())
+    atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes(), mode=mode_of(path))
 
 
 class _Rows:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from guardrail.errors import RecordError, UsageError
-from guardrail.files import check_version
+from guardrail.files import check_version, create_private
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
@@ -363,7 +363,7 @@ def open_store(path: Path) -> Iterator[LabelStore]:
         RecordError: A line that is not a label of an interactive session, or a second label for a record.
     """
     with exclusive(path):
-        path.touch()
+        create_private(path)
         with path.open("r+b") as stream:
             store = LabelStore(stream)
             store.load(path)

@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from guardrail.errors import RecordError, UsageError
-from guardrail.files import atomic_write, check_version, refuse_special
+from guardrail.files import atomic_write, check_version, mode_of, refuse_special, remove_partial_writes
 from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
@@ -427,7 +427,8 @@ def stream_records(
     if not source.is_file():
         raise UsageError(f"no record file at {source}. `calibrate collect` makes one.")
     with exclusive(target), source.open("rb") as stream:
-        _replace(target, *change(RecordReader(source, stream)))
+        header, records = change(RecordReader(source, stream))
+        replace_lines(target, header, map(record_line, records), mode=mode_of(target, source))
 
 
 def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
@@ -613,12 +614,19 @@ def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> Non
     replace_lines(path, header, map(record_line, records))
 
 
-def replace_lines(path: Path, header: RecordHeader, lines: Iterable[bytes]) -> None:
-    """Write a record file of lines that `record_line` made, atomically. The caller holds `exclusive`."""
+def replace_lines(path: Path, header: RecordHeader, lines: Iterable[bytes], *, mode: int | None = None) -> None:
+    """Write a record file of lines that `record_line` made, atomically. The caller holds `exclusive`.
+
+    Args:
+        path: The record file.
+        header: Its header.
+        lines: Its records.
+        mode: Permissions; default: those of the file that is replaced, or `PRIVATE`.
+    """
     refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     first = json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n"
-    atomic_write(path, chain([first], lines))
+    atomic_write(path, chain([first], lines), mode=mode, private=True)
 
 
 def record_line(record: Record) -> bytes:
@@ -642,6 +650,8 @@ _PATIENCE = 0.1
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the only lock on ``path`` (a hidden ``.name.lock`` next to it). The system releases it if the process dies.
 
+    Copies that killed writers left beside the file are removed: they may be as large as the file.
+
     Raises:
         UsageError: Another process holds it; nothing was read or written.
     """
@@ -655,6 +665,7 @@ def exclusive(path: Path) -> Iterator[None]:
             "stop it, or write to another file."
         ) from error
     try:
+        remove_partial_writes(path)
         yield
     finally:
         if sys.platform != "win32":  # an open file cannot be removed there

@@ -356,4 +356,4 @@ def _render(page: _Page, estimator: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    atomic_write(path, text, mode=0o644)
+    atomic_write(path, text, private=True)  # it shows questions and answers

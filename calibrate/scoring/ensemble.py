@@ -18,10 +18,11 @@ from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, two_stage
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, ties, two_stage
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training, hash_of, question_hash
 from guardrail.uncertainty.scorer import TRAINING
 
+from ..data.formats.field_map import IMPORTED
 from ..data.records import Record, RecordFile
 from ..data.split import Groups
 from ..spec_syntax import estimator_flags
@@ -249,6 +250,9 @@ def _trainings(spec: EstimatorSpec) -> list[tuple[str, str | None, Training]]:
         stages = two_stage.TwoStageParams.from_stored(spec.params)
         own = [("two-stage score has its scale from", "two-stage", stages.training)]
         return [*own, *_trainings(stages.cheap), *_trainings(stages.second)]
+    if spec.name == ties.NAME:
+        params = ties.TieBreakParams.from_stored(spec.params)
+        return [*_trainings(params.first), *_trainings(params.second)]
     stored = spec.params.get(TRAINING) if spec.name.startswith(SCORE) else None
     return [] if stored is None else [(f"scorer {spec.name} was trained on", None, Training.model_validate(stored))]
 
@@ -295,9 +299,16 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
     """Specs of the named members from a record file's header.
 
     Raises:
-        UsageError: A member that the file has no scores of, one named twice, or an ensemble.
+        UsageError: A member that the file has no scores of, one named twice, an ensemble, or scores from a file.
     """
     specs_of = file.header.estimators
+    imported = [key for key in keys if key.startswith(IMPORTED) or (key not in specs_of and IMPORTED + key in specs_of)]
+    if imported:
+        raise UsageError(
+            f"{imported[0]} came with an imported file and cannot be computed, so an ensemble of it cannot score other "
+            "questions. Combine the columns yourself, with weights from other questions, and import the result as one "
+            "score (calibrate import --map score=NAME:COLUMN); or write the score as a scorer (docs/scores.md)."
+        )
     missing = [key for key in keys if key not in specs_of]
     if missing:
         raise UsageError(
@@ -313,7 +324,7 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 
 def ensemble_key(spec: EstimatorSpec) -> str:
-    """Key of an ensemble or a two-stage score in a record file: its name and eight hex digits of a hash of its spec."""
+    """Key of a score that is made of others in a record file: its name and eight hex digits of a hash of its spec."""
     canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
     return f"{spec.name}:{sha256_hex(canonical, 8)}"
 

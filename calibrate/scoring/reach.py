@@ -34,12 +34,15 @@ from .metrics import ks_two_sample
 from .scores import values_of
 
 __all__ = [
+    "FEWEST_COMPARED",
     "POOL_FACTOR",
+    "SELECTED",
     "at_look",
     "check_labelled_part",
     "cut_at",
     "draw_digest",
     "draw_to_label",
+    "refuse_reach_after_labels",
     "spending_parts",
     "waiting_of",
     "waits_for_label",
@@ -49,7 +52,7 @@ POOL_FACTOR = 3
 """Questions within reach per question to label, if the share was chosen after looking at the scores."""
 SELECTED = 1e-3
 """p-value below which labelled questions are taken to be selected: one honest fit in a thousand is refused."""
-_FEWEST = 20
+FEWEST_COMPARED = 20
 """Labelled, and unlabelled, questions below which they are not compared."""
 
 _SPENT = ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.05, 0.15, 0.3, 0.55, 1.0))
@@ -159,6 +162,30 @@ def draw_to_label(
     return RecordFile(file.path, header, drawn, False)
 
 
+def refuse_reach_after_labels(file: RecordFile, share: float, labelled: Sequence[RecordFile]) -> None:
+    """Refuse a reach that may have been chosen after labels of the same questions were seen.
+
+    Args:
+        file: Scored records without labels.
+        share: The reach; 1 leaves nothing to choose.
+        labelled: Earlier draws that have labels.
+
+    Raises:
+        UsageError: One of them has a label on a question of these records, and another reach.
+    """
+    pool = {record.id for record in file.records}
+    for drawn in labelled:
+        reach = drawn.header.reach
+        known = sum(record.id in pool and not waits_for_label(record) for record in drawn.records)
+        if known and reach is not None and share not in (1, reach.share):
+            raise UsageError(
+                f"{drawn.path} has labels on {known} of these questions, drawn within reach {reach.share:g}. A reach "
+                f"of {share:g} that is chosen after they were seen may depend on them, and then no rule keeps its "
+                f"promise. Draw with --reach {reach.share:g}; or leave those questions out of --records; or pass "
+                "--fixed-beforehand, if this reach was fixed before anybody looked."
+            )
+
+
 def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str) -> Reach | None:
     """Whether the labelled records are a fair part of what was scored; the reach that the labels are from.
 
@@ -194,7 +221,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     values, waits = values_of(used, estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
-    if min(labelled.size, waiting.size) >= _FEWEST and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
+    if min(labelled.size, waiting.size) >= FEWEST_COMPARED and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
         raise UsageError(
             f"the {labelled.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} "
             f"without a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold "

@@ -20,6 +20,7 @@ from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
 from ..sampling.effects import Steps, computation, run
+from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
 from ..types import Cost, Frozen, Sample, SampleSet
 from ..verdict import Reason, Verdict
@@ -35,7 +36,7 @@ Abstentions = Draws
 
 HELD = "held back"
 """Name of a remembered abstention."""
-_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
+_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ class Assessor:
                 early=self.early,
                 primary_first=self.primary_first,
             )
-            drawn = self.usable(problem.apply_to(waves.drawn))
+            # Again, since the vote of the samples becomes the primary answer after the drawing.
+            drawn = self.usable(only_offered(problem.apply_to(waves.drawn), plan.bindings))
             by_name = yield from self._decide(waves if drawn is waves.drawn else Drawn(drawn))
             if not by_name:
                 return Assessment(drawn)

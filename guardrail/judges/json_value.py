@@ -15,7 +15,7 @@ from ..types import Bindings
 from .base import BatchJudge
 from .text import normalise
 
-__all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json"]
+__all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json", "unique_fields"]
 
 
 def is_structured(bindings: Bindings | None) -> bool:
@@ -40,7 +40,7 @@ def read_json(text: str) -> Any:
             parse_int=Decimal,
             parse_float=Decimal,
             parse_constant=_refuse,
-            object_pairs_hook=_object,
+            object_pairs_hook=unique_fields,
         )
     except (ArithmeticError, RecursionError) as error:  # an exponent beyond Decimal, thousands of brackets
         raise ValueError(f"cannot be read as JSON ({type(error).__name__})") from error
@@ -66,7 +66,12 @@ def _number(value: Decimal) -> str:
     return f"{'-' * sign}{significant}e{exponent + len(digits) - len(significant)}" if significant else "0"
 
 
-def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, as ``object_pairs_hook`` of `json.loads`.
+
+    Raises:
+        ValueError: A field occurs twice.
+    """
     value_of = dict(fields)
     # json.loads keeps the last of two equal fields, so a reader might see another value than a judge.
     if len(value_of) < len(fields):
@@ -107,7 +112,7 @@ class JsonJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="json", version=2, params={})
+        return JudgeSpec(name="json", version=3, params={})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """Never: equality is an equivalence relation."""

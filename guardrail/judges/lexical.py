@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import apart, guards_hold, is_echo, is_refusal, normalise, overlap
+from .numbers import leads_conflict, parse_number
+from .text import apart, guards_hold, is_echo, is_refusal, normalise, orders_agree, overlap
 
 __all__ = ["ExactJudge", "TokenF1Judge"]
 
@@ -26,7 +27,7 @@ class ExactJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=3, params={})
+        return JudgeSpec(name="exact", version=4, params={})
 
     def identity(self, text: str) -> str:
         """The normalised string: equal ones are the same answer."""
@@ -47,8 +48,10 @@ class TokenF1Judge(BatchJudge):
 
     Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
     hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
-    or neither a negation or a refusal. Nor may each have a number in words or Roman numerals that the other lacks
-    ("Henry VIII" / "Henry VII"). Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
+    or neither a negation ("except Tom" / "Tom") or a refusal. Nor may each have a number in words or Roman numerals
+    that the other lacks ("Henry VIII" / "Henry VII"), or a word before its only number ("buy 5 shares" / "sell 5
+    shares"). Numbers in another order ("1, 2" / "2, 1") need a word of their own each ("5 apples, 3 pears").
+    Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
     An answer that only repeats the question ("The capital of Eritrea is Eritrea.") is at most the same as another such
     answer. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
     Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
@@ -71,7 +74,7 @@ class TokenF1Judge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=5, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=6, params={"threshold": self.threshold})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
@@ -86,9 +89,16 @@ class TokenF1Judge(BatchJudge):
             return True
         # The guards come first: no overlap of words outweighs another number or a negation.
         alike = is_refusal(a) == is_refusal(b) and guards_hold(a, b) and not apart(a, b)
+        alike = alike and orders_agree(a, b) and not _numbers_conflict(a, b)
         # An echo has no words of its own to compare: by the question's words it would equal every whole sentence.
         alike = alike and is_echo(question, a) == is_echo(question, b)
         return alike and overlap(question, a, b) >= self.threshold
+
+
+def _numbers_conflict(a: str, b: str) -> bool:
+    """Whether both answers state a number, and each says something before it that the other does not."""
+    ours, theirs = parse_number(a), parse_number(b)
+    return ours is not None and theirs is not None and leads_conflict(ours, theirs)
 
 
 def _identical(a: str, b: str) -> bool:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from math import gcd
 
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import CARDINALS, FUNCTION_WORDS, SCALES, is_refusal, normalise, word_set, written
+from .text import (
+    AMOUNTS,
+    CARDINALS,
+    FUNCTION_WORDS,
+    QUANTITIES,
+    SCALES,
+    is_name,
+    is_refusal,
+    normalise,
+    word_set,
+    word_tuple,
+    written,
+)
 
-__all__ = ["Number", "NumericJudge", "labels_agree", "parse_number"]
+__all__ = ["Number", "NumericJudge", "labels_agree", "leads_agree", "leads_conflict", "parse_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +37,16 @@ class Number:
         label: What it counts: unit, currency, scale or noun, in one spelling; "" for a bare number.
         rest: What is said behind that ("in the morning"); "" for nothing.
         needs_label: Whether the label makes another number of it ("5 million", "5 squared"), which a bare one is not.
+        lead: The words before it that say more than that a number follows: "profit" of "a profit of $5 million".
+        spelling: Its digits, if they may be a version or a date ("1.10", "10/12"); "" for a plain number.
     """
 
     value: Fraction
     label: str = ""
     rest: str = ""
     needs_label: bool = False
+    lead: tuple[str, ...] = ()
+    spelling: str = ""
 
     @property
     def percent(self) -> bool:
@@ -57,6 +74,32 @@ def labels_agree(a: Number, b: Number) -> bool:
     return bare and not (a.needs_label or b.needs_label)
 
 
+def leads_agree(question: str, a: Number, b: Number) -> bool:
+    """Whether the words before two numbers are equal, or the question has all that only one of them says."""
+    ours, theirs = a.lead, b.lead
+    if ours == theirs:
+        return True
+    short, long = sorted((ours, theirs), key=len)
+    further = _without(long, short)
+    return further is not None and frozenset(map(_stem, word_tuple(question))).issuperset(further)
+
+
+def leads_conflict(a: Number, b: Number) -> bool:
+    """Whether each of two numbers has words before it that the other lacks ("buy 5 shares", "sell 5 shares")."""
+    return _without(a.lead, b.lead) is None and _without(b.lead, a.lead) is None
+
+
+def _without(words: Sequence[str], fewer: Sequence[str]) -> list[str] | None:
+    """The words less those of a part of them, in which the order is the same; None if it is no part of them."""
+    left, rest = list(fewer), []
+    for word in words:
+        if left and word == left[0]:
+            del left[0]
+        else:
+            rest.append(word)
+    return None if left else rest
+
+
 # -- Reading a number: exactly, with its label, or not at all ----------------------------------------------------------
 
 _LATEX = (
@@ -64,6 +107,9 @@ _LATEX = (
     (re.compile(r"\\(?:boxed|text(?:bf|it|rm)?|math(?:bf|it|rm))\s?\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"\{(,)\}|\\([%$])|\\[()\[\],;: ]"), r"\1\2"),
     (re.compile(r"(?<![\w$])(\${1,2})([^$\n]+)\1(?![\w$])"), r" \2 "),
+)
+_COMES_TO = re.compile(
+    r"\b(?:comes?|came|amounts?|amounted|equals?|adds? up|added up|sums?|summed)(?: up)? to\b", re.IGNORECASE
 )
 _CALCULATED = re.compile(r"^[-\d\s.,+*/()^%$=]+=\s?")
 _NUMBER = re.compile(
@@ -73,6 +119,8 @@ _NUMBER = re.compile(
 )
 _SIGNS = "$\u20ac\u00a3\u00a5\u20b9"
 _BEFORE = re.compile(rf"(?P<sign>[-+]?)(?:(?P<money>\b[A-Za-z]{{1,3}}\$|[{_SIGNS}]|\b(?:USD|EUR|GBP|JPY|INR)) ?)?$")
+_VARIABLE = re.compile(r"(?<!\S)[^\W\d_] ?[=:] ?$")
+_VERSION = re.compile(r"[1-9]\d?\.[1-4]0")
 _LEAD = re.compile(r"(?:#+ )?(?:[^\W\d_]+(?:['.-][^\W\d_]+)*[.,:;]* )*(?:[^\W\d_]+ ?[=:] ?)?\(?")
 _LABEL = re.compile(
     rf"[^\W\d_]+(?:['.-][^\W\d_]+)*|[\u00b0%{_SIGNS}][^\W\d_]*"
@@ -86,6 +134,7 @@ _UNITS = """$ us$ usd dollar dollars|\u20ac eur euro euros|\u00a3 gbp sterling|\
 |milliliter ml mL|second s sec|minute min|hour h hr|day d|week wk|year yr|watt W|volt V|hertz Hz|ohm \u03a9"""
 """Spellings of one unit; none is converted into another."""
 _ALIASES = {word: row.split()[0] for row in _UNITS.split("|") for word in row.split()[1:]}
+_CURRENCIES = frozenset(_SIGNS)
 _CHANGING = SCALES | word_set("""
 january february march april may june july august september october november december jan feb mar apr jun jul
 aug sep sept oct nov dec after before early late spring summer autumn winter
@@ -108,7 +157,7 @@ def parse_number(text: str) -> Number | None:
     if "\\" in text or "{" in text or "$" in text:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
-    plain = _CALCULATED.sub("", written(text))
+    plain = _COMES_TO.sub("equals", _CALCULATED.sub("", written(text)))
     match = _NUMBER.search(plain)
     if match is None:
         spelt = CARDINALS.get(normalise(plain))
@@ -116,11 +165,14 @@ def parse_number(text: str) -> Number | None:
     prefix = _BEFORE.search(plain[: match.start()])
     assert prefix is not None, "every part of it is optional"
     value, lead, money = _value(match), plain[: prefix.start()], prefix["money"] or ""
-    last = "".join(lead.split()[-1:])
-    named = last.isalpha() and last.casefold() not in FUNCTION_WORDS and not money
+    named = is_name("".join(lead.split()[-1:])) and not money
     if value is None or not _leads(lead) or (named and re.fullmatch(r".*\..*0", match["digits"] or "")):
         return None  # the last is a version: Python 3.10 is not 3.1
-    return _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[match.end() :])
+    number = _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[match.end() :])
+    if number is None:
+        return None
+    amount = number.label or prefix["sign"] or not AMOUNTS.isdisjoint(lead.casefold().split())
+    return replace(number, lead=_said_before(lead, number), spelling="" if amount else _unclear(match))
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -145,6 +197,30 @@ def _leads(lead: str) -> bool:
     )
 
 
+def _said_before(lead: str, number: Number) -> tuple[str, ...]:
+    """The words before a number, without those that every number may have and the variable of "x = 5"."""
+    lead = _VARIABLE.sub("", lead).rstrip(" (")
+    words_before = lead.split()
+    # "A" is an article if a noun follows and nothing stands before it ("A 5 km run"), else a name ("A 1", "Plan A 5").
+    letter = words_before[-1:] == ["A"] and not (number.label and len(words_before) == 1)
+    said = (_stem(word.casefold()) for word in _LABEL.findall(lead))
+    return (*(word for word in said if word not in _INTRODUCING), *(("A",) if letter else ()))
+
+
+def _unclear(match: re.Match[str]) -> str:
+    """The digits of a number that may be a version or a date; "" for others.
+
+    1.10 is a version after 1.9, and 10/12 a day: only as numbers they are 1.1 and 5/6. Versions with a second number of
+    50 or more are rare, so 3.50 is 3.5.
+    """
+    if match["top"]:
+        top, bottom = int(match["top"]), int(match["bottom"])
+        day = not match["whole"] and min(top, bottom) <= 12 and max(top, bottom) <= 31
+        return match[0] if day and gcd(top, bottom) > 1 else ""
+    digits = match["digits"]
+    return digits if _VERSION.fullmatch(digits) and not (match["exponent"] or match["tens"]) else ""
+
+
 def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     """A number with the label behind it; None if other text follows."""
     clause = _CLAUSE.search(after)
@@ -164,9 +240,21 @@ def _labelled(value: Fraction, money: str, after: str) -> Number | None:
     )
     sign = _ALIASES.get(money, money)
     label = [sign, *singular[:end]] if sign and singular[:1] != [sign] else singular[:end]
+    if not sign and label and label[-1] in _CURRENCIES:
+        label = [label[-1], *label[:-1]]  # "5 million dollars" as "$5 million"
     if label[:1] == ["%"]:
         value /= 100
     return Number(value, " ".join(label), trailing, bool(scaled or variable or changing))
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+_INTRODUCING = frozenset(
+    map(_stem, (FUNCTION_WORDS | QUANTITIES) - word_set("since by each every any some other during"))
+)
+"""Words before a number that do not change it."""
 
 
 def _singular(word: str) -> str:
@@ -192,6 +280,11 @@ class NumericJudge(BatchJudge):
     (nor "5"). Only "%" is read: "50%" = "0.5". Whole numbers are compared exactly, others to nine significant digits
     and at least three decimals. See `parse_number`.
 
+    Words before a number must be equal ("a profit of $5 million" is not "a loss of $5 million", "Windows 7" is not
+    "iPhone 7"). Words that only introduce a number ("the answer is", "about") do not count, nor do words of the
+    question that one answer has and the other lacks. A bare number whose digits may be a version or a date ("1.10",
+    "10/12") equals only the same digits.
+
     Dates, times, ranges, bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of
     them are the same iff their normalised strings are, and none is the same as a number. So are refusals.
     """
@@ -201,7 +294,7 @@ class NumericJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="numeric", version=5, params={})
+        return JudgeSpec(name="numeric", version=6, params={})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """Equal numbers with different labels may be joined through a bare one (5 km, 5, 5 m); nothing else may."""
@@ -209,13 +302,19 @@ class NumericJudge(BatchJudge):
         return ours is not None and theirs is not None and ours.rounded == theirs.rounded
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of the numbers that they state; the question plays no part."""
-        return [_same(a, b) for a, b in pairs]
+        """Equality of the numbers that they state; words of the question before them do not count."""
+        return [_same(question, a, b) for a, b in pairs]
 
 
-def _same(a: str, b: str) -> bool:
+def _same(question: str, a: str, b: str) -> bool:
     ours, theirs = parse_number(a), parse_number(b)
     if ours is None or theirs is None:
         # Only two texts without a number (None is None) may be the same as texts.
         return ours is theirs and (normalise(a) == normalise(b) or (is_refusal(a) and is_refusal(b)))
-    return ours.rounded == theirs.rounded and labels_agree(ours, theirs)
+    equal = ours.rounded == theirs.rounded and labels_agree(ours, theirs)
+    return equal and _spellings_agree(ours, theirs) and leads_agree(question, ours, theirs)
+
+
+def _spellings_agree(a: Number, b: Number) -> bool:
+    """Whether two numbers may be versions or dates only if both have the same digits."""
+    return a.spelling == b.spelling or bool(a.label or b.label)

@@ -143,7 +143,7 @@ class Jaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="jaccard", version=3, params={})
+        return JudgeSpec(name="jaccard", version=4, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of word sets; the question plays no part."""
@@ -165,7 +165,7 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=5, params={})
+        return JudgeSpec(name="guarded_jaccard", version=6, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of content words, less those of the question where others are left, behind the guards."""
@@ -190,7 +190,7 @@ class RougeL(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="rouge_l", version=3, params={})
+        return JudgeSpec(name="rouge_l", version=4, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Longest common subsequence of words; the question plays no part."""

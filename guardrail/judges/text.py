@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 __all__ = [
+    "AMOUNTS",
     "CARDINALS",
     "FUNCTION_WORDS",
     "NEGATIONS",
+    "QUANTITIES",
     "SCALES",
     "apart",
     "contradicts",
@@ -24,8 +26,10 @@ __all__ = [
     "guards_hold",
     "is_echo",
     "is_hedged",
+    "is_name",
     "is_refusal",
     "normalise",
+    "orders_agree",
     "overlap",
     "shared",
     "token_f1",
@@ -52,13 +56,16 @@ _ONE_WAY = str.maketrans(
         **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
         **dict.fromkeys("\u00d7\u2217\u22c5", "*"),
         **dict.fromkeys("\u00f7\u2044\u2215", "/"),
-        **dict.fromkeys("\u00a9\u00ad\u00ae\u200b\u200e\u200f\u2060\u2122\ufeff", ""),  # of no meaning
+        **dict.fromkeys("\u00a9\u00ae\u2122", ""),  # of no meaning
         **{"\u2260": "!=", "\u2264": "<=", "\u2265": ">=", "\u2192": "->", "\u21d2": "=>"},
     }
 )
 _RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")  # NFKC makes 105 of 10 to the 5th
 _FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")  # ... and 51 / 2 of 5 1/2
 _LOWERED = re.compile("(?<=\\d)(?=[\u2080-\u2089])")
+_UNSEEN = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
+_INVISIBLE = re.compile(rf"(?<![\d{_UNSEEN}])(?<!\d[.,])[{_UNSEEN}]++|[{_UNSEEN}]++(?![.,]?\d)")
+"""Signs that nobody sees, except inside a number: which one is meant, 5 and 0 or 50, is not known."""
 _QUOTED = re.compile("\u2018([^\u2018\u2019]*)\u2019(?!\\w)")
 _EMPHASIS = re.compile(r'(?<![^\s("])([*`]{1,3})(?=[^\s*`])([^*`\n]+)(?<=\S)([*`]{1,3})(?=[\s.,;:!?)"]|$)')
 
@@ -75,7 +82,7 @@ def written(text: str) -> str:
         text = _RAISED.sub(lambda match: f"^{match[0]}", text)
         text = _LOWERED.sub("_", _FRACTION.sub(" ", text))
         text = _QUOTED.sub(r'"\1"', text.replace("\u2122", ""))
-        text = unicodedata.normalize("NFKC", text).translate(_ONE_WAY)
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text).translate(_ONE_WAY))
     if "*" in text or "`" in text:
         text = _EMPHASIS.sub(lambda match: match[2] if match[1] == match[3] else match[0], text)
     return unspaced(text)
@@ -107,6 +114,9 @@ _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CONTRACTED = {"can't": "cannot", "won't": "will not", "shan't": "shall not"}
 _NAMED = word_set("flat level major minor negative plus positive sharp team")  # make a name of the letter before them
 _ARTICLES = word_set("a an the")
+_UNIT = re.compile(r"\d+(?:[.,]\d+)*([^\W\d_]{1,3})")
+"""A number and the unit written to it, in which case counts: "5mW" is not "5MW"."""
+_CASELESS = word_set("st nd rd th am pm")
 
 
 @lru_cache(maxsize=1024)
@@ -143,7 +153,8 @@ def _prose(plain: str) -> list[str] | None:
         own = _words_of(chunk, form)
         if own is None or ("?" in form and not begun):
             return None
-        if i and shapes[i - 1].endswith("0") and "aa" in form and len(own[0]) < 4 and not chunk.islower():
+        behind_number = bool(i) and shapes[i - 1].endswith("0") and form[:1] == "a"
+        if behind_number and len(own[0]) < 4 and own[0] != "i" and not chunk.islower():
             own = (chunk[: len(own[0])], *own[1:])  # a unit, perhaps: "5 mW" is not "5 MW"
         folded += own
     return folded
@@ -180,7 +191,8 @@ def _words_of(chunk: str, shape: str) -> tuple[str, ...] | None:
 def _folded(word: str) -> tuple[str, ...]:
     if word in ("a", "A"):
         return ("A",)  # not an article: a capital, so that folding again does not take it for one
-    word = word.casefold()
+    unit = _UNIT.fullmatch(word)
+    word = word if unit and unit[1].casefold() not in _CASELESS else word.casefold()
     if not word.isascii():
         return (unicodedata.normalize("NFKC", word),)
     if "," in word and _THOUSANDS.fullmatch(word):
@@ -325,6 +337,19 @@ def overlap(question: str, a: str, b: str) -> float:
     return _f1(*(named if all(named) else (ours, theirs))) if ours and theirs else token_f1(a, b)
 
 
+AMOUNTS = word_set("amount total sum price cost costs value average")
+"""Words of a number that is an amount, so that its decimals may be rounded: "The price is 3.10"."""
+QUANTITIES = AMOUNTS | word_set("""
+result number count figure quantity year date equal equals come comes came amounts totals gives get gets final correct
+best guess estimate estimated presumably possibly approx around circa""")
+"""Words that say no more than that a number follows, beside function words."""
+
+
+def is_name(word: str) -> bool:
+    """Whether a word before a number is not one that only introduces it: "Python" of "Python 3.10"."""
+    return len(word) > 1 and word.isalpha() and word.casefold() not in FUNCTION_WORDS | QUANTITIES
+
+
 def is_echo(question: str, answer: str) -> bool:
     """Whether an answer only repeats the question: it has content words, and all of them stand in the question."""
     said = [word for word in word_tuple(answer) if word not in FUNCTION_WORDS]
@@ -378,6 +403,32 @@ def _spelt_numbers(text: str) -> frozenset[str]:
     return frozenset(run.strip() for run in " ".join(spelt).split("|")) - {""}
 
 
+def orders_agree(a: str, b: str) -> bool:
+    """Whether two answers with the same numbers have them in one order, or beside the same words, each its own.
+
+    "5 apples, 3 pears" is "3 pears, 5 apples", but "1, 2" is not "2, 1", nor "2 km to 5 km" the way back.
+    """
+    ours, theirs = _labelled_numbers(normalise(a)), _labelled_numbers(normalise(b))
+    if [number for number, _ in ours] == [number for number, _ in theirs]:
+        return True
+    labels = {label for _, label in ours}
+    return len(labels) == len(ours) and "" not in labels and sorted(ours) == sorted(theirs)
+
+
+@lru_cache(maxsize=1024)
+def _labelled_numbers(normal: str) -> tuple[tuple[str, str], ...]:
+    """The numbers of a text, each with the word behind it, else with the one before."""
+    chunks = _unequated(normal)
+    bare = [chunk.strip("()\"'.,:;!?") for chunk in chunks]
+    numbers = []
+    for i, word in enumerate(bare):
+        if any(map(str.isdecimal, word)):
+            closed = chunks[i] != word or not is_name("".join(bare[i + 1 : i + 2]))
+            label = "".join(bare[i - 1 : i] if closed and i else [] if closed else bare[i + 1 : i + 2])
+            numbers.append((_digits(word), label if is_name(label) else ""))
+    return tuple(numbers)
+
+
 # -- Differences that common words do not outweigh
 # ----------------------------------------------------------------------
 
@@ -385,10 +436,14 @@ SCALES = word_set("hundred thousand million billion trillion dozen lakh crore") 
 _COUNTED = SCALES | word_set("squared cubed factorial half twice double minus negative")
 _BOUNDS = word_set("least most than under over below above log ln sqrt")  # ... of that behind
 NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
+_DENIALS = NEGATIONS | word_set("except excepting excluding exclude excludes excluded barring lacking lacks")
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?([^\W\d_]*)")
 _OPENING = re.compile(r"""["'(]*(?:\.\.\.?(?!\.))?""")
 _EITHER = re.compile(r"(?<=[^\W\d_]{3})[/;](?=[^\W\d_]{3})")
 _EQUALS = re.compile(r"(?<![=!<>:])=(?![=>])")
+_VARIABLE = re.compile(r"(?<!\S)[^\W\d_] ?= ?(?=[-+]?\d)")
+"""The begin of "x = 5"."""
+_VERSION = re.compile(r"\d+\.\d*[1-9]0+")
 
 
 def guards_hold(a: str, b: str) -> bool:
@@ -408,25 +463,26 @@ def contradicts(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    chunks = unspaced(_EQUALS.sub(" ", normal)).split(" ")
+    chunks = _unequated(normal)
     shapes = [chunk.translate(_SHAPES) for chunk in chunks]
     marks, counted, letters, negated = [], [], [], False
     following = ""  # the next word of more than one letter
     # Backwards: whether a letter or a bound counts depends on the word behind it.
     for i in reversed(range(len(chunks))):
         chunk, own = chunks[i], _bracketed(chunks[i], shapes[i])
-        if own is None or ("?" in chunk and normal[0].islower()):
+        if own is None or ("?" in chunk and normal[0].islower()) or (";" in chunk and not _begins_sentence(chunks[0])):
             beside = shapes[max(0, i - 1) : i] + shapes[i + 1 : i + 2]
             if any(map(str.isalnum, chunk)):
-                marks.append(chunk.rstrip(".,:;"))
+                marks.append(chunk.rstrip(".,:") if chunk[-1:] == ";" else chunk.rstrip(".,:;"))
             elif chunk not in ("-", "--", "\u2014", "&") or not all("aa" in shape for shape in beside):
                 marks.append(" ".join(chunks[max(0, i - 1) : i + 2]))
             following = chunk
             continue
         for word in reversed(own):
-            negated |= word in NEGATIONS
+            negated |= word in _DENIALS
             if any(map(str.isdecimal, word)):
-                counted.append(_digits(word))
+                # Behind a name it is a version, and "Python 3.10" is not "Python 3.1".
+                counted.append(word if i and is_name(chunks[i - 1]) and _VERSION.fullmatch(word) else _digits(word))
             elif _COUNTED & {word, word.removesuffix("s")} or (
                 word in _BOUNDS and (following[:1].isdecimal() or following in _SPELT)
             ):
@@ -434,13 +490,24 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             elif i and shapes[i - 1].endswith("0") and chunk != word == chunk.casefold():
                 counted.append(chunk)  # "MW" of "5 MW", which `normalise` does not fold
             elif len(word) == 1 and word.isascii():
-                if word != "i" and (not following or following in FUNCTION_WORDS or following in _NAMED):
-                    letters.append(f"{word} {following}" if following in _NAMED else word)  # no initial, not "x = 5"
+                alone = not following or following in FUNCTION_WORDS or following[0].isdecimal()
+                if word != "i" and (alone or following in _NAMED):
+                    letters.append(f"{word} {following}" if following in _NAMED else word)  # no initial
                 continue
             following = word
             if following == "or" and letters:
                 letters.append(word)
     return tuple(sorted(marks)), (*sorted(counted), *letters), negated
+
+
+def _unequated(normal: str) -> list[str]:
+    """The chunks of a text between spaces, without "=" and the variable before it."""
+    return unspaced(_EQUALS.sub(" ", _VARIABLE.sub("", normal))).split(" ")
+
+
+def _begins_sentence(first: str) -> bool:
+    """Whether a text with this first chunk is prose: "Cat; dog", but neither "cat; rm" nor "SELECT a; DROP b"."""
+    return first[:1].isupper() and (len(first) == 1 or not first.isupper())
 
 
 def _bracketed(chunk: str, shape: str) -> tuple[str, ...] | None:

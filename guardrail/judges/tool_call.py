@@ -16,9 +16,10 @@ from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .base import BatchJudge
+from .json_value import unique_fields
 from .text import normalise
 
-__all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
+__all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
@@ -33,9 +34,9 @@ def is_canonical_call(text: str) -> bool:
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
-    """The calls of a text that holds one call or a list of calls as JSON; None otherwise."""
+    """The calls of a text that holds one call or a list of calls as JSON, each field once; None otherwise."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=unique_fields)
     except (ValueError, RecursionError):
         return None
     if too_deep(content):
@@ -139,8 +140,8 @@ class ToolCallJudge(BatchJudge):
         params = {
             name: value for name, value in options.items() if value is not None and value is not False and value != []
         }
-        # 2 reads numbers exactly, 3 compares what is not plain prose as written.
-        version = 3 if self.text else 2 if self.numbers or self.decimals is not None else 1
+        # Options were mended one by one: numbers are read exactly, and what is not plain prose is compared as written.
+        version = 4 if self.text else 3 if self.numbers or self.decimals is not None else 2
         return JudgeSpec(name="tool_call", version=version, params=params)
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
@@ -162,6 +163,14 @@ class ToolCallJudge(BatchJudge):
             return text
         read = [ToolCall(name=call.name, arguments=self._arguments(call)) for call in calls]
         return canonical_calls(sorted(read, key=lambda call: canonical_calls([call])) if self.any_order else read)
+
+    def left_out(self, answer: str) -> tuple[str, ...]:
+        """Arguments of the calls in an answer that are not compared, as "TOOL: ARGUMENT, ARGUMENT"."""
+        names: dict[str, dict[str, None]] = {}
+        for call in read_calls(answer) or () if self.arguments is not None else ():
+            own = [name for name in call.arguments if name not in self._arguments(call)]
+            names.setdefault(call.name, {}).update(dict.fromkeys(own))
+        return tuple(f"{tool}: {', '.join(own)}" for tool, own in names.items() if own)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of canonical forms; the question plays no part."""
@@ -188,7 +197,7 @@ class ToolCallJudge(BatchJudge):
     def _text(self, value: str) -> Any:
         if self.numbers and _NUMBER.fullmatch(value.strip()):
             return self._number(_exact(value.strip().replace(",", "")))
-        if (moment := _moment(value.strip(), self.dates)) is not None:
+        if (moment := point_in_time(value.strip(), self.dates)) is not None:
             return moment
         if not self.text:
             return value
@@ -213,7 +222,7 @@ def _canonical(value: Any) -> str:
     return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
 
 
-def _moment(text: str, forms: Sequence[str]) -> str | None:
+def point_in_time(text: str, forms: Sequence[str]) -> str | None:
     """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
     moments = set()
     for form in forms:

@@ -178,7 +178,10 @@ class ProbeReport(Frozen):
             )
         if self.temperature is False:
             return Unmeasured.DEGENERATE_SAMPLES, (
-                "at temperature 0 the endpoint did not take the likeliest tokens, so it ignores the temperature"
+                "at temperature 0 some tokens of the answer were not the likeliest that the endpoint lists. Either "
+                "it changes the likelihoods before it chooses, with a penalty for repetition, say, or it ignores the "
+                'temperature. Switch penalties off in each request: extra_body={"repeat_penalty": 1.0} for '
+                'llama-cpp-python (its server has 1.1 otherwise), {"repetition_penalty": 1.0} for others'
             )
         return None
 
@@ -195,7 +198,10 @@ class ProbeReport(Frozen):
         lines = [
             f"samples that differ: {self.distinct} of {self.samples}",
             *([] if self.cached is None else [f"later calls get earlier answers: {'YES' if self.cached else 'no'}"]),
-            f"temperature honoured: {word(self.temperature)}",
+            # Samples differ if only the greedy answer fails, as with a penalty for repetition.
+            f"greedy tokens are the likeliest: {word(False)}"
+            if self.temperature is False and self.distinct > 1
+            else f"temperature honoured: {word(self.temperature)}",
             f"n honoured: {word(self.n)}" + (" (one call a sample instead)" if self.n is False else ""),
             f"seed honoured: {word(self.seed)}",
         ]

@@ -18,13 +18,14 @@ from langchain_core.messages import AIMessage
 
 from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
-from ..types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 __all__ = [
     "cause_of",
     "cut_off",
     "failed_calls",
     "is_cut",
+    "only_offered",
     "only_readable",
     "only_storable",
     "part_of_an_answer",
@@ -186,6 +187,22 @@ def only_storable(drawn: SampleSet) -> SampleSet:
         detail = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
         return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": detail})
     return drawn
+
+
+def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
+    """The set without a primary answer that calls a tool which no call offered; its ``problem`` names the tool.
+
+    A sample may call such a tool: it is only compared.
+    """
+    offered = () if bindings is None else bindings.tool_names
+    calls = () if drawn.primary is None else drawn.primary.tool_calls
+    unknown = next((call.name for call in calls if call.name not in offered), None)
+    if unknown is None:
+        return drawn
+    tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
+    detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
+    whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
+    return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": whole_detail})
 
 
 def _unreadable(drawn: SampleSet) -> Unmeasured:

@@ -30,7 +30,7 @@ from .effects import Effect, Steps, arun, run
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_readable
+from .replies import cause_of, failed_calls, only_offered, only_readable
 
 __all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
 
@@ -103,7 +103,8 @@ class Sampler:
 
     def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
-        drawn = yield from self._answers(prompts)
+        answered = yield from self._answers(prompts)
+        drawn = [only_offered(sample_set, self.plan.bindings) for sample_set in answered]
         if self.question is not None:
             drawn = [sample_set.model_copy(update={"question": self.question}) for sample_set in drawn]
         return (yield from self._asked(prompts, drawn))
@@ -120,7 +121,7 @@ class Sampler:
             (drawn,) = yield from replace(self, first=0)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
-        (complete,) = yield from self._asked([messages], [whole])
+        (complete,) = yield from self._asked([messages], [only_offered(whole, self.plan.bindings)])
         return complete
 
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:

@@ -120,7 +120,7 @@ def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
     if kind in (None, "message") and role == "assistant":
         return AIMessage(_text(item), additional_kwargs=carried)
     if kind == "function_call":
-        call = {"name": item["name"], "args": arguments_of(item["arguments"]), "id": item["call_id"]}
+        call = {"name": item["name"], "args": _recorded_arguments(item), "id": item["call_id"]}
         return AIMessage("", tool_calls=[cast(Any, {**call, "type": "tool_call"})], additional_kwargs=carried)
     if kind == "function_call_output":
         output = item["output"]
@@ -130,6 +130,17 @@ def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
         f"the guard cannot judge a conversation with an item of type {kind!r}: only messages, function calls and their "
         "results are drawn again the same way. Use function tools instead of hosted ones."
     )
+
+
+def _recorded_arguments(item: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return arguments_of(item["arguments"])
+    except ValueError as error:
+        raise UsageError(
+            f"the conversation has a call of {item['name']!r} (id {item['call_id']!r}) whose arguments are not a JSON "
+            f"object ({error}), so the guard cannot judge what follows it. Remove that call and its result from the "
+            "input, or the session, and go on."
+        ) from error
 
 
 def _merged(first: AIMessage, second: AIMessage) -> AIMessage:

@@ -38,6 +38,9 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+_PATH = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's loopback."""
     try:
@@ -175,6 +178,9 @@ class Alias(_Strict):
     which belongs to the artifact: ``guardrail monitor`` shows it under NAME-DIGEST."""
     observe: Observe = Observe()
     """For ``mode: observe``."""
+    pass_through: tuple[str, ...] = ()
+    """Further paths below /v1, e.g. embeddings or files, that pass to the upstream **without a verdict**, with what is
+    below them. A path that generates text passes only by its full name."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -192,6 +198,13 @@ class Alias(_Strict):
             raise ValueError("decision is the scorer of the artifact of one model. Leave it, or scorer, out")
         if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
             raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
+        for path in self.pass_through:
+            if (
+                path.partition("/")[0] in ("chat", "models", "responses")
+                or path == "messages"
+                or not _PATH.fullmatch(path)
+            ):
+                raise ValueError(f"pass_through must name paths such as embeddings or audio/speech, got {path!r}")
         if self.fallback is not None and self.on_abstain != "message":
             raise ValueError("fallback takes the place of on_abstain. Leave one of them out")
         return self

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -29,7 +29,7 @@ from guardrail.types import Sample, SampleSet, SamplingPlan
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
-from .protocol import ApiError, bindings_of, drawing_fields, messages_of
+from .protocol import ApiError, Dialect, bindings_of, drawing_fields, messages_of
 
 aiohttp = require("aiohttp", extra="serve")
 _responses = require("starlette.responses", extra="serve")
@@ -39,8 +39,8 @@ __all__ = ["CutError", "Observing"]
 log = logging.getLogger("guardrail")
 
 PASSED = (
-    "accept", "content-type", "idempotency-key", "openai-beta", "openai-organization", "openai-project", "traceparent",
-    "tracestate",
+    "accept", "anthropic-beta", "anthropic-version", "content-type", "idempotency-key", "openai-beta",
+    "openai-organization", "openai-project", "traceparent", "tracestate",
 )  # fmt: skip
 """Headers of a client that are sent upstream."""
 KEPT_BACK = frozenset(
@@ -114,7 +114,7 @@ class Observing:
         headers: Mapping[str, str],
         credential: str | None,
         number: str,
-        done: Callable[[], None],
+        dialect: Dialect,
     ) -> Any:
         """The upstream's reply, byte for byte.
 
@@ -124,7 +124,7 @@ class Observing:
             headers: The request's headers.
             credential: Key for the upstream; None for the key of the alias.
             number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
-            done: Called when the reply is over.
+            dialect: The protocol of request and reply.
 
         Raises:
             ApiError: There is no reply, or it broke off before anything of it was sent on.
@@ -132,25 +132,21 @@ class Observing:
         if body["model"] != self.alias.upstream.model:
             content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
         secret = credential or self._key
-        passed = Passed(self, body, len(content), credential, secret, headers.get("idempotency-key") or number, number)
-        passes_on = False
+        key = (headers.get("idempotency-key") or number, number)
+        passed = Passed(self, body, len(content), credential, secret, key, dialect)
         try:
-            reply = await self._sent(content, headers, secret)
+            reply = await self._sent(content, headers, secret, dialect.path)
             passed.begin(reply)
             masked = reply.status >= 400 and secret
             if masked or 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
                 response = _responses.Response(await passed.whole(reply), reply.status)
             else:
-                response = _responses.StreamingResponse(passed.parts(reply, done), reply.status)
-                passes_on = True
+                response = _responses.StreamingResponse(passed.parts(reply), reply.status)
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("guardrail serve: a reply of %s failed (%s)", self.alias.name, type(error).__name__)
             raise ApiError(
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
-        finally:
-            if not passes_on:
-                done()
         lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
         left_out = KEPT_BACK | ({b"content-length"} if masked else frozenset())
         response.raw_headers = [(name, value) for name, value in lower if name not in left_out]
@@ -164,7 +160,7 @@ class Observing:
         key = self.alias.upstream.key
         return key.get_secret_value() if key is not None else os.environ.get("OPENAI_API_KEY", "")
 
-    async def _sent(self, content: bytes, headers: Mapping[str, str], secret: str) -> Any:
+    async def _sent(self, content: bytes, headers: Mapping[str, str], secret: str, path: str) -> Any:
         """The upstream's reply to a request; its body is not read yet."""
         sent = {"Accept-Encoding": "identity"}  # bytes pass unchanged, and the copy must be readable
         for name in PASSED:
@@ -175,6 +171,7 @@ class Observing:
                     raise ApiError(400, f"The header {name} is not UTF-8.", "invalid_header") from None
         if secret:
             sent["Authorization"] = f"Bearer {secret}"
+            sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
         if self._client is None:
             self._client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
@@ -187,7 +184,7 @@ class Observing:
             )
         upstream = self.alias.upstream
         return await self._client.post(
-            f"{upstream.url.rstrip('/')}/chat/completions",
+            f"{upstream.url.rstrip('/')}/{path}",
             data=content,
             headers=sent,
             # A redirect would send questions to an address that nobody configured.
@@ -202,12 +199,19 @@ class Observing:
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def measure(
-        self, body: Mapping[str, Any], message: AIMessage, answer: Sample, credential: str | None, key: tuple[str, str]
+        self,
+        body: Mapping[str, Any],
+        message: AIMessage,
+        answer: Sample,
+        credential: str | None,
+        key: tuple[str, str],
+        dialect: Dialect,
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
         try:
+            body = dialect.read(body, plan)  # refuses what continues a stored response: the prompt is not known
             messages = messages_of(body)
             if self._unlike(body, message, plan):
                 return "not_comparable"
@@ -276,8 +280,8 @@ class Passed:
         size: Bytes of the request.
         credential: Key of the client, or None.
         secret: The key that was sent upstream; it is masked in an error, which may quote it.
-        key: Names the request: its hash decides whether the answer is measured.
-        number: Id of the request.
+        key: Name of the request, whose hash decides whether the answer is measured, and its id.
+        dialect: The protocol of request and reply.
     """
 
     def __init__(
@@ -287,18 +291,18 @@ class Passed:
         size: int,
         credential: str | None,
         secret: str,
-        key: str,
-        number: str,
+        key: tuple[str, str],
+        dialect: Dialect,
     ) -> None:
         self._observing, self._body, self._size, self._credential = observing, body, size, credential
-        self._secret, self._key, self._number = secret, key, number
+        self._secret, self._key, self._dialect = secret, key, dialect
         self._chosen, self._copy, self._status = False, bytearray(), 0
 
     def begin(self, reply: Any) -> None:
         """Count the answer, and decide whether it is measured, before anything of it is known."""
         self._status = reply.status
         self._observing.queue.count("served")
-        if self._observing.chooses(self._key):
+        if self._observing.chooses(self._key[0]):
             self._chosen = True
             self._observing.queue.count("chosen")
 
@@ -321,7 +325,7 @@ class Passed:
             return bytes(content).replace(self._secret.encode(), b"***")
         return bytes(content)
 
-    async def parts(self, reply: Any, done: Callable[[], None]) -> AsyncIterator[bytes]:
+    async def parts(self, reply: Any) -> AsyncIterator[bytes]:
         """The bytes of a reply as they arrive."""
         queue, whole = self._observing.queue, False
         try:
@@ -342,7 +346,6 @@ class Passed:
             queue.free(len(self._copy))
             if not whole:
                 self._lost()
-            done()
         await self._offer()
 
     def _forget(self, cause: str) -> None:
@@ -365,35 +368,34 @@ class Passed:
             return
         try:
             several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
-            message = await _message(bytes(self._copy), streamed=body.get("stream") is True, several=several)
+            streamed = body.get("stream") is True
+            message = await _message(bytes(self._copy), streamed=streamed, several=several, dialect=self._dialect)
             answer = read_reply(message)
         except Exception:  # the client has its answer: a fault in reading the copy must not reach it
             queue.drop("unreadable")
             return
-        key = (self._key, self._number)
-        queue.offer(
-            lambda: self._observing.measure(body, message, answer, self._credential, key), len(self._copy) + self._size
-        )
+        measure = partial(self._observing.measure, body, message, answer, self._credential, self._key, self._dialect)
+        queue.offer(measure, len(self._copy) + self._size)
 
 
-async def _message(content: bytes, *, streamed: bool, several: bool) -> AIMessage:
+async def _message(content: bytes, *, streamed: bool, several: bool, dialect: Dialect) -> AIMessage:
     """The answer in a reply's bytes.
 
     Raises:
         MalformedReplyError: The reply has no complete answer, or several although the client wanted one.
     """
-    if not streamed:
-        reply = parsed(content)
+    lines = [line.removeprefix(b"data:").strip() for line in content.splitlines() if line.startswith(b"data:")]
+    listed = [json.loads(line) for line in lines if line != b"[DONE]"] if streamed else [parsed(content)]
+    if dialect.observed is not None or not streamed:
+        reply = listed[0] if dialect.observed is None else dialect.observed(listed)
         (choice, *more) = choices_of(reply)
         if more and not several:
             raise MalformedReplyError("the reply has several answers")
         return message_of(choice, reply, usage_of(reply))
 
     async def events() -> AsyncIterator[Any]:
-        for line in content.splitlines():
-            data = line.removeprefix(b"data:").strip()
-            if line.startswith(b"data:") and data != b"[DONE]":
-                yield json.loads(data)
+        for event in listed:
+            yield event
 
     parts = [chunk.message async for chunk in chunks_of(events())]
     message: Any = message_chunk_to_message(reduce(add, parts))

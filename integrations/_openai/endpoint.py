@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
 
-from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.errors import IN_FULL, GuardrailError, UsageError, log, reply_facts, require
 
 from .clients import Clients, LargeReplyError, counting
 from .replies import chunks_of
@@ -166,15 +166,20 @@ class Endpoint:
         return EndpointError(f"model {self.model!r}: {self.describe_error(error)}", status_of(error))
 
     def describe_error(self, error: Exception | None) -> str:
-        """Describe an error without key, headers and address: servers may echo the request.
+        """Describe an error without key, headers, address and the text of a reply: servers echo requests and answers.
 
-        If there was no connection, it names the host, without the rest of the address.
+        Of a reply it names status, code and type; its text goes to the log at level DEBUG, without the secrets. If
+        there was no connection, it names the host, without the rest of the address.
         """
         text = type(error).__name__
         with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
             text = f"{text}: {error}"
         for secret in sorted(self._secrets(), key=len, reverse=True):  # a shorter secret may be a part of a longer one
             text = text.replace(secret, "***")
+        facts = [] if error is None else reply_facts(error)
+        if facts and not isinstance(error, GuardrailError):
+            log.debug("guardrail: model %r: %s", self.model, text)
+            return f"{type(error).__name__} ({'; '.join([*facts, IN_FULL])})"
         text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
         if isinstance(error, openai.APIConnectionError):
             parts = urlsplit(self.url or "https://api.openai.com/v1")

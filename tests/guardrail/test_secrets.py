@@ -259,9 +259,9 @@ class QuotaError(Exception):
 
 
 class StatusError(Exception):
-    """Another one."""
+    """Another one, whose type holds text."""
 
-    status_code = 400
+    status_code, code, type = 400, "bad", f"about {SECRET}"
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ class StatusError(Exception):
     [
         (RuntimeError("CUDA out of memory"), "RuntimeError: CUDA out of memory"),
         (ConnectionError("connection refused"), "ConnectionError: connection refused"),
-        (QuotaError("you exceeded your quota"), "QuotaError: you exceeded your quota"),
-        (StatusError("maximum context length is 4096 tokens"), "StatusError: maximum context length is 4096 tokens"),
+        (QuotaError(f"you exceeded your quota with {SECRET}"), "QuotaError (HTTP status 429; in full in the log"),
+        (StatusError(f"error parsing tool call: raw={SECRET}"), "StatusError (HTTP status 400; code bad; in full in"),
         (RuntimeError("x" * 1000), f"RuntimeError: {'x' * 300}..."),
         (ValueError(f"cannot read {SECRET}"), "ValueError (in full in the log, at level DEBUG)"),
         (KeyError(SECRET), "KeyError (in full in the log, at level DEBUG)"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -63,11 +64,12 @@ class Inbox:
         self._kept: list[dict[str, Any]] = []
 
     def add(self, value: float, key: str) -> None:
-        """Write a score. It is on disk when this returns.
+        """Write a score. It is on disk when this returns, within one deadline of the database.
 
         Raises:
             StoreUnavailableError: The score may not be on disk. It is kept and written together with later scores.
         """
+        end = time.monotonic() + self._database.deadline
         with self._filling:
             batch = self._batch
             batch.rows.append({"key": key, "value": float(value)})
@@ -78,7 +80,7 @@ class Inbox:
                 self._batch = _ScoreBatch()
             try:
                 if turn:
-                    self._write(batch)
+                    self._write(batch, max(0.0, end - time.monotonic()))
                 else:
                     batch.problem = StoreUnavailableError(
                         f"the review store did not take the scores before this one within {self._database.deadline:g} "
@@ -89,7 +91,7 @@ class Inbox:
                 if turn:
                     self._writing.release()
         else:
-            batch.done.wait(2 * self._database.deadline)  # one deadline for the first thread's turn, one for its write
+            batch.done.wait(self._database.deadline)
         if batch.problem is not None:
             raise batch.problem
 
@@ -97,12 +99,12 @@ class Inbox:
         """Write the kept scores, if the database answers again."""
         with self._writing:
             if self._kept:
-                self._write(_ScoreBatch())
+                self._write(_ScoreBatch(), self._database.deadline)
 
-    def _write(self, batch: _ScoreBatch) -> None:
+    def _write(self, batch: _ScoreBatch, within: float) -> None:
         rows = [*self._kept, *batch.rows]
         try:
-            with self._database.write() as connection:
+            with self._database.write(within) as connection:
                 put(connection, self._name, rows, self._database.now(connection))
             self._kept, batch.problem = [], None
         except StoreUnavailableError as error:

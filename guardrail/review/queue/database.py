@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -34,7 +35,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as NoTurnError
 
 from ...errors import UsageError, require
-from ...files import SQLITE_PATIENCE, prepare_sqlite
+from ...files import SQLITE_PATIENCE, create_private, prepare_sqlite
 from ..errors import StoreUnavailableError
 from ..limits import check_seconds
 from . import schema
@@ -49,6 +50,12 @@ CONNECTIONS = 8
 """Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
 _OPENING = 60.0
 """Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
+_LOCK_WAIT, _RETRY = 0.4, 0.2
+"""Seconds that a migration waits for the locks of the tables, and at most between two attempts. The first is less than
+PostgreSQL's ``deadlock_timeout`` of 1 s, so that it gives way before the server aborts an operation of another process.
+"""
+_GIVES_WAY = ("55P03", "40P01")
+"""SQLSTATEs: the lock is not available, deadlock detected."""
 _MIGRATING = threading.Lock()
 """Alembic keeps the running migration in a global variable, so a process runs one at a time."""
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -145,7 +152,8 @@ class Database:
                     self.circuit.note(failed=False)
                     raise
                 waited = operation.left < 0.9 * operation.seconds  # what fails at once costs nothing to try again
-                if waited and operation.seconds >= self.deadline:  # a shorter time says nothing about the database
+                # A shorter time says nothing about the database.
+                if waited and operation.seconds >= 0.9 * self.deadline:
                     self.circuit.note(failed=True)
                 raise StoreUnavailableError(
                     f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
@@ -226,13 +234,7 @@ class Database:
             with self.read() as connection:
                 layout = _layout(connection)
             if layout != schema.LAYOUT:
-                with self.write(_OPENING) as connection:
-                    if connection.dialect.name == "postgresql":
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                    layout = _layout(connection)  # another process may have made the tables in between
-                    if layout in _OLDER:
-                        migrate(connection)
-                        layout = schema.LAYOUT
+                layout = self._migrated()
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
             raise UsageError(f"cannot open the review store {_shown(self.url)}: {_first_line(error)}.") from error
@@ -242,6 +244,34 @@ class Database:
                 f"the review store {_shown(self.url)} has layout {layout!r}; this version reads {schema.LAYOUT!r} and "
                 "older ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
+
+    def _migrated(self) -> str | None:
+        """Make the tables, or change those of an older layout while other processes go on writing; the new layout."""
+        end = time.monotonic() + _OPENING
+        while True:
+            try:
+                with self.write(max(0.0, end - time.monotonic())) as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                        _lock_tables(connection)
+                    layout = _layout(connection)  # another process may have made the tables in between
+                    if layout in _OLDER:
+                        migrate(connection)
+                        layout = schema.LAYOUT
+                    return layout
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _GIVES_WAY or time.monotonic() > end:
+                    raise
+                time.sleep(random.uniform(0.0, _RETRY))
+
+
+def _lock_tables(connection: Connection) -> None:
+    """Take all tables before anything is changed, in the order of the operations: items or monitors first."""
+    names = [name for name in inspect(connection).get_table_names() if name.startswith("review_")]
+    names.sort(key=lambda name: (name not in ("review_items", "review_monitors"), name == "review_events", name))
+    connection.execute(text(f"SET LOCAL lock_timeout = '{int(_LOCK_WAIT * 1000)}ms'"))
+    if names:
+        connection.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
 
 
 _BEGIN = text(
@@ -380,7 +410,8 @@ def _new_after_fork() -> None:
         database._writers = database._new_writers()
 
 
-os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=_close_before_fork, after_in_child=_new_after_fork)
 
 
 def _identity(url: URL) -> tuple[int, int] | None:
@@ -452,10 +483,15 @@ def _engine(url: URL, deadline: float) -> Engine:
             event.listen(engine, "connect", _send_binary_lists)
             return engine
         assert url.database is not None
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        # Only the owner may read held-back answers; SQLite gives the WAL files the same mode.
-        os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
-        patience = min(deadline, SQLITE_PATIENCE)
+        path, patience = Path(url.database), min(deadline, SQLITE_PATIENCE)
+        _refuse_lost_log(path)
+        if _is_read_only(path):
+            connect = partial(_connect_read_only, path, patience)
+            engine = create_engine(url, creator=connect, max_overflow=-1, hide_parameters=True)
+            event.listen(engine, "begin", _on_begin)
+            return engine
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path)  # SQLite gives the WAL files the same mode
         engine = create_engine(url, connect_args={"timeout": patience}, max_overflow=-1, hide_parameters=True)
     except OSError as error:
         raise UsageError(f"cannot open the review store {url.database!r}: {error.strerror}.") from error
@@ -464,6 +500,38 @@ def _engine(url: URL, deadline: float) -> Engine:
     event.listen(engine, "connect", partial(_on_connect, min(deadline, SQLITE_PATIENCE)))
     event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def _refuse_lost_log(path: Path) -> None:
+    """Refuse an SQLite file whose write-ahead log is gone: what was written since the last checkpoint was only there.
+
+    A process that is killed leaves ``-wal`` and ``-shm``; the last one that closes the file removes both.
+    """
+    log, index = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    for attempt in range(2):
+        if log.exists() or not index.exists():
+            return
+        if attempt == 0:
+            time.sleep(0.1)  # another process may be opening or closing the file at this moment
+    raise UsageError(
+        f"{log} is missing, but {index.name} shows that the review store was not closed: items written last are lost "
+        f"with it. Put {log.name} back, or delete {index.name} to go on with what is left in {path.name}."
+    )
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether an SQLite file exists that cannot be written, e.g. on a read-only file system."""
+    return path.is_file() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _connect_read_only(path: Path, patience: float) -> sqlite3.Connection:
+    """A connection that only reads. Every write fails with SQLITE_READONLY, which makes the store unavailable."""
+    # Without a log SQLite would make one to read a WAL file; nobody writes to the file, so it can be read as it is.
+    immutable = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    uri = f"{path.absolute().as_uri()}?mode=ro{immutable}"
+    connection = sqlite3.connect(uri, uri=True, timeout=patience, check_same_thread=False)
+    connection.isolation_level = None
+    return connection
 
 
 def _send_binary_lists(connection: Any, _record: Any) -> None:

@@ -10,6 +10,7 @@ shared memory); use PostgreSQL for several machines.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import secrets
@@ -46,7 +47,7 @@ from .database import Database
 from .deadline import DEADLINE
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .purging import Purged, purge
-from .schema import ended, events, items, meta, outbox
+from .schema import ended, events, items, marks, outbox
 
 __all__ = ["Lease", "ReviewStore", "WorkLease"]
 
@@ -64,6 +65,13 @@ _ADD: dict[str, Any] = {
     for dialect in (postgresql, sqlite)
 }
 """Adds an item and returns its number; by the name of the dialect."""
+_CHECK: dict[str, Any] = {
+    dialect.__name__.rpartition(".")[2]: (new := dialect.insert(marks)).on_conflict_do_update(
+        index_elements=["name"], set_={"until": new.excluded.until}
+    )
+    for dialect in (postgresql, sqlite)
+}
+"""Writes one row of expiring keys, which a purge deletes; by the name of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +355,8 @@ class ReviewStore:
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            if decision.parts and not decision.follows_from(there.content):
+                raise UsageError("the decision is not the one that follows from those about its parts (by_parts).")
             why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
             if why_not is not None:
                 raise UsageError(why_not)
@@ -528,6 +538,23 @@ class ReviewStore:
             listing = connection.execute(_listing(listed_states, newest), span) if listed_states else ()
             return [rows.as_item(row) for row in listing]
 
+    def search(self, wanted: str, *, limit: int = 50) -> list[Item]:
+        """The item with this ticket or key; otherwise items whose question or answers contain this text, newest first.
+
+        Case is ignored (by SQLite in ASCII letters only). Contents are read until ``limit`` items are found, within the
+        deadline of the database: about a second for 100,000 items.
+        """
+        wanted = wanted.strip()
+        if not wanted or not storable(wanted):
+            return []
+        written = json.dumps(wanted, ensure_ascii=False)[1:-1]  # contents are JSON
+        named = select(items).where(or_(items.c.id == wanted, items.c.key == wanted))
+        texts = select(items).where(items.c.content.icontains(written, autoescape=True))
+        texts = texts.order_by(items.c.number.desc()).limit(limit)
+        with self.database.read() as connection:
+            found = connection.execute(named).all() or connection.execute(texts).all()
+            return [rows.as_item(row) for row in found]
+
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
         query = select(events).order_by(events.c.number.desc()).limit(limit)
@@ -570,9 +597,13 @@ class ReviewStore:
         return purge(self.database, older_than, who, dry_run=dry_run)
 
     def check(self) -> None:
-        """Raise the database's error if it does not answer. Counts nothing."""
-        with self.database.read() as connection:
-            connection.execute(select(meta.c.value)).first()
+        """Raise the database's error if it takes no write: it writes one row, the same each time. Counts nothing.
+
+        The row is committed, because a full disk shows only then.
+        """
+        with self.database.write() as connection:
+            row = {"name": "check", "until": self.database.now(connection), "value": ""}
+            connection.execute(_CHECK[connection.dialect.name], row)
 
     def stats(self, *, actions: bool = True) -> Stats:
         """Counters of the whole queue.

@@ -77,7 +77,7 @@ def review_app(
     sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
-        """For a load balancer: whether the store answers."""
+        """For a load balancer: whether the store takes writes."""
         try:
             await run_in_threadpool(store.check)
         except (SQLAlchemyError, StoreUnavailableError):

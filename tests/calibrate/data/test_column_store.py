@@ -294,7 +294,7 @@ def test_a_line_of_fifty_megabytes(records_path: Path) -> None:
 
 
 def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plain = read_records(records_path)

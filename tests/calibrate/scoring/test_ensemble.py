@@ -262,6 +262,16 @@ def test_members_must_be_scored(labelled: RecordFile) -> None:
         fit_members(RecordFile(labelled.path, header, ()), ["ensemble:1"])
 
 
+@pytest.mark.parametrize("name", ["imported:mine", "mine"])
+def test_imported_scores_are_refused_before_anything_is_fitted(labelled: RecordFile, name: str) -> None:
+    """The next command would be to score the other questions with the ensemble, which nothing can compute."""
+    specs = {**labelled.header.estimators, "imported:mine": EstimatorSpec(name="imported:mine", version=1, unit="nats")}
+    header = labelled.header.model_copy(update={"estimators": specs})
+    file = RecordFile(labelled.path, header, labelled.records)
+    with pytest.raises(UsageError, match=r"came with an imported file and cannot be computed.*scorer"):
+        fit_members(file, [name, next(iter(labelled.header.estimators))])
+
+
 def test_a_file_that_is_no_ensemble_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(UsageError, match=r"x\.json is not an ensemble file"):

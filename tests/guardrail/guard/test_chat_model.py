@@ -32,6 +32,7 @@ from guardrail import (
     Verdict,
 )
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Bindings
 
 SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
 MODEL = ScriptedChat(
@@ -348,7 +349,8 @@ def test_the_calls_that_were_judged_are_the_calls_that_are_returned() -> None:
             return AIMessage(content="", tool_calls=[call])
 
     model = Caller(script={"same": ["Rome"], "other": ["Rome", "Oslo", "Bern", "Riga"]})
-    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5))
+    offered = Bindings(tools=({"type": "function", "function": {"name": "look_up"}},))
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5, bindings=offered))
     message = guard.invoke("same")
     assert [(call["name"], call["args"]) for call in message.tool_calls] == [("look_up", {"city": "Rome"})]
     held_back = guard.invoke("other")

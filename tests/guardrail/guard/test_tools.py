@@ -27,6 +27,9 @@ from guardrail import (
 from guardrail.bindings import binding_settings, bindings_for, json_format, native_settings, read_bindings
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample, Unmeasured
+from guardrail.types import ToolCall as JudgedCall
+from guardrail.verdict import Reason
 
 
 @tool
@@ -108,7 +111,24 @@ def test_a_guard_calibrated_without_tools_refuses_them_with_the_way_out() -> Non
     guard = guarded(CALLER, None)
     with pytest.raises(ArtifactMismatchError, match=r"calibrated without tools; binding \('look_up',\).*--tools"):
         guard.bind_tools([look_up])
-    assert guard.bind_tools([]).invoke(SURE).tool_calls  # nothing to bind is what it was calibrated with
+    assert guard.bind_tools([])  # nothing to bind is what it was calibrated with
+
+
+@pytest.mark.parametrize("bindings", [None, bindings_for([weather])])
+def test_a_call_of_a_tool_that_was_not_offered_is_unmeasured(bindings: Bindings | None) -> None:
+    """All samples agree on it, so its uncertainty would be 0. A person gets no such call to approve, either."""
+    guard = guarded(CALLER, bindings)
+    verdict = guard.assess(SURE)
+    assert (verdict.accepted, verdict.reason, verdict.candidate) == (False, Reason.UNMEASURED, None)
+    assert verdict.uncertainty.reason is Unmeasured.UNREADABLE
+    assert "calls the tool 'look_up', which was not offered" in verdict.detail
+    assert ("no tool was bound" if bindings is None else "the tools are weather") in verdict.detail
+    assert guard.invoke(SURE).tool_calls == []
+    served = Sample(text="", tool_calls=(JudgedCall(name="look_up", arguments={"city": "Rome"}),))
+    assert not guard.assess_served([HumanMessage(SURE)], served).accepted
+    (drawn,) = draw(CALLER, [[HumanMessage(SURE)]], guard.artifact.plan)  # collecting records it likewise
+    assert drawn.problem is Unmeasured.UNREADABLE
+    assert guarded(CALLER, TOOLS).assess(SURE).accepted
 
 
 def test_other_tools_or_schemas_are_refused_naming_both_sides() -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage
 
-from guardrail import Guardrail, Reason
+from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
 from guardrail.review.queue.database import Database, _dial
@@ -93,11 +94,21 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
         store.database.deadline = LONG
         item = store.enqueue(held_back())
         ask = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ask_reviewer(store, wait=0.2))
-        patient = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ask_reviewer(store, wait=LONG))
+        queueing = threading.Event()
+
+        def queues(verdict: Verdict, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+            queueing.set()
+            return {}
+
+        waits = ask_reviewer(store, wait=LONG, metadata=queues)
+        patient = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=waits)
 
         async def cancelled() -> None:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(patient.ainvoke(UNSURE), 0.2)
+            call = asyncio.ensure_future(patient.ainvoke(UNSURE))
+            assert await asyncio.to_thread(queueing.wait, LONG)  # a call cancelled earlier waits for no store
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
             assert asyncio.all_tasks() - {asyncio.current_task()}, "it waited until the store had given up"
 
         async def waited() -> None:

@@ -9,6 +9,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -465,9 +466,9 @@ def test_threads_that_write_at_the_same_time_share_a_commit(
     box, commits = Monitors(store).drift("drift", ARTIFACT)._inbox, list[int]()
     write = box._write
 
-    def counted(batch: Any) -> None:
+    def counted(batch: Any, within: float) -> None:
         commits.append(len(batch.rows))
-        write(batch)
+        write(batch, within)
 
     monkeypatch.setattr(box, "_write", counted)
     threads = [threading.Thread(target=box.add, args=(float(i), f"score {i}")) for i in range(8)]
@@ -480,6 +481,30 @@ def test_threads_that_write_at_the_same_time_share_a_commit(
         thread.join()
     assert commits == [8]
     assert in_inbox(store) == 8
+
+
+@pytest.mark.usefixtures("quiet")
+def test_waiting_for_a_turn_and_writing_share_one_deadline(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    box, within = Monitors(store).drift("drift", ARTIFACT)._inbox, list[float]()
+
+    def written(batch: Any, seconds: float) -> None:
+        within.append(seconds)
+        batch.problem = None
+
+    monkeypatch.setattr(box, "_write", written)
+    began = time.monotonic()
+    with box._writing:
+        thread = threading.Thread(target=box.add, args=(0.5, "key"))
+        thread.start()
+        while not box._batch.rows:
+            threading.Event().wait(0.001)
+        joined = time.monotonic()
+        while time.monotonic() < joined + 0.05:
+            threading.Event().wait(0.001)
+    thread.join()
+    waited = time.monotonic() - began
+    deadline = store.database.deadline
+    assert deadline - waited <= within[0] <= deadline - 0.05
 
 
 @pytest.mark.usefixtures("quiet")

@@ -494,6 +494,9 @@ def first_layout(url: str) -> Database:
         connection.exec_driver_sql("DELETE FROM review_meta")
         for row in rows:
             connection.execute(text(row.replace(":", "\\:")))
+        if connection.dialect.name == "postgresql":  # the rows have numbers that the sequences did not give
+            for table in ("review_items", "review_events"):
+                connection.exec_driver_sql(f"SELECT setval(pg_get_serial_sequence('{table}', 'number'), 1000)")
     return database
 
 
@@ -531,6 +534,59 @@ def test_processes_that_open_an_old_database_at_once_migrate_it_once(empty_url: 
             store.close()
 
 
+class LiveWriters:
+    """Three threads that write through a store of the first layout, as an older version does."""
+
+    def __init__(self, url: str) -> None:
+        self.problems: list[str] = []
+        with patch.object(Database, "_prepare", lambda _: None):
+            self.store = ReviewStore(url)
+        risk = Monitors(self.store).risk("live", 0.1)
+        works: list[Callable[[], object]] = [self._decide, lambda: risk.update(False), self._note]
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._repeat, args=(work,)) for work in works]
+
+    def __enter__(self) -> LiveWriters:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.store.close()
+
+    def _decide(self) -> None:
+        item = self.store.enqueue(content())
+        lease = self.store.claim("ann", item=item.id)
+        assert lease is not None
+        self.store.decide(lease, APPROVE)
+
+    def _note(self) -> None:
+        self.store.note_event("noted", {})
+        self.store.stats()
+
+    def _repeat(self, work: Callable[[], object]) -> None:
+        last = False
+        while not last:
+            last = self._stop.is_set()  # once more after the migration
+            try:
+                work()
+            except Exception as error:  # any failure counts
+                self.problems.append(f"{type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("empty_url", ["postgres"], indirect=True)
+def test_a_live_database_is_migrated_under_three_writers_and_none_of_them_fails(empty_url: str) -> None:
+    first_layout(empty_url).close()
+    with LiveWriters(empty_url) as live, ThreadPoolExecutor(3) as threads:
+        for store in threads.map(lambda _: ReviewStore(empty_url), range(3)):
+            assert len(store.items()) >= 5
+            store.close()
+    assert live.problems == []
+
+
 @pytest.mark.parametrize("layout", [str(int(schema.LAYOUT) + 1), "99", "two", None])
 def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
     with ReviewStore(store_url) as store, store.database.write() as connection:
@@ -539,6 +595,50 @@ def test_a_newer_layout_is_refused_with_the_way_out(store_url: str, layout: str 
         UsageError, match=rf"layout {layout!r}; this version reads {schema.LAYOUT!r}.*Upgrade acrc-guardrail"
     ):
         ReviewStore(store_url)
+
+
+# -- files of SQLite -----------------------------------------------------------------------------------------------
+
+
+def test_a_lost_write_ahead_log_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.db"
+    code = (
+        "import os, sys; from guardrail.review import ReviewStore; from tests.review_pages import held_back\n"
+        "ReviewStore(sys.argv[1]).enqueue(held_back()); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False).returncode == 9
+    log = tmp_path / "reviews.db-wal"
+    lost = log.rename(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"reviews\.db-wal is missing, but reviews\.db-shm shows .*lost"):
+        ReviewStore(path)
+    lost.rename(log)
+    with ReviewStore(path) as store:
+        assert len(store.items()) == 1
+
+
+def test_a_read_only_file_is_opened_for_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "reviews.db"
+    with ReviewStore(path) as store:
+        item = store.enqueue(content())
+    files = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda *_: False)  # what a read-only file system answers, also to root
+    with ReviewStore(path) as store:
+        assert [read.id for read in store.items()] == [item.id]
+        for write in (store.check, lambda: store.enqueue(content())):
+            with pytest.raises(StoreUnavailableError, match="attempt to write a readonly database"):
+                write()
+        assert sorted(tmp_path.iterdir()) == files, "a reader makes no files"
+
+
+def test_a_check_writes_and_counts_nothing(store: ReviewStore) -> None:
+    before = store.stats()
+    store.check()
+    store.check()
+    assert store.stats() == before
+    with store.database.write() as connection:
+        connection.execute(text("DROP TABLE review_marks"))
+    with pytest.raises(DatabaseError):
+        store.check()
 
 
 # -- many items ----------------------------------------------------------------------------------------------------

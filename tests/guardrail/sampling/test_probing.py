@@ -118,7 +118,10 @@ def test_temperature_zero_must_take_the_likeliest_token() -> None:
     assert report.temperature is False
     problem = report.problem(PLAN)
     assert problem is not None
-    assert "did not take the likeliest" in problem[1]
+    assert "at temperature 0 some tokens of the answer were not the likeliest" in problem[1]
+    assert 'extra_body={"repeat_penalty": 1.0}' in problem[1]  # the way out for a penalty for repetition
+    assert "greedy tokens are the likeliest: NO" in report.lines()
+    assert not any(line.startswith("temperature honoured") for line in report.lines())
     assert concluded(greedy=reply("g")).temperature is None
 
 

@@ -21,7 +21,7 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Missing, SampleSet, Uncertainty, Unmeasured
+from guardrail.types import Bindings, Missing, SampleSet, Uncertainty, Unmeasured
 from guardrail.uncertainty import from_spec, measure, unmet_needs
 from guardrail.uncertainty.ensemble import Training, hash_of, question_hash
 from guardrail.verdict import Reason, Verdict
@@ -111,7 +111,8 @@ def test_tool_calls_are_the_answer_without_the_text_beside_them() -> None:
 
     message = AIMessage("I will.", tool_calls=[{"name": "pay", "args": {"to": "Ann"}, "id": "1", "type": "tool_call"}])
     model = ScriptedChat(default=[message])
-    Sampler(model, plan_for([calls.estimator]), scoring=Scoring.of([calls], None)).draw([[HumanMessage("pay Ann")]])
+    plan = plan_for([calls.estimator], bindings=Bindings(tools=({"type": "function", "function": {"name": "pay"}},)))
+    Sampler(model, plan, scoring=Scoring.of([calls], None)).draw([[HumanMessage("pay Ann")]])
     assert seen == {"answer": '[{"arguments":{"to":"Ann"},"name":"pay"}]', "calls": [("pay", {"to": "Ann"})]}
 
 

@@ -445,7 +445,7 @@ def test_so_is_one_of_another_model() -> None:
 
 def test_and_one_in_a_plain_graph() -> None:
     model = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": WEI}))]})
-    guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model, tools=())))
+    guard = Guardrail(model=model, artifact=unwrapped(artifact_of(model)))
     builder = StateGraph(GuardedState)
     entry, leave = guarded_nodes(guard).add_to(builder)
     builder.add_edge(START, entry)

@@ -41,7 +41,7 @@ APPROVE: Any = Command(resume={"decisions": [{"type": "approve"}]})
 
 
 def graph_of(model: AgentChat, **more: Any) -> Any:
-    artifact = artifact_of(model, tools=[])
+    artifact = artifact_of(model)
     artifact = artifact.model_copy(update={"prompt": artifact.prompt.model_copy(update={"system": None})})
     nodes = guarded_nodes(Guardrail(model=model, artifact=artifact), **more)
     builder = StateGraph(GuardedState)

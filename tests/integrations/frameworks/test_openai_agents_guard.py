@@ -811,6 +811,40 @@ def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(lost:
     assert bank.paid == []  # neither 7 nor 5
 
 
+@pytest.mark.parametrize("kind", ["edit", "approve", "edit, then approve"])
+def test_another_process_without_the_store_runs_an_approved_call_but_not_one_whose_edit_it_lacks(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both have a store in memory. The state says of an edited call only that it is approved."""
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    guarded_agent = reviewing(bank)
+    result: Any = run(guarded_agent, "Pay what I owe")
+    (item,) = result.interruptions
+    for decision in [{"edit": EDIT}.get(name, {"type": "approve"}) for name in kind.split(", then ")]:
+        result = asyncio.run(bank.model.decide(result, {item.call_id: decision}))
+    written = result.to_string()
+    other = Bank(Scripted(["Done"]), on_abstain="review")
+    other_agent = reviewing(other)
+    state = asyncio.run(RunState.from_string(other_agent, written))
+    assert run(other_agent, state).final_output == "Done"
+    assert other.paid == ([] if kind == "edit" else [5])
+    assert ("give both the same VerdictStore(path)" in caplog.text) is (kind == "edit")
+
+
+@pytest.mark.parametrize("arguments", ['{"amount": 5', "[5]"])
+def test_a_history_with_malformed_arguments_is_refused_with_the_way_out(arguments: str) -> None:
+    bank = Bank(Scripted(["Done"]), on_abstain="message")
+    history: list[Any] = [
+        {"role": "user", "content": "Pay 5"},
+        {"type": "function_call", "name": "pay", "call_id": "call_7", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "call_7", "output": "invalid JSON"},
+        {"role": "user", "content": "Once more"},
+    ]
+    with pytest.raises(UsageError, match=r"call of 'pay' \(id 'call_7'\) whose arguments are not a JSON .*Remove"):
+        run(bank.agent(), history)
+    assert bank.inner.calls == []
+
+
 def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
     model, guarded_agent = answering(APART)
     guarded_agent.tool_use_behavior = "stop_on_first_tool"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ from pydantic_ai import (
     UserError,
     WebSearchTool,
 )
-from pydantic_ai.capabilities import AbstractCapability, NativeTool
+from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls, NativeTool
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -251,7 +252,7 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
 
 
 async def test_a_capability_keeps_the_models_used_last_only() -> None:
-    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), guard_options={"probe": "off"})
+    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), on_abstain="message", guard_options={"probe": "off"})
     guarded_agent = agent(Scripted(SURE_TEXT), capabilities=[guard])
     for _ in range(MODELS + 3):
         assert (await guarded_agent.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
@@ -728,7 +729,8 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
             return Scripted(["Unjudged"])
 
     inner = Scripted(SURE_TEXT)
-    guard = GuardCapability(artifact_for(inner), guard_options={"probe": "off", "early_stopping": "off"})
+    options = {"probe": "off", "early_stopping": "off"}
+    guard = GuardCapability(artifact_for(inner), on_abstain="message", guard_options=options)
     with pytest.raises(UsageError, match="in place of the guarded model"):
         await agent(inner, capabilities=[Answering(), guard]).run("?")
     async with agent(inner, capabilities=[guard]).run_stream(
@@ -908,10 +910,27 @@ def test_a_tool_with_the_name_of_the_guards_own_is_refused() -> None:
     assert inner.calls == []
 
 
-def test_without_deferred_requests_in_its_output_types_an_agent_gives_no_held_back_answer() -> None:
+def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_it_is_made() -> None:
     guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    refused: list[Any] = [str, [str, City], str | int, (str,)]
+    allowed: list[Any] = [[str, DeferredToolRequests], str | DeferredToolRequests]
+    for output in refused:
+        with pytest.raises(UsageError, match=r"output_type=\[str, DeferredToolRequests\]"):
+            agent(inner, output_type=output, capabilities=[guard])
+    for output in allowed:
+        agent(inner, output_type=output, capabilities=[guard])
+    inline = HandleDeferredToolCalls(handler=lambda ctx, requests: requests.build_results(approve_all=True))
+    agent(inner, capabilities=[guard, inline])
+    agent(inner, capabilities=[dataclasses.replace(guard, on_abstain="message")])
+    assert inner.calls == []
+
+
+def test_a_run_with_output_types_of_its_own_takes_the_guard_as_its_capability() -> None:
+    guard, _ = answering(inner := Scripted(UNSURE_TEXT))
+    result: Any = asyncio.run(agent(inner).run("?", output_type=[str, DeferredToolRequests], capabilities=[guard]))
+    assert isinstance(result.output, DeferredToolRequests)
     with pytest.raises(UserError, match="DeferredToolRequests"):
-        asyncio.run(agent(inner, capabilities=[guard]).run("?"))
+        asyncio.run(agent(inner).run("?", capabilities=[guard]))
 
 
 def test_an_agent_whose_capability_removes_the_guards_tool_is_refused() -> None:

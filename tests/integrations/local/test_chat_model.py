@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +292,29 @@ def test_a_copy_shares_the_loaded_model() -> None:
     copy: TransformersChat = chat.model_copy(update={"cache": False})
     assert copy._engine is chat._engine
     assert copy._local.model is tiny_model()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda chat: chat.model_copy(deep=True)])
+def test_a_deep_copy_has_settings_of_its_own_and_shares_the_weights(copied: Any) -> None:
+    chat = tiny_chat(max_tokens=6, stop=["!"])
+    other = copied(chat)
+    other.stop.append("?")
+    other.max_tokens = 3
+    assert (chat.stop, chat.max_tokens) == (["!"], 6)
+    assert other._local.model is chat._local.model
+    assert other.guardrail_identity() == chat.guardrail_identity()
+    assert str(chat.invoke(QUESTION).content).startswith(str(other.invoke(QUESTION).content))
+
+
+def test_a_model_of_a_folder_is_loaded_again_where_it_is_unpickled(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    chat = TransformersChat(model=str(tmp_path), max_tokens=6)
+    again = pickle.loads(pickle.dumps(chat))
+    assert again.guardrail_identity() == chat.guardrail_identity()
+    assert again.invoke(QUESTION).content == chat.invoke(QUESTION).content
+
+
+def test_a_model_in_memory_is_not_pickled() -> None:
+    with pytest.raises(UsageError, match=r"save_pretrained\(FOLDER\)"):
+        pickle.dumps(tiny_chat())

@@ -409,14 +409,20 @@ def test_retry_after_forms() -> None:
     assert later > 1e9
 
 
-def test_a_rejected_request_is_not_repeated_and_names_no_key(endpoint: Endpoint) -> None:
+def test_a_rejected_request_is_not_repeated_and_names_no_key(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
     endpoint.mode = "400"
-    with pytest.raises(GuardrailError, match="bad request") as caught:
+    caplog.set_level(logging.DEBUG, "guardrail")
+    with pytest.raises(GuardrailError, match="HTTP status 400; in full in the log") as caught:
         chat(endpoint).invoke("sure?")
+    assert "bad request" not in str(caught.value), "a server may quote the model or the prompt"
+    shown = [record for record in caplog.records if "bad request" in record.getMessage()]
+    assert {record.levelname for record in shown} == {"DEBUG"}
+    assert all("***" in record.getMessage() and KEY not in record.getMessage() for record in shown)
     assert endpoint.requests == 1
     assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
     assert KEY not in str(caught.value)
-    assert "***" in str(caught.value)
 
 
 # -- secrets and identity
