@@ -67,16 +67,19 @@ test-peers: $(READY) ## The tests against real model servers (docs/peers.md)
 
 test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-litellm)
 	@test -x .venv-litellm/bin/pytest || { $(PYTHON) -m venv .venv-litellm && \
-	  .venv-litellm/bin/pip install -q -e '.[litellm]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
+	  .venv-litellm/bin/pip install -q -e '.[litellm,serve]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
-	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py
+	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py \
+	  tests/peers/test_litellm_guardrail.py
 
 test-clients: $(READY) ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own
 	@test -x .venv-clients/bin/pytest || { $(PYTHON) -m venv .venv-clients && \
 	  .venv-clients/bin/pip install -q -e '.[serve,review]' 'pytest>=8' 'openai>=2.54,<3' \
-	  'litellm>=1.100,<2' 'llama-index-llms-openai-like>=0.8,<0.9' pytest-asyncio; }
+	  'litellm>=1.110,<2' 'llama-index-llms-openai-like>=0.8,<0.9' pytest-asyncio 'anthropic>=0.125,<1' \
+	  'langchain-anthropic>=1.7,<2' 'pydantic-ai-slim[anthropic,openai]>=2.31,<3' 'openai-agents>=0.20,<0.21'; }
 	@which npm > /dev/null && { test -d build/clients-node/node_modules || npm install --silent --no-audit --no-fund \
-	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2'; } || true
+	  --prefix build/clients-node openai 'ai@6' '@ai-sdk/openai@3' '@ai-sdk/openai-compatible@2' '@ai-sdk/anthropic@3' \
+	  '@anthropic-ai/sdk'; } || true
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-clients/bin/python -m pytest -q -p no:cacheprovider -W ignore \
 	  --noconftest tests/peers/test_gateway_clients.py
 	@$(BIN)/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/peers/test_gateway_clients.py \

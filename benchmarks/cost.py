@@ -1,12 +1,14 @@
 """Cost and benefit of scores: calls, tokens and seconds a question beside the share that a certificate answers.
 
-`python -m benchmarks.cost DATA`, with the folder of recorded outputs. The embedded model is asked by this command; the
-records of a small chat model are read from ``examples/recorded/smollm2`` where they exist.
+`python -m benchmarks.cost DATA`, with the folder of recorded outputs; ``--write`` renews the tables of docs/calls.md
+and README.md, and docs/calls.json with every figure. The embedded model is asked by this command; the records of a
+small chat model lie in ``examples/recorded/smollm2``.
 
 Each split draws labelled questions at random, certifies (rule ``certified``, delta .1) and counts on the whole pool:
 the share answered (0 where nothing is certified), and whether the error rate among the answered is above alpha. A
 scale of two stages comes from other questions of the pool, whose labels it does not read. All scores see the same
-splits.
+splits. A last table compares the certificate with a tool that picks a threshold on one half of the labels and checks
+it on the other.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,24 +35,29 @@ from calibrate.data.collect import collect_records
 from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records
+from calibrate.evaluation.calls import Score, certified_once, ordered, score_of, scores_of_draws
 from calibrate.thresholds import fit
+from calibrate.thresholds.fit import request_for
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
-from guardrail.judges import Judge, make_judge
+from guardrail.files import atomic_write
+from guardrail.judges import make_judge
 from guardrail.outcome import Feasible
 from guardrail.sampling.sampler import draw
 from guardrail.testing import make_artifact
-from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, make_estimator, measure_many
+from guardrail.types import Frozen, SampleSet, SamplingPlan
+from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.ensemble import Training
 from guardrail.uncertainty.plan import plan_for
+from guardrail.uncertainty.ties import TieBreakParams
 from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
 
-__all__ = ["Pool", "Row", "Score", "certified", "embedded", "main", "scores_of", "staged_scores"]
+__all__ = ["Figures", "Line", "Pool", "Table", "certified", "embedded", "main", "pages", "tool_threshold"]
 
 Reals = NDArray[np.float64]
-ALPHAS = (0.1, 0.15, 0.2, 0.25)
 DELTA = 0.1
+SIZES = (300, 1_000)
+"""Numbers of labels."""
 SCALE = 300
 """Questions of a scale, if the pool has so many beside the labelled ones."""
 SMALLEST = 150
@@ -58,166 +66,139 @@ ROOT = Path(__file__).resolve().parents[1]
 SMOLLM2 = ROOT / "examples" / "recorded" / "smollm2"
 TIMED = 40
 """Questions whose seconds are measured, one after another."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """One score of every question of a pool.
-
-    Attributes:
-        name: Row of the table.
-        calls: Calls a question; of two stages those of the first.
-        values: The score, shape (n,); NaN where it is unmeasured. Of two stages the cheap score.
-        tokens: Output tokens a question, of its calls; NaN where the data do not tell.
-        second: Of two stages: the disagreement in [0, 1], shape (n,).
-        weight: Of two stages: w.
-        more: Of two stages: further calls where the first do not decide.
-        more_tokens: Of two stages: output tokens of those, a question that draws them.
-        seconds: Seconds a question, where they were measured.
-    """
-
-    name: str
-    calls: float
-    values: Reals
-    tokens: float = float("nan")
-    second: Reals | None = None
-    weight: float = 0.0
-    more: int = 0
-    more_tokens: float = float("nan")
-    seconds: float = float("nan")
+DRAWS = 400
+"""Draws of labels in the comparison with a threshold tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Labelled questions with their scores."""
+    """Labelled questions with their scores.
+
+    Attributes:
+        name: Heading of the table.
+        error: 0 or 1 a question.
+        scores: The scores.
+        alphas: Target error rates.
+    """
 
     name: str
     error: NDArray[np.int64]
     scores: Sequence[Score]
+    alphas: Sequence[float] = (0.1, 0.15, 0.2)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One score at one number of labels and one alpha, over all splits.
-
-    Attributes:
-        accepted: Mean share of the pool that the certificate answers.
-        infeasible: Share of splits without a certificate.
-        violated: Share of splits whose threshold is above alpha on the pool.
-        calls: Mean calls a question, over the splits with a certificate; NaN without one.
-    """
+class Cell(Frozen):
+    """One score at one number of labels and one alpha, over all splits."""
 
     accepted: float
+    """Mean share of the pool that the certificate answers."""
     infeasible: float
+    """Share of splits without a certificate."""
     violated: float
+    """Share of splits whose threshold is above alpha on the pool."""
+
+
+class Line(Frozen):
+    """One score at one number of labels."""
+
+    score: str
+    labels: int
     calls: float
+    """Mean calls a question, over the splits with a certificate."""
+    tokens: float | None
+    """Output tokens a question; None where the data do not tell."""
+    seconds: float | None
+    """Seconds a question on the machine that ran this; None where the model is not at hand."""
+    cells: tuple[Cell, ...]
+    """One an alpha."""
 
 
-def certified(pool: Pool, labels: int, alphas: Sequence[float], splits: int) -> dict[tuple[str, float], Row]:
-    """Certify every score of a pool on the same random labels, by its name and alpha."""
-    rows: dict[tuple[str, float], list[tuple[float, bool, bool, float]]] = {}
+class Table(Frozen):
+    """The scores of one pool."""
+
+    name: str
+    n: int
+    wrong: float
+    """Share of wrong answers without a gate."""
+    alphas: tuple[float, ...]
+    lines: tuple[Line, ...]
+
+
+class Compared(Frozen):
+    """A way to choose a threshold on 300 labels, at alpha .1; the truth is the rest of the pool."""
+
+    name: str
+    answered: float
+    """Mean share of the rest that is answered."""
+    violated: float
+    """Share of draws whose error rate on the rest is above alpha."""
+
+
+class Figures(Frozen):
+    """Everything that the pages show."""
+
+    format: int = 1
+    splits: int
+    tables: tuple[Table, ...]
+    tool: dict[str, tuple[Compared, ...]]
+    """Certificate and threshold tool, by pool."""
+
+
+def certified(pool: Pool, labels: int, splits: int) -> list[Line]:
+    """Certify every score of a pool on the same random labels."""
+    jobs = [request_for("certified", alpha=alpha, delta=DELTA, options={}) for alpha in pool.alphas]
     n = pool.error.size
-    for split in range(splits):
-        order = np.random.default_rng(split).permutation(n)
-        drawn, scale = order[:labels], order[labels : labels + SCALE]
-        for score in pool.scores:
-            u, place = _ordered(score, scale)
-            usable = drawn[~np.isnan(u[drawn])]
-            for alpha in alphas:
-                out = fit(u[usable], pool.error[usable], alpha=alpha, delta=DELTA, rule="certified", diagnose="fast")
-                accepted, more = np.zeros(n, dtype=np.bool_), 0.0
-                if isinstance(out, Feasible):
-                    accepted = u <= out.threshold
-                    undecided = (place <= out.threshold) & ~(place + score.weight <= out.threshold)
-                    more = score.more * float(undecided.mean()) if score.more else 0.0
-                wrong = pool.error[accepted].mean() if accepted.any() else 0.0
-                rows.setdefault((score.name, alpha), []).append(
-                    (float(accepted.mean()), not accepted.any(), bool(wrong > alpha), score.calls + more)
-                )
-    return {key: _mean(values) for key, values in rows.items()}
+    lines = []
+    for score in pool.scores:
+        shares = np.zeros((splits, len(jobs)))
+        above = np.zeros((splits, len(jobs)), dtype=np.bool_)
+        calls = []
+        for split in range(splits):
+            order = np.random.default_rng(split).permutation(n)
+            orders = ordered(score, score.values[order[labels : labels + SCALE]])
+            for column, job in enumerate(jobs):
+                accepted, spent = certified_once(score, orders, pool.error, order[:labels], job)
+                if accepted.any():
+                    shares[split, column] = accepted.mean()
+                    above[split, column] = pool.error[accepted].mean() > pool.alphas[column]
+                    calls.append(spent)
+        spent = float(np.mean(calls)) if calls else score.calls
+        further = (spent - score.calls) / score.more if score.more else 0.0
+        tokens = score.tokens + (further * score.more_tokens if score.more else 0.0)
+        cells = tuple(
+            Cell(
+                accepted=float(shares[:, column].mean()),
+                infeasible=float((shares[:, column] == 0).mean()),
+                violated=float(above[:, column].mean()),
+            )
+            for column in range(len(jobs))
+        )
+        lines.append(
+            Line(
+                score=score.name,
+                labels=labels,
+                calls=spent,
+                tokens=None if np.isnan(tokens) else tokens,
+                seconds=None if np.isnan(score.seconds) else score.seconds,
+                cells=cells,
+            )
+        )
+    return lines
 
 
-def _ordered(score: Score, scale: NDArray[np.int64]) -> tuple[Reals, Reals]:
-    """The score that is certified, and the place of the first stage on its scale."""
-    if score.second is None:
-        return score.values, score.values
-    known = np.sort(score.values[scale][~np.isnan(score.values[scale])])
-    place = np.searchsorted(known, score.values, side="right") / known.size
-    place[np.isnan(score.values)] = np.nan
-    # A failed sample disagrees (see `guardrail.uncertainty.two_stage`).
-    return place + score.weight * np.nan_to_num(score.second, nan=1.0), place
-
-
-def _mean(values: Sequence[tuple[float, bool, bool, float]]) -> Row:
-    accepted, infeasible, violated, calls = (np.array(column, dtype=np.float64) for column in zip(*values, strict=True))
-    spent = float(calls[infeasible == 0].mean()) if (infeasible == 0).any() else float("nan")
-    return Row(float(accepted.mean()), float(infeasible.mean()), float(violated.mean()), spent)
-
-
-# -- Scores of recorded draws ------------------------------------------------------------------------------------------
-
-
-def _values(sets: Sequence[SampleSet], estimator: Estimator, n: int, plan: SamplingPlan, first: int = 0) -> Reals:
-    """Scores of the sets with n of their samples, from the ``first`` on."""
-    cut = [drawn.model_copy(update={"samples": drawn.samples[first : first + n]}) for drawn in sets]
-    measured = measure_many(cut, [estimator], plan.model_copy(update={"n": n}))
-    return np.array([np.nan if each.value is None else each.value for (each,) in measured])
-
-
-def _tokens(samples: Sequence[Sample]) -> float:
-    counts = [np.nan if sample.tokens is None else len(sample.tokens) for sample in samples]
-    return float(np.mean(counts)) if counts else float("nan")
-
-
-def _made(name: str, judge: Judge | None) -> Estimator:
-    estimator = make_estimator(name)
-    return estimator if estimator.judge is None or judge is None else replace(estimator, judge=judge)
-
-
-def scores_of(records: Sequence[Record], plan: SamplingPlan, judge: Judge | None = None) -> list[Score]:
-    """Every score of the comparison that these draws support, by the calls that each needs.
-
-    Args:
-        records: The questions with their draws.
-        plan: The plan they were drawn by.
-        judge: For answers that are numbers; votes are then compared without a graded similarity.
-    """
-    sets = [record.drawn for record in records if record.drawn is not None]
-    answer = _tokens([drawn.primary for drawn in sets if drawn.primary is not None])
-    sample = _tokens([sample for drawn in sets for sample in drawn.samples])
-    disagree = "graded_disagreement" if judge is None else "primary_disagreement"
-
-    def row(name: str, n: int) -> Score:
-        return Score(name, n + 1, _values(sets, _made(name, judge), n, plan), answer + n * sample)
-
-    scores = []
-    if plan.logprobs:
-        scores += [row(name, 0) for name in ("perplexity", "sequence_nll", "answer_word_nll")]
-        scores += [row("semantic_entropy", 10)]
-    else:
-        scores += [row("discrete_semantic_entropy", 10)]
-    scores += [replace(row(disagree, n), name=f"{disagree}, n = {n}") for n in (1, 2, 10)]
-    return [*scores, *staged_scores(sets, plan, scores, answer, sample, _made("primary_disagreement", judge))]
-
-
-def staged_scores(
-    sets: Sequence[SampleSet],
-    plan: SamplingPlan,
-    scores: Sequence[Score],
-    answer: float,
-    sample: float,
-    votes: Estimator,
-) -> Iterator[Score]:
-    """Two stages on each score of one call, and on two samples before eight more."""
-    two, eight = _values(sets, votes, 2, plan), _values(sets, votes, 8, plan, first=2)
-    by_name = {score.name: score for score in scores}
-    for name in ("sequence_nll", "answer_word_nll"):
-        if name in by_name:
-            values = by_name[name].values
-            yield Score(f"two stages, {name}", 1, values, answer, two, 0.2, 2, 2 * sample)
-    first = next(score for name, score in by_name.items() if name.endswith("_disagreement, n = 2"))
-    weight = 0.3 if first.name.startswith("graded") else 1.0
-    yield Score(f"3 calls, then 8, w = {weight:g}", 3, first.values, first.tokens, eight, weight, 8, 8 * sample)
+def table_of(pool: Pool, sizes: Sequence[int], splits: int) -> Table:
+    """Certify the scores of a pool at each number of labels that it has questions for."""
+    reserve = SMALLEST if any(score.more for score in pool.scores) else 0
+    lines = [
+        line for labels in sizes if labels + reserve <= pool.error.size for line in certified(pool, labels, splits)
+    ]
+    return Table(
+        name=pool.name,
+        n=pool.error.size,
+        wrong=float(pool.error.mean()),
+        alphas=tuple(pool.alphas),
+        lines=tuple(lines),
+    )
 
 
 # -- Pools -------------------------------------------------------------------------------------------------------------
@@ -228,9 +209,28 @@ def _labelled(records: Sequence[Record], rule: str) -> list[Record]:
     return [record for record in usable if record.correct is not None]
 
 
-def _pool(name: str, records: Sequence[Record], plan: SamplingPlan, judge: Judge | None = None) -> Pool:
+def _pool(name: str, records: Sequence[Record], plan: SamplingPlan, votes: Estimator, alphas: Sequence[float]) -> Pool:
+    """Every score that the draws support, `perplexity`, and three calls before eight more."""
+    sets = [record.drawn for record in records if record.drawn is not None]
+    scores = scores_of_draws(sets, plan, votes)
+    if not plan.logprobs:  # entropy with the judge of the votes, not the default one
+        entropy = make_estimator("discrete_semantic_entropy", judge=votes.judge)
+        scores = [score_of(sets, entropy, plan.n, plan) if each.name == entropy.name else each for each in scores]
+    if plan.logprobs:
+        scores.append(score_of(sets, make_estimator("perplexity"), 0, plan))
+    scores.append(_three_then_eight(sets, votes, plan))
     error = np.array([not record.correct for record in records], dtype=np.int64)
-    return Pool(name, error, scores_of(records, plan, judge))
+    return Pool(name, error, scores, alphas)
+
+
+def _three_then_eight(sets: Sequence[SampleSet], votes: Estimator, plan: SamplingPlan) -> Score:
+    """Two stages for endpoints without log-probabilities: two samples, and eight others where they do not decide."""
+    weight = 0.3 if votes.name == "graded_disagreement" else 1.0
+    rest = [drawn.model_copy(update={"samples": drawn.samples[2:]}) for drawn in sets]
+    eight = score_of(rest, make_estimator("primary_disagreement", judge=votes.judge), 8, plan)
+    first = score_of(sets, votes, 2, plan, f"two stages, {votes.name}, n = 2 then 8")
+    per_sample = (first.tokens - score_of(sets, votes, 1, plan).tokens) if not np.isnan(first.tokens) else np.nan
+    return replace(first, second=eight.values, weight=weight, more=8, more_tokens=8 * per_sample)
 
 
 def embedded(folder: Path, questions: int | None = None) -> tuple[list[Record], SamplingPlan]:
@@ -256,10 +256,11 @@ def _smollm2(path: Path, folder: Path) -> Pool:
         for record in file.records
         if record.id in asked
     ]
-    return _pool("SmolLM2-135M-Instruct, 26 kinds of questions", _labelled(records, "contains"), file.header.plan)
+    votes = make_estimator("graded_disagreement")
+    return _pool("SmolLM2-135M-Instruct", _labelled(records, "contains"), file.header.plan, votes, (0.2, 0.25, 0.3))
 
 
-def _resampled(path: Path, name: str, rule: str, judge: Judge | None = None) -> Pool:
+def _resampled(path: Path, name: str, rule: str, votes: Estimator) -> Pool:
     """Recorded samples without a greedy answer: the first one is the answer, the next ten are its samples."""
     file = import_file(path, ImportSettings()).file
     records = []
@@ -268,10 +269,12 @@ def _resampled(path: Path, name: str, rule: str, judge: Judge | None = None) -> 
         first, *others = record.drawn.samples
         drawn = record.drawn.model_copy(update={"primary": first, "samples": tuple(others[:10])})
         records.append(record.model_copy(update={"drawn": drawn, "correct": None}))
-    return _pool(name, _labelled(records, rule), file.header.plan, judge)
+    plan = file.header.plan.model_copy(update={"n": 10, "primary": "sampled"})
+    return _pool(name, _labelled(records, rule), plan, votes, (0.1, 0.15, 0.2))
 
 
 def _mmlu_pro(path: Path, model: str) -> Pool:
+    """Stated confidence and the probability of the answer's letter; a stated confidence is one more call."""
     rows = []
     with path.open(encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
@@ -279,9 +282,12 @@ def _mmlu_pro(path: Path, model: str) -> Pool:
             if all(cells):
                 rows.append([float(cell) for cell in cells])
     error, stated, logit = np.array(rows).T
-    # Ties of the stated confidence by the logit, which never outweighs it: 1e-6 is below every step of the first.
-    ties = (1 - stated) + 1e-6 * (1 - logit)
-    scores = [Score("logit", 1, 1 - logit), Score("stated", 1, 1 - stated), Score("stated, ties by logit", 1, ties)]
+    specs = [
+        make_estimator(name).spec for name in ("self_consistency", "sequence_nll")
+    ]  # stand-ins: order() reads none
+    ties = TieBreakParams(resolution=1e-3, first=specs[0], second=specs[1])
+    broken = np.array([ties.order(1 - a, 1 - b) for a, b in zip(stated.tolist(), logit.tolist(), strict=True)])
+    scores = [Score("logit", 1, 1 - logit), Score("stated", 2, 1 - stated), Score("stated, ties by logit", 2, broken)]
     return Pool(f"MMLU-Pro, {model.removesuffix('-2024-07-18')}", error.astype(np.int64), scores)
 
 
@@ -292,9 +298,64 @@ def _mmbench(path: Path, name: str) -> Pool:
         records = _labelled(file.records, "option")
     sets = [record.drawn for record in records if record.drawn is not None]
     error = np.array([not record.correct for record in records], dtype=np.int64)
-    names = ("predictive_entropy", "max_softmax")
-    return Pool(
-        name, error, [Score(each, 1, _values(sets, make_estimator(each), 0, file.header.plan)) for each in names]
+    names = ("max_softmax", "predictive_entropy")
+    return Pool(name, error, [score_of(sets, make_estimator(each), 0, file.header.plan) for each in names])
+
+
+# -- The certificate beside a threshold tool ---------------------------------------------------------------------------
+
+
+def tool_threshold(
+    u: Reals, error: NDArray[np.int64], alpha: float, rng: np.random.Generator, *, conservative: bool
+) -> float | None:
+    """The threshold of jevcal (github.com/abhixhek/jevcal, commit 2be0810), or None where it reports a failure.
+
+    On a random half it takes the threshold that accepts most of those with at least 30 accepted and an accuracy of
+    1 - alpha; in its conservative mode the one-sided 95 % lower Wilson bound of the accuracy must reach that. The
+    other half must show at least 1 - alpha - .02.
+    """
+    held = rng.random(u.size) < 0.5
+    fitted = np.flatnonzero(~held)
+    order = fitted[np.argsort(u[fitted], kind="stable")]
+    k = np.arange(1, order.size + 1)
+    accuracy = 1 - np.cumsum(error[order]) / k
+    reached = _wilson_lower(accuracy, k) if conservative else accuracy
+    last = np.append(u[order][1:] != u[order][:-1], [True])  # ties are accepted together
+    able = np.flatnonzero(last & (k >= 30) & (reached >= 1 - alpha))
+    if not able.size:
+        return None
+    threshold = float(u[order][able[-1]])
+    checked = error[held & (u <= threshold)]
+    return None if checked.size and 1 - checked.mean() < 1 - alpha - 0.02 else threshold
+
+
+def _wilson_lower(share: Reals, k: NDArray[np.int64], z: float = 1.645) -> Reals:
+    lower: Reals = (share + z**2 / (2 * k) - z * np.sqrt(share * (1 - share) / k + (z / (2 * k)) ** 2)) / (1 + z**2 / k)
+    return lower
+
+
+def compared(pool: Pool, *, draws: int = DRAWS, labels: int = 300, alpha: float = 0.1) -> tuple[Compared, ...]:
+    """The first score of a pool under the certificate and under both modes of the tool."""
+    u, error = pool.scores[0].values, pool.error
+    rule, request = request_for("certified", alpha=alpha, delta=DELTA, options={})
+    names = ("rule certified", "threshold tool, conservative mode", "threshold tool, ordinary mode")
+    answered: dict[str, list[tuple[float, bool]]] = {name: [] for name in names}
+    for number in range(draws):
+        order = np.random.default_rng(number).permutation(error.size)
+        drawn, rest = order[:labels], order[labels:]
+        accepted, _ = certified_once(pool.scores[0], (u, u), error, drawn, (rule, request))
+        chosen = [accepted[rest]]
+        for conservative in (True, False):
+            rng = np.random.default_rng([number, 1])  # the tool's own split, the same for both modes
+            threshold = tool_threshold(u[drawn], error[drawn], alpha, rng, conservative=conservative)
+            chosen.append(np.zeros(rest.size, dtype=np.bool_) if threshold is None else u[rest] <= threshold)
+        for name, own in zip(names, chosen, strict=True):
+            answered[name].append((float(own.mean()), bool(own.any() and error[rest][own].mean() > alpha)))
+    return tuple(
+        Compared(
+            name=name, answered=float(np.mean([a for a, _ in rows])), violated=float(np.mean([v for _, v in rows]))
+        )
+        for name, rows in answered.items()
     )
 
 
@@ -308,16 +369,19 @@ def timed(pool: Pool, records: Sequence[Record], plan: SamplingPlan) -> Pool:
 
     model = TransformersChat(model=str(MODEL))
     asked = [record.question for record in records[:: max(1, len(records) // TIMED)]][:TIMED]
-    by_samples = {}
-    for n in sorted({0, *(int(score.calls) - 1 for score in pool.scores if score.second is None)}):
-        by_samples[n] = _seconds(partial(_draw, model, plan.model_copy(update={"n": n, "seed": None})), asked)
-    scores = [
-        replace(score, seconds=by_samples[int(score.calls) - 1]) if score.second is None else score
-        for score in pool.scores
-    ]
+    calls = sorted({int(score.calls) for score in pool.scores if score.second is None})
+    by_calls = {
+        each: _seconds(partial(_draw, model, plan.model_copy(update={"n": each - 1, "seed": None})), asked)
+        for each in calls
+    }
     guard = Guardrail(model=model, artifact=_staged_artifact(model, pool), remember=0)
     staged = _seconds(lambda question: guard.assess(question), asked)
-    scores = [replace(s, seconds=staged) if s.name == "two stages, sequence_nll" else s for s in scores]
+    scores = []
+    for score in pool.scores:
+        if score.second is None:
+            scores.append(replace(score, seconds=by_calls[int(score.calls)]))
+        else:
+            scores.append(replace(score, seconds=staged if score.more == 2 else score.seconds))
     return replace(pool, scores=scores)
 
 
@@ -335,16 +399,16 @@ def _seconds(ask: Callable[[str], object], questions: Sequence[str]) -> float:
 
 def _staged_artifact(model: BaseChatModel, pool: Pool) -> CalibrationArtifact:
     """Two stages at the certificate of alpha .15 with 1,000 labels (or all but the scale)."""
-    score = next(each for each in pool.scores if each.name == "two stages, sequence_nll")
+    score = next(each for each in pool.scores if each.more == 2)
     order = np.random.default_rng(0).permutation(pool.error.size)
     labels = order[: min(1_000, pool.error.size - SCALE)]
-    scale = order[labels.size : labels.size + SCALE]
-    u, _ = _ordered(score, scale)
+    scale = score.values[order[labels.size : labels.size + SCALE]]
+    u, _ = ordered(score, scale)
     out = fit(u[labels], pool.error[labels], alpha=0.15, delta=DELTA, rule="certified", diagnose="fast")
-    cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement")
+    cheap, second = make_estimator("answer_word_nll"), make_estimator("primary_disagreement")
     params = TwoStageParams(
         weight=score.weight,
-        scale=tuple(np.sort(score.values[scale]).tolist()),
+        scale=tuple(np.sort(scale).tolist()),
         cheap=cheap.spec,
         second=second.spec,
         training=Training(ids=(), questions=()),
@@ -355,73 +419,146 @@ def _staged_artifact(model: BaseChatModel, pool: Pool) -> CalibrationArtifact:
     return artifact.model_copy(update={"estimator": two_stage(params, cheap, second).spec, "plan": own})
 
 
-# -- The page ----------------------------------------------------------------------------------------------------------
+# -- The pages ---------------------------------------------------------------------------------------------------------
+
+README_ROWS: Sequence[tuple[str, str, str]] = (
+    ("semantic_entropy", "log-probabilities", "embedded model"),
+    ("two stages, answer_word_nll", "log-probabilities", "embedded model"),
+    ("sequence_nll", "log-probabilities", "embedded model"),
+    ("graded_disagreement, n = 10", "any chat model", "TriviaQA"),
+    ("primary_disagreement, n = 10", "any chat model, answers that are numbers", "GSM8K"),
+    ("stated, ties by logit", "a confidence stated in words", "MMLU-Pro, gpt-4.1"),
+    ("max_softmax", "likelihoods of options", "MMBench, LLaVA 34B"),
+)
+"""Rows of README: score, needs, and the pool's name."""
 
 
-def print_pool(pool: Pool, sizes: Sequence[int], alphas: Sequence[float], splits: int) -> None:
-    """Print the table of a pool: a line for each score and number of labels."""
-    print(f"\n## {pool.name}: {pool.error.size} questions, {100 * pool.error.mean():.1f} % wrong\n")
-    heads = " | ".join(f"alpha {alpha:g}" for alpha in alphas)
-    print(f"| labels | score | calls | tokens | seconds | {heads} |\n|---|---|---|---|---|{'---|' * len(alphas)}")
-    for labels in sizes:
-        if labels + (SMALLEST if any(score.more for score in pool.scores) else 0) > pool.error.size:
-            continue
-        rows = certified(pool, labels, alphas, splits)
-        for score in pool.scores:
-            own = [rows[score.name, alpha] for alpha in alphas]
-            calls = [row.calls for row in own if not np.isnan(row.calls)] or [score.calls]
-            share = (float(np.mean(calls)) - score.calls) / score.more if score.more else 0.0
-            tokens = score.tokens + (share * score.more_tokens if score.more else 0.0)
-            cells = " | ".join(
-                f"{100 * row.accepted:.1f} ({row.infeasible:.2f}, {row.violated:.2f})" if row.accepted else "0 (1, 0)"
-                for row in own
+def calls_page(figures: Figures) -> str:
+    """The tables of docs/calls.md."""
+    parts = []
+    for table in figures.tables:
+        parts.append(f"**{table.name}**, {table.n:,} questions, {100 * table.wrong:.0f} % wrong without a gate\n")
+        sizes = list(dict.fromkeys(line.labels for line in table.lines))
+        heads = [f"{labels:,} labels: {alpha:g}" for labels in sizes for alpha in table.alphas]
+        parts.append(f"|score|calls|tokens|seconds|{'|'.join(heads)}|\n|---|--:|--:|--:|{'--:|' * len(heads)}")
+        for score in dict.fromkeys(line.score for line in table.lines):
+            lines = [line for line in table.lines if line.score == score]
+            first = lines[0]
+            cells = "|".join(_cell(cell) for line in lines for cell in line.cells)
+            parts.append(
+                f"|{_code(score)}|{_calls([line.calls for line in lines])}|{_shown(first.tokens, '.0f')}"
+                f"|{_shown(first.seconds, '.3f')}|{cells}|"
             )
-            print(
-                f"| {labels} | {score.name} | {np.mean(calls):.2g} | {_shown(tokens, '.1f')} "
-                f"| {_shown(score.seconds, '.3f')} | {cells} |",
-                flush=True,
-            )
+        parts.append("")
+    return "\n".join(parts)
 
 
-def _shown(number: float, form: str) -> str:
-    return "-" if np.isnan(number) else format(number, form)
+def tool_page(figures: Figures) -> str:
+    """The comparison with a threshold tool."""
+    names = list(figures.tool)
+    lines = [f"|300 labels, alpha .1|{'|'.join(names)}|", f"|---|{'--:|' * len(names)}"]
+    for row in range(3):
+        own = [figures.tool[name][row] for name in names]
+        cells = "|".join(f"{100 * each.answered:.1f} ({100 * each.violated:.0f})" for each in own)
+        lines.append(f"|{own[0].name}|{cells}|")
+    return "\n".join(lines)
+
+
+def readme_page(figures: Figures) -> str:
+    """The table of README: the share answered with 300 labels."""
+    lines = [
+        "|score|calls per question|needs|measured on|answered at 10 / 15 / 20 %|",
+        "|---|--:|---|---|--:|",
+    ]
+    tables = {table.name.lower(): table for table in figures.tables}
+    for score, needs, pool in README_ROWS:
+        table = next(table for name, table in tables.items() if name.startswith(pool.lower()))
+        line = next(line for line in table.lines if (line.score, line.labels) == (score, 300))
+        shares = " / ".join(f"{100 * cell.accepted:.0f}" for cell in line.cells)
+        lines.append(f"|{_code(score)}|{_calls([line.calls])}|{needs}|{pool}|{shares}|")
+    return "\n".join(lines)
+
+
+def pages(figures: Figures) -> dict[Path, dict[str, str]]:
+    """The tables by page and by the name between the marks that they stand between."""
+    return {
+        ROOT / "docs" / "calls.md": {"calls": calls_page(figures), "tool": tool_page(figures)},
+        ROOT / "README.md": {"calls": readme_page(figures)},
+    }
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """A page with its tables between ``<!-- table: NAME -->`` and ``<!-- end -->`` replaced."""
+    for name, table in tables.items():
+        marked = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
+        assert marked is not None, name
+        start, end = marked.span(1)
+        text = f"{text[:start]}\n{table.strip()}\n\n{text[end:]}"
+    return text
+
+
+def _cell(cell: Cell) -> str:
+    return f"{100 * cell.accepted:.1f} ({100 * cell.violated:.0f})" if cell.accepted else "-"
+
+
+def _calls(calls: Sequence[float]) -> str:
+    low, high = (f"{each:.2g}" for each in (min(calls), max(calls)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _code(score: str) -> str:
+    """Names of estimators as code."""
+    return re.sub(r"\b(?:[a-z]+(?:_[a-z]+)+|perplexity)\b", lambda match: f"`{match[0]}`", score)
+
+
+def _shown(number: float | None, form: str) -> str:
+    return "" if number is None else format(number, form)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print one table for each pool."""
+    """Measure, print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="folder with the recorded outputs; without it two pools")
-    parser.add_argument("--splits", type=int, default=100)
-    parser.add_argument("--labels", default="300,1000", help="numbers of labels, separated by commas")
-    parser.add_argument("--smollm2", type=Path, default=SMOLLM2, help="folder of the recorded chat model")
+    parser.add_argument("--splits", type=int, default=80)
     parser.add_argument("--questions", type=int, help="ask the embedded model only so many; for a first look")
     parser.add_argument("--no-seconds", action="store_true", help="do not time the embedded model")
+    parser.add_argument("--write", action="store_true", help="renew docs/calls.json, docs/calls.md and README.md")
     arguments = parser.parse_args(argv)
-    sizes = [int(size) for size in arguments.labels.split(",")]
-    print(__doc__)
-    print("Cells: certified acceptance in % (share of splits that certify nothing, share above alpha on the pool).")
+    if arguments.write and arguments.data is None:
+        parser.error("--write needs the folder of recorded outputs: the pages show all pools")
+    tables: list[Table] = []
+
+    def add(pool: Pool) -> None:
+        tables.append(table_of(pool, SIZES, arguments.splits))
+        print(calls_page(Figures(splits=arguments.splits, tables=(tables[-1],), tool={})), flush=True)
+
+    graded = make_estimator("graded_disagreement")
     with TemporaryDirectory() as scratch:
         records, plan = embedded(Path(scratch), arguments.questions)
-        own = _pool("Embedded model, open questions", records, plan)
-        own = own if arguments.no_seconds else timed(own, records, plan)
-        print_pool(own, sizes, ALPHAS, arguments.splits)
-        if (arguments.smollm2 / "records.jsonl.gz").is_file():
-            print_pool(_smollm2(arguments.smollm2, Path(scratch)), sizes, ALPHAS, arguments.splits)
+        own = _pool("Embedded model", records, plan, graded, (0.1, 0.15, 0.2))
+        add(own if arguments.no_seconds else timed(own, records, plan))
+        add(_smollm2(SMOLLM2, Path(scratch)))
     if arguments.data is None:
         return
     data: Path = arguments.data
-    pools: list[Callable[[], Pool]] = [
-        lambda: _resampled(data / "triviaqa-20samples.jsonl", "TriviaQA, first sample as the answer", "token_f1"),
-        lambda: _resampled(
-            data / "gsm8k-13variants.jsonl", "GSM8K, first prompt as the answer", "numeric", judge=make_judge("numeric")
-        ),
-        lambda: _mmlu_pro(data / "mmlu-pro-confidence.csv", "gpt-4.1"),
-        lambda: _mmlu_pro(data / "mmlu-pro-confidence.csv", "gpt-4o-mini-2024-07-18"),
-        lambda: _mmbench(data / "mmbench-llava-v1.6-34b-options.jsonl", "MMBench, LLaVA 34B"),
-        lambda: _mmbench(data / "mmbench-llava-v1.5-7b-options.jsonl", "MMBench, LLaVA 7B"),
+    numbers = make_estimator("primary_disagreement", judge=make_judge("numeric"))
+    add(_resampled(data / "triviaqa-20samples.jsonl", "TriviaQA, no log-probabilities", "token_f1", graded))
+    add(_resampled(data / "gsm8k-13variants.jsonl", "GSM8K, no log-probabilities", "numeric", numbers))
+    add(_mmlu_pro(data / "mmlu-pro-confidence.csv", "gpt-4.1"))
+    add(_mmlu_pro(data / "mmlu-pro-confidence.csv", "gpt-4o-mini-2024-07-18"))
+    options = [
+        _mmbench(data / "mmbench-llava-v1.6-34b-options.jsonl", "MMBench, LLaVA 34B"),
+        _mmbench(data / "mmbench-llava-v1.5-7b-options.jsonl", "MMBench, LLaVA 7B"),
     ]
-    for read in pools:
-        print_pool(read(), sizes, ALPHAS, arguments.splits)
+    for pool in options:
+        add(pool)
+    tool = {pool.name: compared(pool) for pool in options}
+    figures = Figures(splits=arguments.splits, tables=tuple(tables), tool=tool)
+    print(tool_page(figures))
+    if arguments.write:
+        atomic_write(ROOT / "docs" / "calls.json", figures.model_dump_json(indent=1) + "\n")
+        for path, own_tables in pages(figures).items():
+            atomic_write(path, filled(path.read_text(encoding="utf-8"), own_tables))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from langchain_core.language_models import BaseChatModel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError, require
+from guardrail.judges import Entailment
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
+from guardrail.parts.spec import PartsSpec
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -21,13 +26,18 @@ from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.questions import RawRow
 from .data.records import RecordFile, read_records, write_records
-from .data.split import Groups, split
+from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
-from .evaluation.choice import AUTO, choose_estimator
+from .evaluation.choice import AUTO, SHARE, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
+from .fits import Fits, FitSettings, beside, counted
+from .parts.answers import key_of_parts, label_parts, measure_records, with_usual_cap
+from .parts.documents import import_document_rows
+from .parts.fit import PartsRule, fit_parts_artifact
+from .parts.page import write_parts_report
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -59,15 +69,20 @@ class Records:
         self.file = file
         self.artifact: CalibrationArtifact | None = None
         self.notes = tuple(notes)
+        # Records without a file, of a data frame, remember their fits in this object.
+        self._fits = Fits([beside(file.path)] if file.path.is_file() else [])
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Records that a command or `write` wrote."""
+        """Records that a command or `write` wrote; fits are remembered beside them, as by the command line."""
         return cls(read_records(path))
 
     def write(self, path: str | Path) -> None:
-        """Write the records for the command line, atomically."""
+        """Write the records for the command line, atomically, and the fits of their labels beside them."""
         write_records(path, self.file.header, self.file.records)
+        target = Fits([beside(Path(path))])
+        for fit in self._fits.entries:
+            target.add(fit)
 
     def __len__(self) -> int:
         return len(self.file.records)
@@ -83,6 +98,78 @@ class Records:
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
+
+    def score_parts(
+        self, kind: Literal["json", "sentences"] = "json", *, entailment: Entailment | None = None, **options: Any
+    ) -> Self:
+        """Split every answer into parts and measure each: ``calibrate score --parts`` in Python.
+
+        Args:
+            kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
+            entailment: Of sentences: the entailment model. Default: the model itself was asked (`collect --parts`).
+            **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``,
+                ``cap``) or `guardrail.parts.sentences.sentence_spec` (``cap``, ``least``) take them. The default cap
+                is that of the schema, else the 90th percentile of the numbers of parts (the median below 300 answers).
+
+        Raises:
+            UsageError: The records lack what the parts need.
+        """
+        given = options.pop("cap", None)
+
+        def make(cap: int | None) -> PartsSpec:
+            if kind == "json":
+                return json_spec(self.file.header.plan.bindings, cap=given or cap, **options)
+            largest = given or cap
+            if largest is None:
+                raise UsageError("sentences need a cap.")
+            return sentence_spec(largest, entailment=entailment, **options)
+
+        spec = with_usual_cap(make, self.file.records, entailment)
+        self.file = measure_records(self.file, parts_measure(spec, entailment=entailment))
+        self.artifact = None
+        return self
+
+    def label_parts(self, kind: str | None = None) -> Self:
+        """Compare the fields of every answer with its reference, each by its judge.
+
+        Args:
+            kind: "json"; default: the only parts of these records.
+
+        Raises:
+            UsageError: No parts or references.
+        """
+        self.file = label_parts(self.file, key_of_parts(self.file, kind))
+        self.artifact = None
+        return self
+
+    def fit_parts(
+        self,
+        *,
+        alpha: float,
+        kind: str | None = None,
+        rule: PartsRule | str | None = None,
+        delta: float | None = 0.1,
+        groups: Groups = "category",
+        cap: int | None = None,
+    ) -> CalibrationArtifact:
+        """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
+
+        Args:
+            alpha: Target, in (0, 1). Choose it before you look at results.
+            kind: "json" or "sentences"; default: the only parts of these records.
+            rule: Name of a rule, or `calibrate.parts.fit.PartsRule` with its options; default: the share of wrong parts
+                among those kept, per part for JSON and per answer for prose.
+            delta: Failure probability.
+            groups: Whether groups are categories, or clusters of dependent answers.
+            cap: Another cap than that of the parts.
+
+        Raises:
+            UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
+        """
+        self.artifact = fit_parts_artifact(
+            self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap
+        )
+        return self.artifact
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
@@ -130,7 +217,10 @@ class Records:
         """
         parts = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
         files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
-        return type(self)(files[0], self.notes), type(self)(files[1], self.notes)
+        parts_of_these = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
+        for part in parts_of_these:  # a fit before the cut has seen the labels of both
+            part._fits = self._fits
+        return parts_of_these
 
     def compare(
         self,
@@ -210,8 +300,15 @@ class Records:
         delta: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
+        share: float = SHARE,
+        declare: Sequence[str] = (),
+        strict: bool = False,
+        repeats: Repeats = "once",
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
+
+        Fits on these labels are counted: the first spends delta, later ones less, and ``artifact.selection`` and the
+        promises say what all of them spend together.
 
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
@@ -222,26 +319,46 @@ class Records:
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
+            share: Share of the questions that ``estimator="auto"`` chooses on.
+            declare: Keys of scores that will be fitted on these labels, declared before the first fit: each spends an
+                equal part of delta.
+            strict: Refuse another fit on labels that have carried one, unless it was declared.
+            repeats: Whether of equal questions one record is used, or "all".
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
             the threshold in use and its two promises.
 
         Raises:
-            UsageError: As `fit_artifact`, or nearly no answer is right and many wrong ones contain a reference.
+            UsageError: As `fit_artifact` and `calibrate.fits.counted`, or nearly no answer is right and many wrong ones
+                contain a reference.
         """
+        self._refuse_unready()
         if not trust_labels:
             self._refuse_broken()
         part, choice = None, None
         if estimator == AUTO:
             name = rule if isinstance(rule, str) else rule.name
-            chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups)
+            chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups, share=share)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
-        artifact = fit_artifact(
-            self.file, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, part=part, choice=choice
-        )
-        self.artifact = with_labels_needed(artifact)
+
+        def make(selection: Selection | None) -> CalibrationArtifact:
+            return fit_artifact(
+                self.file,
+                estimator=key,
+                alpha=alpha,
+                rule=rule,
+                delta=delta,
+                groups=groups,
+                part=part,
+                choice=choice,
+                repeats=repeats,
+                selection=selection,
+            )
+
+        settings = FitSettings(key, delta, declare=tuple(declare))
+        self.artifact = with_labels_needed(counted(make, self._fits, settings, strict=strict))
         return self.artifact
 
     def report(
@@ -268,6 +385,9 @@ class Records:
             UsageError: Nothing is fitted, or on other records.
         """
         artifact = artifact or self._fitted()
+        if artifact.parts is not None:
+            other = None if test is None else test.file
+            return write_parts_report(path, artifact, self.file, test=other)[0]
         key = self._key(None, artifact)
         require_same(artifact, self.file, key)
         if test is not None:
@@ -276,6 +396,21 @@ class Records:
         fitted = parts_of(artifact, self.file.records, key, tested).fitted
         evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
+
+    def _refuse_unready(self) -> None:
+        """Refuse to fit records without scores or labels, and name the call that makes them."""
+        notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
+        if not self.file.header.estimators:
+            raise UsageError(
+                "these records have no scores yet. Call score() first, which measures how much the samples disagree; a "
+                'score of your own goes in with the frame: from_frame(..., score="COLUMN"), or '
+                f'score=ScoreColumn("NAME", "COLUMN", confidence=True) for a confidence.{notes}'
+            )
+        if self.file.header.correctness is None:
+            raise UsageError(
+                "these records have no labels yet. Call label() first, which compares answers with references; grades "
+                f'of your own go in with the frame: from_frame(..., correct="COLUMN").{notes}'
+            )
 
     def _refuse_broken(self) -> None:
         spec = self.file.header.correctness
@@ -321,6 +456,8 @@ def from_frame(
     options: str | None = None,
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
     settings: ImportSettings | None = None,
+    parts: Literal["json"] | None = None,
+    field: str | None = None,
 ) -> Records:
     """Records from logged generations: one row a question.
 
@@ -344,6 +481,9 @@ def from_frame(
         score: Columns with an uncertainty of your own (higher is less certain), or `ScoreColumn` for a confidence. No
             guard can compute such a score, so none can use an artifact that is fitted on it.
         settings: How the answers were drawn and the questions asked; its columns are not read.
+        parts: "json" if references, samples and answer are JSON documents (objects, or their texts).
+        field: With ``parts``: column with the name or path of a field; each row has the values of one field, and rows
+            with the same id make an answer.
 
     Returns:
         The records, in the order of the rows.
@@ -355,6 +495,7 @@ def from_frame(
     """
     settings = settings or ImportSettings()
     rows = [{name: _plain(value) for name, value in row.items()} for row in _rows(frame)]
+    _refuse_one_column(rows)
     columns = {
         name: (column,) if isinstance(column, str) else tuple(column)
         for name, column in {
@@ -378,7 +519,10 @@ def from_frame(
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     try:
-        imported = import_rows(numbered, mapped, name="frame")
+        if parts is None:
+            imported = import_rows(numbered, mapped, name="frame")
+        else:
+            imported = import_document_rows(numbered, mapped, field, name="frame")
     except (RecordError, UsageError) as error:
         raise type(error)(_in_python(str(error))) from error
     file = imported.file
@@ -396,9 +540,12 @@ _IN_PYTHON = (
     ),
     (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
     (r"--map confidence=NAME:COLUMN", 'score=ScoreColumn("NAME", "COLUMN", confidence=True)'),
+    (r"--map confidence=(\w+)", r'score=ScoreColumn("\1", "\1", confidence=True)'),
+    (r"--map score=(\w+)", r'score="\1"'),
     (r"--map (\w+)=-", r"drop the column \1"),
     (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),
     (r"--map (\w+)=(\w+)", r'\1="\2"'),
+    (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
     (r"Correct the --map", "Correct the argument"),
     (r"--map\b(?! \w+=)", "the arguments"),
     (r", or name the layout: --format [^.]*", ""),
@@ -430,6 +577,18 @@ def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
             f"got {type(frame).__name__}; give a pandas or Polars data frame, a pyarrow table or a list of dicts. Of a "
             "lazy frame call collect() first."
         ) from error
+
+
+def _refuse_one_column(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a file that was read with a separator it does not have."""
+    if rows and len(rows[0]) == 1:
+        (name,) = rows[0]
+        separator = next((mark for mark in (";", "\t", "|") if mark in str(name)), None)
+        if separator is not None:
+            raise UsageError(
+                f"the only column is {name!r}: the file is separated by {separator!r}, not by commas. Read it with "
+                f"pandas.read_csv(path, sep={separator!r}) (Polars: separator={separator!r})."
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -11,20 +11,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint, EstimatorChoice, Looks
+from guardrail.artifact import (
+    CalibrationArtifact,
+    CalibrationScores,
+    DataFingerprint,
+    EstimatorChoice,
+    Looks,
+    Selection,
+)
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
+from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
+from guardrail.parts.sentences import SUPPORTED
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
+from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
+from guardrail.uncertainty.ensemble import union_of_needs
 
 from .data.collect import package_versions
 from .data.column_store import open_records
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
-from .data.split import Groups, all_grouped, one_per_cluster, split
+from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import at_look, check_labelled_part, draw_digest
@@ -47,8 +56,8 @@ __all__ = [
     "fitted_hashes",
     "hashes_of_fit",
     "held_out",
-    "looked_before",
     "narrowed_plan",
+    "now",
     "part_header",
     "question_hashes",
     "refit",
@@ -56,6 +65,8 @@ __all__ = [
     "refuse_fitted",
     "require_same",
     "split",
+    "turns_of_records",
+    "with_selection",
     "without",
     "without_choice",
 ]
@@ -113,8 +124,13 @@ def fit_artifact(
     by: BySegment | None = None,
     choice: EstimatorChoice | None = None,
     options: Mapping[str, Any] | None = None,
+    repeats: Repeats = "once",
+    selection: Selection | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
+
+    This function remembers nothing: of several fits on the same labels each one states its delta. `calibrate.fits`
+    counts them.
 
     Args:
         records: A record file, scored and labelled.
@@ -131,6 +147,10 @@ def fit_artifact(
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
         choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
         options: Options of the rule, e.g. ``{"expect": 0.7}``.
+        repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
+            the one whose id has the smallest hash. "all" uses every record.
+        selection: How many fits these labels have carried, and the part of delta that this one spends; default: not
+            counted.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -158,6 +178,8 @@ def fit_artifact(
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).grouping == "all" else one_per_cluster(used)
+    if repeats == "once":
+        used = one_per_question(used)
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
@@ -172,6 +194,11 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
+    if spec.name.startswith("parts_"):
+        raise UsageError(
+            f"{estimator} measures the parts of answers, which have a gate of their own: calibrate fit {file.typed} "
+            f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
+        )
     refuse_overlap(spec, used, groups=groups)
     # A look reads the first of the draw on purpose; the draw as a whole is what has to be unselected.
     reach = check_labelled_part(file, used if looked is None else file.records, estimator)
@@ -181,24 +208,53 @@ def fit_artifact(
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
     artifact = CalibrationArtifact(
-        created=_now(),
+        created=now(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored),
-        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked), options or {}),
-        certificate=_certificate(calibration, alpha, looked),
+        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked, selection), options or {}),
+        certificate=_certificate(calibration, alpha, looked, selection),
         calibration=calibration,
         packages=package_versions(),
-        turns=_turns(usable),
+        turns=turns_of_records(usable),
         reach=reach,
         looks=looked,
         choice=choice,
     )
     artifact = _priced(artifact)
-    return artifact if by is None else with_segments(artifact, usable.groups, by)
+    artifact = artifact if by is None else with_segments(artifact, usable.groups, by)
+    return artifact if selection is None else with_selection(artifact, selection)
+
+
+def with_selection(artifact: CalibrationArtifact, selection: Selection) -> CalibrationArtifact:
+    """The artifact with the count of fits on its labels, said in the promises of its outcomes.
+
+    Args:
+        artifact: Fitted with the part of delta that the selection spends.
+        selection: The count.
+    """
+    artifact = artifact.model_copy(update={"selection": selection})
+
+    def stated(outcome: Outcome) -> Outcome:
+        delta = outcome.delta if outcome.certifies else None
+        text = selection.describe(None if delta is None else _whole(artifact, delta))
+        return outcome.model_copy(update={"guarantee": f"{outcome.guarantee} {text}"}) if text else outcome
+
+    update: dict[str, Any] = {"outcome": stated(artifact.outcome), "certificate": stated(artifact.certificate)}
+    if (own := artifact.segments) is not None:
+        outcomes = {name: stated(outcome) for name, outcome in own.outcomes.items()}
+        update["segments"] = own.model_copy(update={"outcomes": outcomes})
+    return artifact.model_copy(update=update)
+
+
+def _whole(artifact: CalibrationArtifact, delta: float) -> float:
+    """Failure probability of all declared looks and segments together, of which one outcome states its part."""
+    if artifact.segments is not None:
+        return artifact.segments.delta
+    return delta / (1 if artifact.looks is None else artifact.looks.part)
 
 
 def refit(
@@ -215,58 +271,41 @@ def refit(
     declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
     artifact knows its name only.
     """
-    outcome, scores, looks = artifact.outcome, artifact.calibration, artifact.looks
+    if artifact.parts is not None:
+        raise UsageError(
+            "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
+            f"{artifact.parts.spec.kind} --alpha ALPHA."
+        )
+    outcome, scores, looks, counted = artifact.outcome, artifact.calibration, artifact.looks, artifact.selection
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
         update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
         whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
         by = BySegment(own.share, own.unknown, own.min_labels)
-        again = with_segments(whole, scores.segment or (), by, delta=own.delta if delta is None else delta)
+        spent = own.delta if delta is None else _spent(delta, outcome.rule, looks, counted)
+        again = with_segments(whole, scores.segment or (), by, delta=spent)
+        again = again if counted is None else with_selection(again, counted)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
     # The stored delta is already a look's part: splitting it again would spend less than was declared.
     if delta is None and (rule is None or rule_named(rule).name == outcome.rule):
         spent = outcome.delta
     else:
-        spent = _spent(delta, rule or outcome.rule, looks)
+        spent = _spent(delta, rule or outcome.rule, looks, counted)
     same = rule is None or rule_named(rule).name == outcome.rule
     options = {name: outcome.options[name] for name in DECLARED if same and name in outcome.options}
-    return _priced(
+    refitted = _priced(
         artifact.model_copy(
             update={
-                "created": _now(),
+                "created": now(),
                 "outcome": _fit(scores, alpha, rule or outcome.rule, spent, options),
-                "certificate": _certificate(scores, alpha, looks),
+                "certificate": _certificate(scores, alpha, looks, counted),
                 "packages": package_versions(),
                 "lineage": (*artifact.lineage, artifact.digest),
             }
         )
     )
-
-
-def looked_before(earlier: CalibrationArtifact, later: CalibrationArtifact) -> bool:
-    """Whether the earlier artifact is a look at fewer labels of the same questions, not declared with the later.
-
-    The same questions: same model, plan, prompt, estimator and name of the questions, and all scores of the earlier
-    artifact are among those of the later.
-    """
-    if any(getattr(earlier, name) != getattr(later, name) for name in ("model", "plan", "prompt", "estimator")):
-        return False
-    if earlier.data.name != later.data.name or len(earlier.calibration.error) >= len(later.calibration.error):
-        return False
-    if earlier.looks and later.looks and _declaration(earlier.looks) == _declaration(later.looks):
-        return False
-    # With counts, because tied scores are common: the earlier labels are among the later only if each score occurs as
-    # often.
-    old, old_count = np.unique(earlier.calibration.uncertainty, return_counts=True)
-    new, new_count = np.unique(later.calibration.uncertainty, return_counts=True)
-    # A score past the largest new one gets the last place and fails the comparison instead of the index.
-    place = np.minimum(np.searchsorted(new, old), new.size - 1)
-    return bool(((new[place] == old) & (old_count <= new_count[place])).all())
-
-
-def _declaration(looks: Looks) -> tuple[object, ...]:
-    return looks.schedule, looks.parts
+    return refitted if counted is None else with_selection(refitted, counted)
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -454,12 +493,15 @@ def _cut(outcome: Feasible | Infeasible) -> float:
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
-def _spent(delta: float | None, rule: str | Rule, looks: Looks | None) -> float | None:
-    """The part of the failure probability that a look spends; all of it if no looks were declared."""
-    # A rule without a delta has nothing to divide among looks.
-    if looks is None or not rule_named(rule).uses_delta:
+def _spent(
+    delta: float | None, rule: str | Rule, looks: Looks | None, selection: Selection | None = None
+) -> float | None:
+    """The part of the failure probability that a look, or one of several fits, spends."""
+    share = (1.0 if looks is None else looks.part) * (1.0 if selection is None else selection.part)
+    # A rule without a delta has nothing to divide.
+    if share == 1 or not rule_named(rule).uses_delta:
         return delta
-    return looks.part * (DEFAULT_DELTA if delta is None else delta)
+    return share * (DEFAULT_DELTA if delta is None else delta)
 
 
 def _fit(
@@ -476,9 +518,11 @@ def _fit(
     )
 
 
-def _certificate(scores: CalibrationScores, alpha: float, looks: Looks | None) -> Feasible | Infeasible:
+def _certificate(
+    scores: CalibrationScores, alpha: float, looks: Looks | None, selection: Selection | None
+) -> Feasible | Infeasible:
     """The certificate that an artifact of any rule carries."""
-    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks), {})
+    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks, selection), {})
 
 
 def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
@@ -500,19 +544,34 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
     is. Imported scores keep all: what they were computed from is unknown.
     """
-    if spec.name.startswith(SCORE):
-        reads, asked = spec.params["reads"], spec.name
-        needs = Needs(samples="samples" in reads, logprobs="logprobs" in reads)
-    elif spec.name in list_estimators():
-        needs = make_estimator(spec.name).needs
-        asked = "" if needs.follow_up is None else needs.follow_up.name
-    else:  # imported scores: what they need is unknown, so nothing may be left out
+    read = _read_by(spec)
+    if read is None:  # imported scores: what they need is unknown, so nothing may be left out
         return plan
-    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name == asked)})
+    needs, asked = read
+    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
     if plan.options is not None:
         return plan
     reads_samples = needs.samples or plan.primary == "majority"
     return plan.model_copy(update={"n": plan.n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+
+
+def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
+    """The needs of an estimator and its follow-ups by name; None where they are unknown."""
+    if spec.name == ties.NAME:
+        params = ties.TieBreakParams.from_stored(spec.params)
+        first, second = _read_by(params.first), _read_by(params.second)
+        if first is None or second is None:
+            return None
+        return union_of_needs([first[0], second[0]]), first[1] | second[1]
+    if spec.name.startswith(SCORE):
+        reads = spec.params["reads"]
+        return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
+    if spec.name.startswith("parts_"):
+        return Needs(samples=True), {SUPPORTED.name} if spec.params["support"]["name"] == "asked" else set()
+    if spec.name in list_estimators():
+        needs = make_estimator(spec.name).needs
+        return needs, set() if needs.follow_up is None else {needs.follow_up.name}
+    return None
 
 
 def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:
@@ -536,7 +595,7 @@ def _cut_off(used: RecordTable) -> int | None:
     return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def _turns(usable: RecordTable) -> tuple[str, ...] | None:
+def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
     """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
     names = usable.coded("turns")[1]
     distinct = sorted(turns for turns in names if turns is not None)
@@ -550,5 +609,6 @@ def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
     return (k / n, low, high)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time for ``created``, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from scipy import special, stats
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
@@ -24,13 +24,14 @@ from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .pipeline import fit_artifact, part_header
 from .scoring.ensemble import refuse_overlap
-from .scoring.reach import check_labelled_part
-from .scoring.scores import arrays
+from .scoring.metrics import ks_two_sample
+from .scoring.reach import FEWEST_COMPARED, SELECTED, check_labelled_part
+from .scoring.scores import Scored, arrays
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
 
-__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound"]
+__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound", "selection_p"]
 
 NAME = "prediction_powered"
 """Name of the rule in outcomes."""
@@ -141,7 +142,13 @@ def fit_prediction_powered(
 
 
 def artifact_with_people(
-    file: RecordFile, labels: GivenLabels, *, estimator: str, alpha: float, delta: float | None = None
+    file: RecordFile,
+    labels: GivenLabels,
+    *,
+    estimator: str,
+    alpha: float,
+    delta: float | None = None,
+    selection: Selection | None = None,
 ) -> tuple[CalibrationArtifact, RecordFile]:
     """An artifact from judge-labelled records and the labels people gave to a random sample of them.
 
@@ -152,7 +159,8 @@ def artifact_with_people(
         The artifact, and the sample as a record file with the people's labels: what a report on it reads.
 
     Raises:
-        UsageError: Records without labels by a judge, labels of unknown records, or no usable one.
+        UsageError: Records without labels by a judge, labels of unknown records, no usable one, or labels on a part
+            that is not random: the judge's labels, or the scores, differ between it and the rest (p < .001).
     """
     if file.header.correctness is None:
         raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.typed}")
@@ -171,13 +179,63 @@ def artifact_with_people(
     # An answer that people skipped is part of their random sample: without it the answers that err most are missing.
     errors = {record.id: int(not record.correct) for record in labelled.records}
     people = [errors.get(name) for name in pool.ids]
-    outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=delta)
+    _refuse_selected(file, pool, np.array([error is not None for error in people]), labels)
+    share = 1.0 if selection is None else selection.part
+    spent = share * (DEFAULT_DELTA if delta is None else delta)
+    outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=spent)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
-    artifact = fit_artifact(sample, estimator=estimator, alpha=alpha, rule="certified", part=part)
+    artifact = fit_artifact(
+        sample, estimator=estimator, alpha=alpha, rule="certified", part=part, repeats="all", selection=selection
+    )
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
-    return artifact.model_copy(update={"outcome": outcome.model_copy(update={"options": options})}), sample
+    said = "" if selection is None else selection.describe(None)
+    update = {"options": options, "guarantee": f"{outcome.guarantee} {said}".rstrip()}
+    return artifact.model_copy(update={"outcome": outcome.model_copy(update=update)}), sample
+
+
+def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
+    """p-value of "where people looked does not depend on the judge's labels": Fisher's exact test, two-sided.
+
+    Args:
+        judge: Errors (0 or 1) by the judge, shape (n,).
+        sampled: Whether people labelled the answer, shape (n,).
+    """
+    wrong, looked = np.asarray(judge, dtype=np.bool_), np.asarray(sampled, dtype=np.bool_)
+    table = np.array([[np.sum(wrong & part), np.sum(~wrong & part)] for part in (looked, ~looked)], dtype=np.int64)
+    return float(stats.fisher_exact(table).pvalue)
+
+
+def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabels) -> None:
+    """Refuse people's labels on answers that the judge's labels, or the scores, had a part in choosing.
+
+    The judge's own labels are compared, of the answers that people labelled against the others: a random sample has as
+    many wrong ones, whatever people say about them (Fisher's exact test). Scores are compared by Kolmogorov-Smirnov.
+
+    Raises:
+        UsageError: One of the two has a p-value below .001: one honest fit in five hundred is refused.
+    """
+    inside, outside = pool.error[sampled], pool.error[~sampled]
+    if not min(inside.size, outside.size):
+        return
+    p = selection_p(pool.error, sampled)
+    if p < SELECTED:
+        raise UsageError(
+            f"the judge calls {int(inside.sum())} of the {inside.size} answers in {labels.path} wrong, and "
+            f"{int(outside.sum())} of the other {outside.size} (p = {p:.1g}): they are not a random sample, and only a "
+            f"random one corrects the judge. Draw what people label at random from all of {file.path}, or have the "
+            "rest labelled as well."
+        )
+    if min(inside.size, outside.size) < FEWEST_COMPARED:
+        return
+    distance, p = ks_two_sample(pool.uncertainty[sampled], pool.uncertainty[~sampled])
+    if p < SELECTED:
+        raise UsageError(
+            f"the answers in {labels.path} differ in their scores from the others (largest distance {distance:.2f}, p "
+            f"= {p:.1g}): they are not a random sample, and only a random one corrects the judge. Draw what people "
+            f"label at random from all of {file.path}, or have the rest labelled as well."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ import glob
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
+import time
 import zlib
 from array import array
 from collections import deque
@@ -207,12 +209,46 @@ def _connected(address: str | None, say: Callable[[str], None], patience: float)
                 "_node_ip_address": "127.0.0.1",
                 "_temp_dir": folder,
             }
+        else:
+            _reach(address, say, patience)
         stack.callback(ray.shutdown)
         try:
             ray.init(log_to_driver=False, logging_level="ERROR", **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise UsageError(f"Ray at {address or 'this machine'} does not answer: {error}") from error
         yield _Cluster(ray, say, patience)
+
+
+def _reach(address: str, say: Callable[[str], None], patience: float) -> None:
+    """Wait until a cluster takes connections. Ray itself tries for minutes, and says nothing.
+
+    Args:
+        address: ``host:port`` or ``ray://host:port``; others, such as "auto", Ray finds on this machine.
+        say: Called with a line of text if the first attempt fails.
+        patience: Seconds.
+
+    Raises:
+        UsageError: Nothing took a connection.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    end, said = time.monotonic() + patience, False
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, end - time.monotonic())):
+                return
+        except OSError as error:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise UsageError(
+                    f"nothing answers at {address} after {patience:g} s ({error.strerror or error}). Check the address "
+                    "with `ray status --address`, and that a firewall lets this machine through."
+                ) from error
+            if not said:
+                say(f"Ray at {address} does not answer ({error.strerror or error}); trying for {patience:g} s.")
+                said = True
+            time.sleep(min(1.0, left))
 
 
 def _restore(environment: Mapping[str, str]) -> None:

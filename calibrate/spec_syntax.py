@@ -123,6 +123,8 @@ def estimator_flags(key: str) -> str:
     name, *rest = cut(key, ":")
     if name == "ensemble":
         return "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"
+    if name == "tie_break":
+        return "--estimator FIRST --ties-by SECOND (the two scores that it was made of)"
     if name == "score":
         return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .judges import make_judge
     from .monitor import SafetySwitch
     from .outcome import Feasible, Infeasible, InfeasibleReason
+    from .parts.partial import Partial
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
     from .uncertainty import Scorer, make_estimator, plan_for, scorer
@@ -54,6 +55,7 @@ __all__ = [
     "InfeasibleReason",
     "Meaning",
     "MissingDependencyError",
+    "Partial",
     "PromptTooLongError",
     "PromptWrapping",
     "Reason",
@@ -95,6 +97,7 @@ _MODULES = {
     "InfeasibleReason": "outcome",
     "Meaning": "verdict",
     "MissingDependencyError": "errors",
+    "Partial": "parts.partial",
     "PromptTooLongError": "errors",
     "PromptWrapping": "prompting",
     "Reason": "verdict",

@@ -8,10 +8,7 @@ questions are exchangeable with the calibration questions.
 from __future__ import annotations
 
 import math
-import sys
-import zlib
 from array import array
-from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, Self
@@ -44,6 +41,8 @@ from .outcome import (
     promise_lines,
     stated,
 )
+from .parts.spec import PartsGate
+from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
@@ -58,6 +57,7 @@ __all__ = [
     "Looks",
     "Reach",
     "Segments",
+    "Selection",
     "StageShare",
 ]
 
@@ -68,10 +68,6 @@ MOST_UNMEASURED = 0.005
 
 MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
-
-
-PACKED_FROM = 50_000
-"""Items from which on scores and hashes of questions are stored packed: five million numbers are 92 MiB of JSON."""
 
 
 class DataFingerprint(Frozen):
@@ -106,19 +102,19 @@ class DataFingerprint(Frozen):
     @classmethod
     def _readable(cls, questions: tuple[str, ...] | dict[str, str] | None) -> tuple[str, ...] | dict[str, str] | None:
         if isinstance(questions, dict):
-            _unpack(questions, "Q")
+            unpack(questions, "Q")
         return questions
 
     @staticmethod
     def stored(hashes: array[int]) -> tuple[str, ...] | dict[str, str]:
         """Sorted hashes as `questions` keeps them."""
-        return _pack(hashes) if len(hashes) >= PACKED_FROM else tuple(f"{number:016x}" for number in hashes)
+        return pack(hashes) if len(hashes) >= PACKED_FROM else tuple(f"{number:016x}" for number in hashes)
 
     @property
     def hashes(self) -> array[int]:
         """The numbers behind `questions`; empty where it is None."""
         if isinstance(self.questions, dict):
-            return _unpack(self.questions, "Q")
+            return unpack(self.questions, "Q")
         return array("Q", (int(digits, 16) for digits in self.questions or ()))
 
     @property
@@ -211,6 +207,51 @@ class Looks(Frozen):
         return self.parts[self.look - 1] if self.parts else 1 / len(self.schedule)
 
 
+class Selection(Frozen):
+    """How many fits the labels behind a threshold have carried, and what they spend together.
+
+    Each certificate by itself fails with the probability that it spends. Of several on the same labels the best is
+    chosen, which may fail with the sum. The first fit spends delta; the j-th that was not declared spends
+    6 delta / (pi j)^2, so all of them together spend at most 1.4 delta. Scores declared before the first fit share
+    delta equally. docs/guarantees.md has the reasons.
+    """
+
+    fits: int = Field(ge=1)
+    """Fits that used some of these labels, with this one. Fits that found no threshold count; declared scores and
+    declared looks count as one, and another alpha is the same fit."""
+    others: float = Field(default=0.0, ge=0, le=1)
+    """Failure probability that the other fits spend."""
+    part: float = Field(default=1.0, gt=0, le=1)
+    """Share of delta that this fit spends; its outcomes state that part as delta."""
+    declared: tuple[str, ...] = ()
+    """Scores that were declared before the first fit; their fits spend delta together. Empty: not declared."""
+    fit: str
+    """Digest of the labels and of every setting except alpha: artifacts with equal ones are the same fit."""
+    family: str
+    """Digest that fits declared together have in common; `fit` where nothing was declared."""
+
+    def spent(self, delta: float) -> float:
+        """Failure probability of all fits together, of which this one states delta; at most 1."""
+        return min(1.0, self.others + (delta / self.part if self.declared else delta))
+
+    def describe(self, delta: float | None) -> str:
+        """What the fits do to the promise, in one sentence; "" for the only fit.
+
+        Args:
+            delta: Failure probability that this fit states; None for a promise on average.
+        """
+        if self.fits == 1 and not self.declared:
+            return ""
+        start = (
+            f"One of {self.fits} fits on these labels"
+            if self.fits > 1
+            else (f"One of {len(self.declared)} scores declared before the first fit on these labels")
+        )
+        if delta is None:
+            return f"{start}: the best of several is above alpha more often than a single one."
+        return f"{start}: whichever is used, the promise holds with {percent(1 - self.spent(delta))} confidence."
+
+
 class EstimatorChoice(Frozen):
     """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
 
@@ -222,6 +263,8 @@ class EstimatorChoice(Frozen):
     """Labelled questions they were compared on."""
     questions: tuple[str, ...]
     """Short hashes of the ids of all questions of that part, sorted."""
+    share: float | None = Field(default=None, exclude_if=lambda share: share is None)
+    """Share of the questions asked for that part; None in older files, where it was .3."""
 
 
 class CalibrationScores(Frozen):
@@ -249,7 +292,7 @@ class CalibrationScores(Frozen):
         # Five million scores take 38 MiB in an array, and 190 MiB in a tuple.
         kind = "d" if info.field_name == "uncertainty" else "b"
         if isinstance(scores, dict):
-            scores = _unpack(scores, "bd")
+            scores = unpack(scores, "bd")
         if isinstance(scores, array) and scores.typecode != kind:
             scores = scores.tolist()
         if not isinstance(scores, array) or (kind == "b" and not set(scores) <= {0, 1}):
@@ -260,34 +303,11 @@ class CalibrationScores(Frozen):
 
     @field_serializer("uncertainty", "error", when_used="json")
     def _packed(self, values: Sequence[float]) -> Any:
-        return _pack(values) if isinstance(values, array) else values
+        return pack(values) if isinstance(values, array) else values
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _without(write(self), "segment")
-
-
-def _pack(numbers: array[Any]) -> dict[str, str]:
-    """Numbers as {type code: base64 of their compressed little-endian bytes}."""
-    if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    level = 0 if numbers.typecode == "Q" else 1  # hashes do not get smaller
-    return {numbers.typecode: b64encode(zlib.compress(numbers, level)).decode()}
-
-
-def _unpack(stored: dict[str, str], kinds: str) -> array[Any]:
-    (kind, text), *others = stored.items() or [("", "")]
-    if others or kind not in tuple(kinds):
-        raise ValueError(f"packed numbers have one field of {', '.join(kinds)}, got the fields {sorted(stored)}")
-    numbers = array(kind)
-    try:
-        numbers.frombytes(zlib.decompress(b64decode(text, validate=True)))
-    except (TypeError, zlib.error) as error:
-        raise ValueError(f"the packed numbers cannot be read: {error}") from error
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
 
 
 class Segments(Frozen):
@@ -314,6 +334,10 @@ def _limit(outcome: Outcome) -> str:
     return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
 
 
+_REVERSED = 0.4
+"""AUROC below which a score is called reversed."""
+
+
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
@@ -321,11 +345,12 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
-    SCHEMA_VERSION = 2
+    SCHEMA_VERSION = 3
 
     schema_version: int = 2
     """Version of this file format. Fields of version 2 narrow the promise, and a reader of version 1 would ignore them,
-    so it must refuse the file."""
+    so it must refuse the file. Version 3 is written for an artifact with ``parts`` only: a reader of version 2 would
+    let whole answers through."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -362,8 +387,35 @@ class CalibrationArtifact(Persisted):
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
+    selection: Selection | None = Field(default=None, exclude_if=lambda selection: selection is None)
+    """Fits that these labels have carried; None if nobody counted them (`calibrate.pipeline.fit_artifact` alone, and
+    older files)."""
     price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
     """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
+    parts: PartsGate | None = Field(default=None, exclude_if=lambda parts: parts is None)
+    """The gate of the parts of an answer (JSON fields, sentences); None if whole answers are gated. With it,
+    ``outcome`` counts answers: accepted are those of which some part is kept, errors those that keep more wrong parts
+    than allowed; and ``calibration`` is empty."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_of_parts(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("parts") is not None and "schema_version" not in data:
+            return {**data, "schema_version": 3}
+        return data
+
+    @model_validator(mode="after")
+    def _one_threshold_of_parts(self) -> Self:
+        if (self.parts is not None) != (self.schema_version == 3):
+            raise ValueError(f"an artifact has schema version 3 if and only if it has parts, got {self.schema_version}")
+        if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
+            raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
+        if self.parts is not None and self.plan.unanimous_at is not None:
+            raise ValueError("parts are measured on all n samples: the plan must not have unanimous_at")
+        return self
+
+    def _written_version(self) -> int:
+        return 2 if self.parts is None else 3
 
     @classmethod
     def uncalibrated(
@@ -426,8 +478,28 @@ class CalibrationArtifact(Persisted):
         return self
 
     @property
+    def answer_scores(self) -> Sequence[float]:
+        """The uncertainty of each calibration answer, as verdicts state it: with parts, that of the most certain one.
+
+        Answers of which no part could be measured have none, like their verdicts.
+        """
+        if self.parts is None:
+            return self.calibration.uncertainty
+        each = ([value for value in uncertainty if value is not None] for uncertainty, _ in self.parts.scores.answers)
+        return tuple(min(values) for values in each if values)
+
+    @property
+    def n_items(self) -> int:
+        """Calibration answers that the rule was fitted on."""
+        return len(self.calibration.error) if self.parts is None else len(self.parts.scores.sizes)
+
+    @property
     def answer_if(self) -> str:
         """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
+        if self.parts is not None and self.segments is None:
+            if self.threshold is None:
+                return "keep nothing: no threshold was found"
+            return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
         name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
@@ -445,9 +517,9 @@ class CalibrationArtifact(Persisted):
         return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
 
     def __str__(self) -> str:
-        """The short form, the threshold in use, and the two promises."""
+        """The short form, warnings, the threshold in use, and the two promises."""
         threshold = f"Threshold in use: {self.answer_if}."
-        return "\n".join(filter(None, (repr(self), self.warning, threshold, *self.promises)))
+        return "\n".join(filter(None, (repr(self), self.warning, self.reversed_score, threshold, *self.promises)))
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
@@ -459,7 +531,7 @@ class CalibrationArtifact(Persisted):
         if self.segments is not None:
             yield "segments", len(self.segments.outcomes)
         yield "acceptance", round(self.acceptance, 4)
-        yield "n", len(self.calibration.error)
+        yield "n", self.n_items
 
     def _repr_html_(self) -> str:
         answered, wrong = self.n_accepted, self.n_errors
@@ -467,11 +539,13 @@ class CalibrationArtifact(Persisted):
         facts = [
             ("model", f"{self.model.provider}, {self.model.model}"),
             ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
-            ("questions", f"{len(self.calibration.error)} of {self.data.n_questions} in {self.data.name}"),
+            ("questions", f"{self.n_items} of {self.data.n_questions} in {self.data.name}"),
             ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
             ("threshold in use", self.answer_if),
             ("answers", f"{percent(self.acceptance)} of questions"),
         ]
+        if self.selection is not None and (text := self.selection.describe(self.certificate.delta)):
+            facts.append(("selection", text))
         if answered:
             facts += [
                 ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
@@ -479,6 +553,8 @@ class CalibrationArtifact(Persisted):
             ]
         elif not isinstance(self.outcome, Feasible):
             facts.append(("why", self.outcome.detail))
+        if (reversed_score := self.reversed_score) is not None:
+            facts.append(("check the score", reversed_score))
         facts += [("promise", in_use), ("the other", other)]
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
         title = title if self.warning is None else f"Calibration artifact. {self.warning}"
@@ -543,7 +619,18 @@ class CalibrationArtifact(Persisted):
 
     @property
     def promises(self) -> tuple[str, str]:
-        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it."""
+        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it.
+
+        With parts: the promise about them; and the share of answers that show something, and of these with a wrong
+        part, because a promise about all answers is also kept by silence.
+        """
+        if self.parts is not None:
+            shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
+            line = f"At calibration {shown} of {self.n_items} answers show something ({percent(self.acceptance)})"
+            if shown:
+                wrong = f"more than {allowed} wrong parts" if allowed else "a wrong part"
+                line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
+            return f"Promise in use ({self.parts.rule}): {self.parts.promise}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:
@@ -555,7 +642,7 @@ class CalibrationArtifact(Persisted):
         in_use = Terms(
             outcome.rule,
             self.certifies,
-            self._confidence(delta),
+            self.confidence(delta),
             self.acceptance,
             self.n_accepted,
             self.n_errors,
@@ -567,15 +654,20 @@ class CalibrationArtifact(Persisted):
     @property
     def _certificate(self) -> Terms:
         proven = self.certificate
-        confidence = self._confidence(proven.delta or 0.0)
+        confidence = self.confidence(proven.delta or 0.0)
         if not isinstance(proven, Feasible):
             return Terms(CERTIFIED, True, confidence, 0.0)
         share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
         return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
 
-    def _confidence(self, delta: float) -> float:
-        # Declared looks share the failure probability, and the promise holds at all of them together.
-        return 1 - delta / (1 if self.looks is None else self.looks.part)
+    def confidence(self, delta: float) -> float:
+        """1 - the failure probability of a promise whose outcome states delta, over all declared looks and all fits.
+
+        Declared looks share the failure probability, and the promise holds at all of them together. Of several fits on
+        the same labels it holds for whichever is used.
+        """
+        whole = delta / (1 if self.looks is None else self.looks.part)
+        return 1 - (whole if self.selection is None else self.selection.spent(whole))
 
     @property
     def stops_nothing(self) -> bool:
@@ -587,6 +679,18 @@ class CalibrationArtifact(Persisted):
     def warning(self) -> str | None:
         """The sentence to show in red if the gate stops nothing; otherwise None."""
         return nothing_stopped(self.n_accepted, self.n_errors) if self.stops_nothing else None
+
+    @property
+    def reversed_score(self) -> str | None:
+        """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
+        auroc = self.outcome.diagnostics.auroc
+        if auroc is None or auroc >= _REVERSED:
+            return None
+        return (
+            f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
+            'mean more certain. A confidence is imported as such: ScoreColumn("NAME", "COLUMN", confidence=True), or '
+            "--map confidence=NAME:COLUMN. Or are the labels reversed?"
+        )
 
     def outcome_in(self, segment: str | None) -> Outcome:
         """The outcome that decides about questions of a segment: its own, or that of all others."""
@@ -783,6 +887,8 @@ class CascadeArtifact(Persisted):
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
             if stage.segments is not None:
                 raise ValueError(f"stage {i} has a threshold for each segment; a stage of a cascade has one threshold")
+            if stage.parts is not None:
+                raise ValueError(f"stage {i} gates parts of answers; a stage of a cascade gives a whole answer or none")
             if stage.threshold != share.threshold:
                 raise ValueError(f"stage {i} has threshold {stage.threshold}, the outcome says {share.threshold}")
         return self

@@ -26,16 +26,17 @@ from .errors import GuardrailError, UsageError, load_entry_point
 from .judges import Judge, with_majority
 from .models import resolve_model
 from .outcome import CERTIFIED, Infeasible, target_text
+from .parts.measure import estimator_of
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
-from .sampling.follow_ups import SCORE, Scoring
+from .sampling.follow_ups import SCORE, Scoring, scorer_of
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, wants_probe
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import Sampler, draw
 from .specs import identify
 from .types import SamplingPlan, Unmeasured
-from .uncertainty import Estimator, Scorer, from_spec, measure, unmet_needs
+from .uncertainty import Estimator, Scorer, measure, unmet_needs
 from .uncertainty.scorer import load_scorer
 from .verdict import ALL_OTHERS
 
@@ -220,12 +221,12 @@ def _guard(
         yield Finding("length of answers", status, cut_answers, fix if many else "")
     estimator = None
     try:
-        scored = artifact.estimator.name.startswith(SCORE)
+        scored = scorer_of(artifact.plan) is not None
         own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
-        estimator = from_spec(artifact.estimator, scorer=own if scored and isinstance(own, Scorer) else None)
+        estimator = estimator_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None)
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
-        if artifact.estimator.name.startswith(SCORE):
+        if scorer_of(artifact.plan) is not None:
             fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
         yield Finding("estimator", "fail", _describe(error), fix)
     if estimator is not None:
@@ -504,7 +505,7 @@ def _question(
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            scoring = Scoring.of([] if estimator is None else [estimator.scorer], prompt)
+            scoring = Scoring.of([] if estimator is None else estimator.scorers, prompt)
             # A scorer that could not be loaded is a finding already; the rest of the plan is checked without it.
             follow_ups = tuple(name for name in plan.follow_ups if estimator or not name.startswith(SCORE))
             sampler = Sampler(model, plan.model_copy(update={"follow_ups": follow_ups}), [recorder], scoring=scoring)
@@ -532,8 +533,8 @@ def _question(
                 detail = f"{uncertainty.reason}: {uncertainty.detail}"
                 yield Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
             else:
-                reply = drawn.follow_ups.get(estimator.name, ())
-                taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply and estimator.scorer else ""
+                reply = drawn.follow_ups.get(scorer_of(plan) or "", ())
+                taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply else ""
                 yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}{taken}")
     cost = drawn.cost
     yield Finding(

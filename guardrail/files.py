@@ -235,15 +235,18 @@ class Persisted(Frozen):
             persisted.__dict__["content"] = data
         return persisted
 
+    def _written_version(self) -> int:
+        """The version in which this very file is written."""
+        return self.SCHEMA_VERSION
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with some fields changed; it gets a new digest and loses fields this version does not know.
 
         It is in today's format: it may have a field that a reader of an older one would ignore.
         """
-        if update:
-            update = {"schema_version": self.SCHEMA_VERSION, **update}
         copied = super().model_copy(update=update, deep=deep)
         if update:
+            copied.__dict__["schema_version"] = update.get("schema_version", copied._written_version())
             for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
                 copied.__dict__.pop(name, None)
         return copied

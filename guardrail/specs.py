@@ -114,6 +114,11 @@ class EstimatorSpec(Frozen):
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the formula."""
 
+    @property
+    def scale(self) -> tuple[float, ...] | None:
+        """Of a score in two stages: the first scores of other questions, ascending; None for other estimators."""
+        return tuple(self.params["scale"]) if self.name == "two_stage" else None
+
 
 Clustering = Literal["components", "greedy"]
 """Ways from pairwise verdicts to clusters.

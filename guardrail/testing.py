@@ -19,6 +19,8 @@ from pydantic import Field
 
 from .artifact import CalibrationArtifact, CalibrationScores
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
+from .parts.measure import PartsMeasure, parts_estimator, parts_measure
+from .parts.spec import PartScores, PartsGate, PartsSpec
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
 from .specs import identify
@@ -109,6 +111,7 @@ def make_artifact(
     n: int = 10,
     bindings: Bindings | None = None,
     turns: Sequence[str] = (ONE_QUESTION,),
+    parts: PartsSpec | PartsMeasure | None = None,
 ) -> CalibrationArtifact:
     """An artifact with a threshold that you name instead of a fitted threshold, for tests of code around a guard.
 
@@ -124,7 +127,11 @@ def make_artifact(
         n: Number of samples.
         bindings: Tools and answer format it should load with.
         turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
+        parts: For a gate of parts: how answers are split, or the measure. The threshold is then that of the parts.
     """
+    measure = parts_measure(parts) if isinstance(parts, PartsSpec) else parts
+    if measure is not None:
+        estimator = parts_estimator(measure)
     own_estimator = make_estimator(estimator, bindings=bindings) if isinstance(estimator, str) else estimator
     common: dict[str, Any] = {
         "rule": "none",
@@ -142,12 +149,25 @@ def make_artifact(
         outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
     else:
         outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
-    return CalibrationArtifact.uncalibrated(
+    artifact = CalibrationArtifact.uncalibrated(
         identify(model),
         plan_for([own_estimator], options=options, n=n, bindings=bindings),
         prompt or PromptWrapping(),
         own_estimator.spec,
         outcome,
-        scores=CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
+        scores=None if measure is not None else CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
         turns=tuple(turns),
     )
+    if measure is None:
+        return artifact
+    gate = PartsGate(
+        spec=measure.spec,
+        rule="none",
+        promise=outcome.guarantee,
+        alpha=alpha,
+        delta=None,
+        threshold=threshold,
+        per="part",
+        scores=PartScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
+    )
+    return artifact.model_copy(update={"parts": gate})

@@ -431,6 +431,8 @@ class Uncertainty(Frozen):
     """The reason in words."""
     is_bound: bool = False
     """Whether ``value`` is a bound from drawing that stopped early, not the score itself."""
+    first: float | None = None
+    """Of two stages: the score of the first call, which is known for early verdicts, too; otherwise None."""
 
     @model_validator(mode="before")
     @classmethod
@@ -442,10 +444,12 @@ class Uncertainty(Frozen):
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Most values are scores: their stored form stays what it was before this field.
+        # Most values are scores: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
         if not self.is_bound:
             content.pop("is_bound", None)
+        if self.first is None:
+            content.pop("first", None)
         return content
 
     @model_validator(mode="after")

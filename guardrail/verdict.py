@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from .parts.part import PartVerdict
 from .plain_json import visible
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
@@ -38,6 +39,9 @@ class Reason(StrEnum):
     """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
     SUSPENDED = "suspended"
     """Abstained: the gate accepts, but a switch holds answers back after an alarm, or recording the verdict failed."""
+    PARTLY_HELD_BACK = "partly_held_back"
+    """Some parts are kept and others held back; see ``Verdict.parts``. Accepted: the candidate has the kept parts only.
+    Abstained for a tool call, which must not run without an argument."""
 
 
 class Meaning(Frozen):
@@ -87,15 +91,30 @@ class Verdict(Frozen):
     """Segment whose threshold decided, `ALL_OTHERS` for questions of no known one; None if there is one threshold."""
     record: str | None = None
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
+    parts: tuple[PartVerdict, ...] = ()
+    """The parts of the original answer, each with its uncertainty and whether it is kept; empty if the artifact gates
+    whole answers, or the answer could not be split."""
+    whole: Sample | None = None
+    """The original answer, if ``candidate`` has only the parts of it that are kept; None otherwise."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
-        for name in ("turns", "segment", "record"):
-            if getattr(self, name) is None:
+        for name in ("turns", "segment", "record", "parts", "whole"):
+            if getattr(self, name) in (None, ()):
                 content.pop(name, None)
         return content
+
+    @property
+    def held_back(self) -> tuple[PartVerdict, ...]:
+        """The parts that are held back."""
+        return tuple(part for part in self.parts if not part.kept)
+
+    @property
+    def original(self) -> Sample | None:
+        """The answer as the model gave it: the frozen candidate that a person decides about."""
+        return self.whole or self.candidate
 
     @property
     def is_result(self) -> bool:
@@ -106,7 +125,8 @@ class Verdict(Frozen):
         """
         if self.reason is Reason.UNMEASURED:
             return self.uncertainty.reason is not None and self.uncertainty.reason.depends_on_question
-        return self.reason in (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE)
+        held = (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE, Reason.PARTLY_HELD_BACK)
+        return not self.accepted and self.reason in held
 
     def explain(self) -> str:
         """All the evidence as text, for a person who may see an answer that was held back."""
@@ -126,14 +146,21 @@ class Verdict(Frozen):
         """
         if not self.accepted or self.candidate is None:
             return self.without_answers()
-        return {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
+        content = {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
+        if self.parts:
+            content["parts"] = [part.shown(text=part.kept) for part in self.parts]
+        return content
 
     def without_answers(self) -> dict[str, Any]:
-        """Plain JSON without the fields that quote what the model said."""
-        return self.model_dump(mode="json", exclude=_ANSWERS)
+        """Plain JSON without the fields that quote what the model said; parts keep their places."""
+        content = self.model_dump(mode="json", exclude=_ANSWERS)
+        if self.parts:
+            content["parts"] = [part.shown(text=False) for part in self.parts]
+            content["held_back"] = [part.place for part in self.held_back]
+        return content
 
 
-_ANSWERS = {"candidate", "alternatives", "meanings", "samples"}
+_ANSWERS = {"candidate", "alternatives", "meanings", "samples", "parts", "whole"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
 WIDTH = 32
 """Characters of a bar."""
@@ -144,6 +171,7 @@ _NEXT = {
     Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
     Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
     Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
+    Reason.PARTLY_HELD_BACK: "Have a person decide about the parts that were held back.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
 CONFIGURATION = "Correct the endpoint's key, model name or address; until then every question is held back."
@@ -157,7 +185,7 @@ def next_step(verdict: Verdict) -> str:
     if verdict.record is not None:
         return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return "Hand the question to a person: its own answers are the cause, and asking again would only select."
+        return "Hand the question to a person: the cause is what was drawn for it, and asking again would only select."
     return _NEXT[verdict.reason]
 
 
@@ -195,13 +223,15 @@ def as_html(verdict: Verdict) -> str:
 
 def _headline(verdict: Verdict) -> str:
     if verdict.accepted:
-        return "ACCEPTED"
+        return "ACCEPTED" if verdict.reason is not Reason.PARTLY_HELD_BACK else "ACCEPTED IN PART"
     return "HELD BACK, could not be measured" if verdict.reason is Reason.UNMEASURED else "HELD BACK"
 
 
 def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     """Headings with their lines, in reading order; each has at least one line."""
     sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
+    if verdict.parts:
+        sections.append(("Parts", [_part_line(part) for part in verdict.parts]))
     if verdict.meanings:
         heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
@@ -227,6 +257,12 @@ def _answer(verdict: Verdict) -> str:
     calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)
     shown = _short(" ".join(part for part in (candidate.text, calls) if part))
     return shown if verdict.accepted else f"{shown}  (held back)"
+
+
+def _part_line(part: PartVerdict) -> str:
+    share = "  -  " if part.uncertainty is None else f"{part.uncertainty:5.2f}"
+    text = "(absent)" if part.absent else part.text
+    return f"{'kept' if part.kept else 'HELD'} {share}  {_line(part.place or '(all)')}  {_short(text)}"
 
 
 def _arguments(arguments: dict[str, object]) -> str:

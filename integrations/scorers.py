@@ -117,7 +117,8 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
 def decision(client: Any, model: str, wrong: str, *, name: str = "decision", timeout: float = 30.0) -> Scorer:
     """The probability that a statement against an answer is true, by OpenAI's decisions API: in [0, 1].
 
-    A refusal is unmeasured, and so is a reply of another model than ``model``.
+    A refusal is unmeasured, and so is a reply of another model than ``model``. Where ``model`` is an alias, the reason
+    names the dated snapshot that replied: give that name, which does not move.
 
     Args:
         client: An ``openai.OpenAI`` or ``openai.AsyncOpenAI`` client.
@@ -134,7 +135,7 @@ def decision(client: Any, model: str, wrong: str, *, name: str = "decision", tim
 
     def read(reply: Any) -> Any:
         first = reply.answers[0]
-        return first.probability if first.type == "predicate" and reply.model == model else None
+        return _by(model, reply.model, first.probability if first.type == "predicate" else None)
 
     decorate = scorer(
         version=1, higher="uncertain", params={"model": model, "wrong": wrong}, timeout=timeout, name=name
@@ -171,7 +172,7 @@ def langchain_decision(model: Any, wrong: str, *, name: str = "decision", timeou
         candidate = AIMessage("" if calls else answer, tool_calls=calls)
         # No callbacks: a tracer of the caller must not see the answer before the verdict.
         reply = await model.ainvoke({"state": [*messages, candidate], "questions": questions}, {"callbacks": []})
-        return reply.answers["wrong"].noul if reply.model == model.model else None
+        return _by(model.model, reply.model, reply.answers["wrong"].noul)
 
     return ask
 
@@ -196,9 +197,24 @@ def pydantic_ai_decision(model: Any, wrong: str, *, name: str = "decision", time
     async def ask(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> Any:
         request = decisions.DecisionRequest(state=_items(messages, answer, tool_calls), questions=questions)
         reply = await model.decide(request, model.settings or {})
-        return reply.answers["wrong"].noul if reply.model_name == model.model_name else None
+        return _by(model.model_name, reply.model_name, reply.answers["wrong"].noul)
 
     return ask
+
+
+def _by(asked: str, replied: str, probability: Any) -> Any:
+    """The probability, if the model that was asked gave it.
+
+    Raises:
+        UsageError: Another model replied, also a dated snapshot of an alias: the alias leads to another snapshot later,
+            whose scores are not those of the calibration, and the artifact binds the name alone.
+    """
+    if replied != asked:
+        raise UsageError(
+            f"asked the decision model {asked!r}, and {replied!r} replied. Name {replied!r} and calibrate with it: an "
+            "alias may lead to another snapshot tomorrow."
+        )
+    return probability
 
 
 def _items(messages: Sequence[BaseMessage], answer: str, tool_calls: Sequence[ToolCall]) -> list[dict[str, Any]]:

@@ -112,6 +112,20 @@ def test_an_agent_with_tools(
     assert state.values["messages"][-1].text == "Sent 40 euros to Alex Meyer."
 
 
+def test_fields_of_invoices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = follow("start/fields.md")
+    printed = capsys.readouterr().out
+    assert "Promise in use (wrong_share)" in printed
+    assert names["artifact"].threshold is not None
+    with names["ReviewStore"]("reviews.db") as store:
+        assert printed.count("held back: ") == len(store.items()) > 0
+    names["stack"].close()
+
+
 def test_the_first_pages_about_models_and_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +151,7 @@ def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() ->
     assert sorted(pages) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
     titles = [next(iter(section)) for section in CONFIG["nav"]]
     assert titles[:4] == ["Start", "Guard a model", "An app with a URL", "Agents"]
-    assert titles[4:] == ["People", "Calibrate", "Guarantees", "Operate", "Reference"]
+    assert titles[4:] == ["Extract fields", "People", "Calibrate", "Guarantees", "Operate", "Reference"]
     assert "not in a registry yet: every `pip install '.[EXTRA]'`" in (DOCS / pages[0]).read_text(encoding="utf-8")
     for section in CONFIG["nav"]:
         first = next(iter(section.values()))[0]

@@ -19,6 +19,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
+from guardrail.monitor.drift import Reference
 
 from ..data.records import RecordReader
 from ..data.table import among
@@ -32,6 +33,7 @@ from .frame.app import app
 from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
+from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
@@ -64,6 +66,13 @@ def audit(
     ] = None,
     level: Annotated[float, typer.Option(help="Probability of refuting a gate that is just good enough.")] = 0.05,
     estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="Key of the scores.")] = None,
+    anytime: Annotated[
+        bool,
+        typer.Option(
+            "--anytime",
+            help="Verdicts that hold however often you audit the growing file; needs more labels.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
 ) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
@@ -76,12 +85,15 @@ def audit(
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
+        if loaded.parts is not None:
+            audit_by_parts(loaded, file, level=level, target=at_most, as_json=as_json)
+            return
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         fitted = open_pool(calibration) if calibration else None
         file, key = prepared(file, loaded, key, calibration=fitted)
         warn_undecided(file)
-        result = run_audit(loaded, file.records, key, level=level, target=at_most)
+        result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
     if as_json:
         # A segment's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
         typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))
@@ -114,10 +126,13 @@ def drift(
     """
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
+        if loaded.parts is not None:
+            raise UsageError("drift compares scores of whole answers. Audit a gate of parts: calibrate audit.")
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, key, labels=False)
-        scores = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
+        reference = Reference(loaded)
+        scores = [reference.compared(score) for record in file.records if (score := record.scores.get(key)) is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
             raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

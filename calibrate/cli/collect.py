@@ -128,4 +128,5 @@ def collect(
             "them, and let `calibrate sample` draw which. To label "
             f"300 from the lower half of the scores takes {POOL_FACTOR * 300 * 2} questions."
         )
-    finish([out], f"calibrate score {listed([out])}")
+    by_parts = "" if drawing.parts is None else f" --parts {drawing.parts}"
+    finish([out], f"calibrate score {listed([out])}{by_parts}")

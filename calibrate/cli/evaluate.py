@@ -22,7 +22,7 @@ from ..evaluation.calls import calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
-from ..pipeline import part_header
+from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..spec_syntax import parse_rule, rule_text
@@ -30,6 +30,8 @@ from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.next_commands import listed
+from .frame.options import PartsOption
+from .frame.parts import evaluate_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -100,6 +102,7 @@ def evaluate(
     ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
 
@@ -108,6 +111,23 @@ def evaluate(
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
     keep_inputs(records, [figure, rest, csv_path, json_path])
+    if parts is not None:
+        refuse_with_parts(
+            estimator=estimator, apart=apart, table=form, figure=figure, rest=rest, cluster_by_group=cluster_by_group
+        )
+        evaluate_by_parts(
+            records,
+            parts,
+            alphas=alpha or ALPHAS,
+            rules=rule or (),
+            delta=CERTIFICATE_DELTA if delta is None else delta,
+            n_calibration=None if not n_calibration else n_calibration[0],
+            splits=splits,
+            seed=seed,
+            csv_path=csv_path,
+            json_path=json_path,
+        )
+        return
     files = open_files(records)
     for file in files:
         warn_undecided(file)

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from guardrail.artifact import CalibrationArtifact, Reach
-from guardrail.errors import ArtifactError, UsageError
+from guardrail.artifact import CalibrationArtifact, Reach, Selection
+from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ..data.column_store import in_memory
-from ..data.labels import GivenLabels, read_labels
+from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
-from ..pipeline import fit_artifact, looked_before, part_header, refuse_fitted, require_same
+from ..fits import Fits, FitSettings, beside, counted
+from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
+    auroc_of,
     caveats,
     facts,
     verdict_text,
 )
-from ..scoring.metrics import ks_two_sample
-from ..scoring.scores import arrays
 from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
@@ -41,8 +39,9 @@ from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_early_stopping, print_second_look, print_verdict
+from .frame.verdicts import conclude, print_choice, print_early_stopping, print_fits, print_second_look, print_verdict
 
 __all__ = ["fit", "inspect"]
 
@@ -104,6 +103,50 @@ class _Looks:
 
 
 @dataclass(frozen=True, slots=True)
+class _Counting:
+    """What a choice among several fits on the same labels costs."""
+
+    declare: Annotated[
+        str | None,
+        typer.Option(
+            help="Scores that you will fit on these labels, NAME,NAME, declared before the first fit: each spends an "
+            "equal part of delta, and the best may be chosen."
+        ),
+    ] = None
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse another fit on labels that have carried one, unless declared.")
+    ] = False
+    count_repeats: Annotated[
+        bool,
+        typer.Option(
+            "--count-repeats",
+            help="Use every record of a question that is in the file several times; default: one of each.",
+        ),
+    ] = False
+    share: Annotated[
+        float, typer.Option(help="With --estimator auto: share of the questions that the choice takes.")
+    ] = SHARE
+
+    def count(
+        self,
+        make: Callable[[Selection | None], CalibrationArtifact],
+        file: RecordFile,
+        sources: Sequence[Path],
+        out: Path,
+        key: str,
+        delta: float | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> CalibrationArtifact:
+        """Fit, and count the fits on these labels."""
+        names = [name.strip() for name in (self.declare or "").split(",") if name.strip()]
+        settings = FitSettings(key, delta, options or {}, tuple(chosen_estimator(file, name) for name in names))
+        fits = Fits([beside(path) for path in sources], out.parent)
+        artifact = counted(make, fits, settings, strict=self.strict)
+        print_fits(artifact, fits)
+        return artifact
+
+
+@dataclass(frozen=True, slots=True)
 class _Fitted:
     """An artifact and its records.
 
@@ -147,6 +190,7 @@ class _ByRule:
     by: BySegment | None
     look: int | None
     looks: Sequence[int]
+    counting: _Counting
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
@@ -161,27 +205,33 @@ class _ByRule:
                 groups=self.groups,
                 part=tuple(part),
                 seed=self.testing.seed,
+                share=self.counting.share,
             )
             print_choice(chosen)
             key, part, choice = chosen.estimator, chosen.rest, chosen.choice
-        artifact = fit_artifact(
-            file,
-            estimator=key,
-            alpha=self.alpha,
-            rule=self.rule,
-            delta=self.delta,
-            groups=self.groups,
-            part=None if self.look is not None else part,
-            look=self.look,
-            looks=self.looks,
-            by=self.by,
-            choice=choice,
-            options=self.options,
-        )
+
+        def make(selection: Selection | None) -> CalibrationArtifact:
+            return fit_artifact(
+                file,
+                estimator=key,
+                alpha=self.alpha,
+                rule=self.rule,
+                delta=self.delta,
+                groups=self.groups,
+                part=None if self.look is not None else part,
+                look=self.look,
+                looks=self.looks,
+                by=self.by,
+                choice=choice,
+                options=self.options,
+                repeats="all" if self.counting.count_repeats else "once",
+                selection=selection,
+            )
+
+        artifact = self.counting.count(make, file, self.sources, self.out, key, self.delta, self.options)
         if test is not None and self.testing.test:
             require_same(artifact, test, key)
             refuse_fitted(artifact, test.records, "test")
-        _warn_looked_before(artifact, self.out)
         return _Fitted(artifact, key, self.sources, part, test, beside=None if self.testing.test else test)
 
 
@@ -193,12 +243,20 @@ class _WithPeople:
     out: Path
     alpha: float
     delta: float | None
+    sources: Sequence[Path]
+    counting: _Counting
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, and keep the sample that people labelled."""
         file, labels, path = in_memory(file), read_labels(self.labels), _labelled_by_people(self.out)
-        artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=self.alpha, delta=self.delta)
-        _warn_not_random(file, labels, key)
+
+        def fitted(selection: Selection | None) -> tuple[CalibrationArtifact, RecordFile]:
+            return artifact_with_people(
+                file, labels, estimator=key, alpha=self.alpha, delta=self.delta, selection=selection
+            )
+
+        artifact = self.counting.count(lambda it: fitted(it)[0], file, self.sources, self.out, key, self.delta)
+        _, sample = fitted(artifact.selection)
         return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
 
 
@@ -252,9 +310,11 @@ def fit(
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
     looking: _Looks,
+    counting: _Counting,
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
+    by_parts: FitParts,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -262,11 +322,40 @@ def fit(
     confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
+
+    Example: calibrate fit records.jsonl --parts json --alpha 0.05 --out artifact.json
     """
+    groups: Groups = "cluster" if cluster_by_group else "category"
+    if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            expect=expect,
+            by=segments.by,
+            human_labels=human_labels,
+            looks=looking.looks,
+            look=looking.look,
+            declare=counting.declare,
+            strict=counting.strict,
+            count_repeats=counting.count_repeats,
+        )
+        fit_by_parts(
+            records,
+            out,
+            by_parts,
+            alpha=alpha,
+            delta=delta,
+            rule=rule,
+            band_delta=segments.segment_delta,
+            groups=groups,
+            test_fraction=testing.test_fraction,
+            test=testing.test or (),
+            seed=testing.seed,
+        )
+        return
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
-        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta)
+        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records, counting)
     else:
         beside = [_kept_out(out)] if testing.test_fraction else []
         fitting = _ByRule(
@@ -276,11 +365,12 @@ def fit(
             options=options,
             alpha=alpha,
             delta=delta,
-            groups="cluster" if cluster_by_group else "category",
+            groups=groups,
             testing=testing,
             by=segments.rule(),
             look=looking.look,
             looks=parsed_looks(looking.looks),
+            counting=counting,
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(
@@ -351,44 +441,6 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
     return AUTO
 
 
-def _warn_looked_before(artifact: CalibrationArtifact, out: Path) -> None:
-    """Warn where an artifact at --out, or next to it, is an earlier look at fewer labels of the same questions."""
-    for path in filter(Path.is_file, sorted(out.parent.glob("*.json"))):
-        try:
-            with path.open("rb") as file:
-                head = file.read(2**18)
-            used = re.search(rb'\n  "n_used": (\d+)', head)
-            if not head.startswith(b'{\n "digest"') or used is None or int(used[1]) >= artifact.data.n_used:
-                continue  # other JSON, or no look at fewer labels; either may take long to read
-            earlier = CalibrationArtifact.load(path)
-        except (ArtifactError, OSError):
-            continue
-        if looked_before(earlier, artifact):
-            print_line(
-                f"{path} was fitted on {earlier.outcome.n} labels of these questions, this artifact on "
-                f"{artifact.outcome.n}, and the looks were not declared together: the promise is weaker. Each "
-                "certificate holds by itself, but the one you choose after seeing both may fail with the sum of their "
-                "probabilities. Declare looks before the first label (calibrate sample --looks 100,200,400).",
-                "yellow",
-            )
-            return
-
-
-def _warn_not_random(file: RecordFile, labels: GivenLabels, key: str) -> None:
-    """Warn where the scores of the labelled answers are distributed otherwise than those of the others."""
-    pool = arrays(file.records, key)
-    labelled = np.array([name in labels.correct or name in labels.skipped for name in pool.ids])
-    if labelled.all():
-        return
-    distance, p = ks_two_sample(pool.uncertainty[labelled], pool.uncertainty[~labelled])
-    if p < 0.01:
-        print_line(
-            f"The answers in {labels.path} differ in {key} from the others (largest distance {distance:.2f}, p = "
-            f"{p:.2g}): they do not look like a random sample, and only a random one carries the promise.",
-            "yellow",
-        )
-
-
 def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     """Test the artifact on what the fit left out, and print the verdict and the next command.
 
@@ -402,7 +454,9 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     text = verdict_text(artifact, audited, merged)
     print_verdict(text)
     print_early_stopping(text.early_stopping)
-    print_second_look(fitted.part, key)
+    interval = auroc_of(artifact)
+    if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
+        print_second_look(fitted.part, key)
     if test is not None:
         _print_share(test.header.reach)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
@@ -430,6 +484,9 @@ def inspect(
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
         typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
+        return
+    if loaded.parts is not None:
+        inspect_parts(loaded)
         return
     text = verdict_text(loaded)
     print_verdict(text)

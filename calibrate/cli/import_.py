@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -14,9 +14,10 @@ from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.records import write_records
+from ..parts.documents import import_documents
 from .frame.app import app
 from .frame.files import keep_inputs
-from .frame.next_commands import next_step
+from .frame.next_commands import listed, next_step
 from .frame.terminal import finish, print_line
 
 __all__ = ["import_"]
@@ -74,6 +75,20 @@ def import_(
     max_bad: Annotated[
         float, typer.Option(help="With --skip-bad: largest share of malformed rows; above it nothing is imported.")
     ] = 0.1,
+    parts: Annotated[
+        Literal["json"] | None,
+        typer.Option(
+            help="References, samples and the answer are JSON documents, in one row an answer (objects, or texts), or "
+            "in one row a field (--field)."
+        ),
+    ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(
+            help="With --parts json: column with the name or path of a field; each row has the values of one field, "
+            "and rows with the same id make an answer."
+        ),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
@@ -81,6 +96,8 @@ def import_(
     Example: calibrate import answers.csv --map question=prompt --map references=gold --map samples=s1,s2,s3
 
     Example: calibrate import graded.csv --map question=prompt --map correct=ok --map confidence=stated:sure
+
+    Example: calibrate import cards.csv --parts json --map references=gold --map samples=s1,s2,s3
     """
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     keep_inputs([source], [out, skipped])
@@ -113,7 +130,9 @@ def import_(
         exclude=tuple(exclude or ()),
         skip_bad=skip_bad,
     )
-    imported = import_file(source, settings)
+    if field is not None and parts is None:
+        raise UsageError("--field names the column of a document's field. Add --parts json.")
+    imported = import_file(source, settings) if parts is None else import_documents(source, settings, field)
     write_bad(skipped, imported.bad)
     if len(imported.bad) > max_bad * imported.n_rows:
         _print_bad(imported, skipped)
@@ -125,6 +144,9 @@ def import_(
     header = imported.file.header
     write_records(out, header, imported.file.records)
     _print_result(imported, skipped)
+    if parts is not None:
+        finish([out], f"calibrate score {listed([out])} --parts {parts}")
+        return
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, min(header.estimators, default=None)))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
+import numpy as np
 import typer
 from rich.console import Console, Group
 from rich.markup import escape
@@ -19,6 +21,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
@@ -37,15 +40,19 @@ from ..data.labels import (
     read_labels,
 )
 from ..data.progress import bar, silent
+from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
+from ..parts.answers import key_of_parts, part_names
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
+from ..scoring.scores import key_of, values_of
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.parts import label_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -119,7 +126,10 @@ class _PeopleOptions:
     ] = False
     order: Annotated[
         str | None,
-        typer.Option(help="Interactive: random or file. Default: random; a file that `sample` drew is random already."),
+        typer.Option(
+            help="Interactive: random, file or certain (lowest uncertainty first). Default: random; certain with "
+            "--undecided where there are scores; a file that `sample` drew is random already."
+        ),
     ] = None
     seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0
 
@@ -133,12 +143,21 @@ class _PeopleOptions:
             )
         if self.undecided and not (by_rule or self.interactive or on_page or self.labels is not None):
             raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
-        if self.order not in (None, "random", "file"):
-            raise UsageError(f"--order must be random or file, got {self.order!r}")
+        if self.order not in (None, "random", "file", "certain"):
+            raise UsageError(f"--order must be random, file or certain, got {self.order!r}")
+        if self.order == "certain" and not self.undecided:
+            raise UsageError(
+                "--order certain is for --undecided: labels of the most certain answers alone fit nothing."
+            )
+
+    @property
+    def makes_labels(self) -> bool:
+        """Whether this command collects the labels, so that their file may not exist yet."""
+        return self.interactive or self.review_store is not None
 
     def path(self, records: Path) -> Path | None:
         """The file of the labels; None if a rule labels."""
-        if self.labels is None and (self.interactive or self.review_store is not None):
+        if self.labels is None and self.makes_labels:
             return records.with_name(f"{records.stem}.labels.jsonl")
         return self.labels
 
@@ -146,7 +165,7 @@ class _PeopleOptions:
         """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
         file = read_records(records)
         if self.interactive:
-            return _by_hand(file, labels, self.queue(file, first), " --undecided" * self.undecided)
+            return _by_hand(file, labels, self.queue(file, first))
         return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
@@ -155,9 +174,25 @@ class _PeopleOptions:
         default: Order = "file" if drawn else "random"
         order: Order = default if self.order is None else "random" if self.order == "random" else "file"
         records: Sequence[Record] = file.records[:first] if drawn else file.records
-        if self.undecided:
-            records = _undecided(file)
         return queue_of(records, order=order, seed=self.seed, limit=first)
+
+    def have_decided(
+        self, file: RecordFile, labels: Path, key: str | None, first: int | None, enough: Callable[[], bool]
+    ) -> bool:
+        """Ask for labels of the ``first`` undecided answers (default: all); whether all have one, or it is enough."""
+        queue = self._undecided_queue(file, key, first)
+        if self.interactive:
+            return _by_hand(file, labels, queue, " --undecided", enough)
+        return self.review_store is None or _on_page(file, labels, self.review_store, queue) or enough()
+
+    def _undecided_queue(self, file: RecordFile, key: str | None, first: int | None) -> list[Record]:
+        """The undecided records: by the scores of ``key`` those first that a threshold accepts first."""
+        records = _undecided(file)
+        if key is None or self.order in ("random", "file"):
+            order: Order = "file" if self.order == "file" else "random"
+            return queue_of(records, order=order, seed=self.seed, limit=first)
+        # NaN, the unmeasured ones, last: no threshold ever accepts them.
+        return [records[place] for place in np.argsort(values_of(records, key), kind="stable")][:first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +201,10 @@ class _UntilOptions:
 
     until: Annotated[
         Literal["certified"] | None,
-        typer.Option(help="Walk the looks that `sample --looks` declared, and stop when --acceptance is certified."),
+        typer.Option(
+            help="Stop when --acceptance is certified: at a look that `sample --looks` declared, or with --undecided "
+            "after any answer."
+        ),
     ] = None
     alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None
     delta: Annotated[float | None, typer.Option(help="With --until: failure probability of all looks (0.1).")] = None
@@ -198,18 +236,19 @@ class _Labelling:
 
     def _with_labels(self, file: RecordFile, first: int | None) -> RecordFile:
         """Label the file: with all labels of people, or the ``first`` records by the rule."""
-        if self.people.undecided:
-            return self._with_undecided(file)
         if self.labels is None:
             return self.rule.label(file, first)
         human = read_labels(self.labels)
         header = file.header.model_copy(update={"correctness": human.spec})
         return RecordFile(file.path, header, tuple(apply_labels(file.records, human)), file.torn)
 
-    def _with_undecided(self, file: RecordFile) -> RecordFile:
+    def with_undecided(self, file: RecordFile) -> RecordFile:
         """Label the undecided answers: with the labels of people there are, or by the rule."""
         undecided, spec = _undecided(file), file.header.correctness
         assert spec is not None, "a file with undecided answers was labelled by a rule"
+        started = self.labels is not None and self.labels.is_file() and self.labels.stat().st_size > 0
+        if self.people.makes_labels and not started:
+            return file
         if self.labels is None:
             decided = self.rule.label(RecordFile(file.path, file.header, undecided), None)
             labelled = {record.id: record for record in decided.records}
@@ -232,15 +271,12 @@ def _undecided(file: RecordFile) -> list[Record]:
     """The answers that a rule left without a label.
 
     Raises:
-        UsageError: No rule has labelled the file, or it decided every answer.
+        UsageError: No rule has labelled the file.
     """
     spec = file.header.correctness
     if spec is None or spec.name == GIVEN:
         raise UsageError(f"{file.path} has no labels by a rule. Run first: calibrate label {file.typed} --rule stated")
-    records = [record for record in file.records if record.correct is None and record.answer is not None]
-    if not records:
-        raise UsageError(f"every answer of {file.path} has a label: nothing is undecided.")
-    return records
+    return [record for record in file.records if record.correct is None and record.answer is not None]
 
 
 @app.command()
@@ -253,6 +289,7 @@ def label(
     goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -262,23 +299,47 @@ def label(
 
     Example: calibrate label records.jsonl --interactive
 
+    Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
+
     Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
+
+    Example: calibrate label records.jsonl --parts json
     """
     source, target = one_file(records, out)
     people.check(rule)
+    if parts is not None:
+        refuse_with_parts(
+            rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
+        )
+        labels = people.path(source)
+        keep_inputs([labels], [target, source])
+        if people.review_store is not None and labels is not None:
+            if not label_parts_on_page(source, parts, labels, people.review_store):
+                return
+        elif people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
+            return
+        label_by_parts(source, target, parts, labels)
+        return
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
-    if goal.until is not None and people.undecided:
-        raise UsageError("--until certified labels the answers of a draw in order: leave --undecided out.")
-    if goal.until is not None:
+    if goal.until is None and (goal.alpha, goal.delta, goal.acceptance) != (None, None, None):
+        raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
+    if goal.until is None and goal.estimator is not None and not people.undecided:
+        raise UsageError("--estimator belongs to --until certified or --undecided, or to `fit`.")
+    if people.undecided:
+        labelled = _decide(labelling, goal, limit)
+    elif goal.until is not None:
         _until_certified(labelling, goal, limit)
         return
-    if (goal.alpha, goal.delta, goal.acceptance, goal.estimator) != (None, None, None, None):
-        raise UsageError("--alpha, --delta, --acceptance and --estimator belong to --until certified, or to `fit`.")
-    labelled = labelling.label(None if by_rule else limit)
-    if labelled is None:
-        return
+    else:
+        labelled = labelling.label(None if by_rule else limit)
+    if labelled is not None:
+        _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
+
+
+def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rule: bool, undecided: bool) -> None:
+    """Say how many labels there are, which look broken, and the next command."""
     print_labels(labelled)
     print_structured(labelled)
     if by_rule:
@@ -287,7 +348,11 @@ def label(
         finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
         return
     following = next_step(labelled.header, target)
-    if (by_rule or people.undecided) and labelled.records.undecided().any():
+    if goal.until is not None:
+        following = f"calibrate fit {listed([target])} {_fit_flags(goal, chosen_estimator(labelled, goal.estimator))}"
+        finish([target], following)
+        return
+    if (by_rule or undecided) and labelled.records.undecided().any():
         following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
     finish([target], following)
 
@@ -326,19 +391,89 @@ def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | No
         else:
             continue
         print_labels(labelled)
-        flags = f"--estimator {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}"
-        spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
-        finish([target], f"calibrate fit {listed([target])} {flags}{spent} --look {look}")
+        finish([target], f"calibrate fit {listed([target])} {_fit_flags(goal, key)} --look {look}")
         return
 
 
-def _by_hand(file: RecordFile, labels: Path, queue: Sequence[Record], flag: str) -> bool:
-    """Hold a labelling session in this terminal; whether the whole queue is labelled."""
+def _fit_flags(goal: _UntilOptions, key: str) -> str:
+    spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
+    return f"--estimator {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
+
+
+def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> RecordFile | None:
+    """Write the file with labels of undecided answers and return it; None, and nothing is written, while some miss.
+
+    Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
+    "certified" can then only grow, up to the one that all labels would give. Under the rule's assumption (a lower
+    threshold errs no more often) each threshold on the way keeps the promise of the last, so that stopping at any of
+    them is no look and costs nothing.
+    """
+    file, target = read_records(labelling.source), labelling.target
+    schedule = () if file.header.reach is None else file.header.reach.looks
+    if goal.until is not None and (goal.alpha is None or labelling.labels is None or schedule):
+        raise UsageError(
+            "--undecided --until certified needs the target error rate (--alpha 0.1) and people's labels "
+            "(--interactive, --review-store or --labels), and takes no file with declared looks: label all of its "
+            "undecided answers, then `fit --look`."
+        )
+    if not _undecided(file):
+        print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
+        finish([], next_step(file.header, labelling.source))
+        return None
+    waiting = [record.id for record in file.records if waits_for_label(record)]
+    if goal.until is not None and waiting:
+        raise UsageError(
+            f"{len(waiting)} answers of {file.path} have no label and do not count as wrong, e.g. {waiting[0]!r}: to "
+            "stop among them selects labels. Label them all first: `calibrate label --undecided --interactive`."
+        )
+    key = _key_of_order(file, goal)
+
+    def fitted() -> CalibrationArtifact:
+        assert key is not None, "a goal names its scores"
+        assert goal.alpha is not None, "a goal has a target"
+        now = labelling.with_undecided(file)
+        return fit_artifact(now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta)
+
+    def enough() -> bool:
+        if goal.until is None:
+            return False
+        artifact = fitted()
+        return artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0)
+
+    labels = labelling.labels
+    if labels is not None and not enough() and not labelling.people.have_decided(file, labels, key, limit, enough):
+        return None
+    if goal.until is not None:
+        artifact = fitted()
+        reached = artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0)
+        print_line(
+            f"{percent(artifact.acceptance)} of all questions certified. "
+            + ("Enough: what is undecided goes on counting as wrong." if reached else "The labels are not enough."),
+            "green" if reached else "yellow",
+        )
+    return changed_file(labelling.source, target, labelling.with_undecided)
+
+
+def _key_of_order(file: RecordFile, goal: _UntilOptions) -> str | None:
+    """The scores that order the undecided answers; None without scores, or of several where none is meant."""
+    if goal.estimator is None and goal.until is None:
+        try:
+            key = key_of(file)
+        except UsageError:
+            return None
+        return key if key in file.header.estimators else None
+    return chosen_estimator(file, goal.estimator)
+
+
+def _by_hand(
+    file: RecordFile, labels: Path, queue: Sequence[Record], flag: str = "", enough: Callable[[], bool] | None = None
+) -> bool:
+    """Hold a labelling session in this terminal; whether the whole queue is labelled, or it is enough."""
     with open_store(labels) as store:
         session = LabelSession(queue, store)
-        label_by_hand(session, console, sys.stdin)
+        stopped = label_by_hand(session, console, sys.stdin, enough)
         done, total = session.done, session.total
-    if done == total:
+    if stopped or done == total:
         return True
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
     name, labels_name = file.typed, listed([labels])
@@ -394,8 +529,13 @@ def _shown(record: Record, header: RecordHeader) -> Content:
 # -- A labelling session: one record as a card, then a key -------------------------------------------------------------
 
 
-def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> None:
-    """Show records and read keys until all are labelled, the person quits or the input ends."""
+def label_by_hand(
+    session: LabelSession, console: Console, stream: TextIO, enough: Callable[[], bool] | None = None
+) -> bool:
+    """Show records and read keys until all are labelled, the person quits, the input ends, or it is enough.
+
+    ``enough`` is asked after each right answer, because no other label moves a certificate; returns whether it was.
+    """
     pressed = keys(stream)
     while (record := session.current) is not None:
         if console.is_terminal:
@@ -403,11 +543,14 @@ def label_by_hand(session: LabelSession, console: Console, stream: TextIO) -> No
         console.print(card(record, done=session.done, total=session.total))
         key = next(pressed, None)
         if key is None:
-            return
+            return False
         answer = session.press(key)
         if answer is Pressed.QUIT:
-            return
+            return False
         console.print(f"[dim]{escape(key)}: {answer.value}[/dim]")
+        if answer is Pressed.RIGHT and enough is not None and enough():
+            return True
+    return False
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -435,6 +578,92 @@ def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
     texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
+
+
+def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> bool:
+    """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records, seed=seed) if key in record.parts]
+    pressed = keys(sys.stdin)
+    for record in queue:
+        if record.id in done:
+            continue
+        given = _judged_parts(record, key, len(done), len(queue), pressed)
+        if given is None:
+            break
+        with labels.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"id": record.id, "parts": given}, ensure_ascii=False) + "\n")
+        done.add(record.id)
+    if len(done) >= len(queue):
+        return True
+    print_line(f"{len(done)} of {len(queue)} answers are labelled; all of them are in {labels}.")
+    name, labels_name = file.typed, listed([labels])
+    finish(
+        [],
+        f"calibrate label {name} --parts {kind} --interactive goes on; calibrate label {name} --parts {kind} --labels "
+        f"{labels_name} stops here",
+    )
+    return False
+
+
+def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool:
+    """Send the answers to a review store to be decided part by part, and fetch decisions; whether all are decided."""
+    require("sqlalchemy", extra="review")
+    from guardrail.parts.part import PartVerdict
+    from guardrail.review import ReviewStore
+
+    file = read_records(source)
+    key = key_of_parts(file, kind)
+    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
+    queue = [record for record in queue_of(file.records) if key in record.parts]
+    with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
+        for record in queue:
+            if record.id in done:
+                continue
+            # Held back, so that each is decided; without uncertainties, which would sway a label.
+            parts = tuple(
+                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False) for part in record.parts[key]
+            )
+            name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
+            content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
+            item = store.find(name) or store.enqueue(content, key=name)
+            decided = {} if item.decision is None else {part.place: part.action for part in item.decision.parts}
+            if any(part.place not in decided for part in parts):
+                continue
+            given = zip(part_names(record.parts[key]), parts, strict=True)
+            row = {"id": record.id, "parts": {name: decided[part.place] == "approve" for name, part in given}}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            done.add(record.id)
+    waiting = len(queue) - sum(record.id in done for record in queue)
+    if not waiting:
+        return True
+    print_line(f"{waiting} of {len(queue)} answers wait for a person on the review page.")
+    finish([labels], f"guardrail review --db {url}, and then the same command again")
+    return False
+
+
+def _judged_parts(
+    record: Record, key: str, done: int, total: int, pressed: Iterator[str]
+) -> dict[str, bool | None] | None:
+    """The labels of an answer's parts, or None if the person stopped. "u" goes back one part."""
+    parts = record.parts[key]
+    names, given = part_names(parts), list[bool | None]()
+    while len(given) < len(parts):
+        at = len(given)
+        if console.is_terminal:
+            console.clear()
+        console.print(card(record, done=done, total=total))
+        print_line(f"part {at + 1} of {len(parts)}, {names[at]}: {parts[at].text or '(left out)'}", "bold")
+        letter = next(pressed, None)
+        if letter is None or letter.lower() == "q":
+            return None
+        if letter.lower() == "u" and given:
+            given.pop()
+        elif letter.lower() in ("y", "n", "s"):
+            given.append({"y": True, "n": False, "s": None}[letter.lower()])
+    return dict(zip(names, given, strict=True))
 
 
 # -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------

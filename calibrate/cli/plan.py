@@ -23,7 +23,8 @@ from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import EstimatorOption, LooksOption, chosen_estimator, parsed_looks
+from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.parts import plan_by_parts, refuse_with_parts
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
@@ -62,6 +63,7 @@ def plan(
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+    parts: PartsOption = None,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
@@ -73,7 +75,27 @@ def plan(
     Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl
 
     Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
+
+    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --parts json
     """
+    if parts is not None:
+        refuse_with_parts(
+            estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
+        )
+        if not pilot:
+            raise UsageError("--parts plans from a pilot: a hundred or more records with labelled parts, as --pilot.")
+        plan_by_parts(
+            pilot,
+            parts,
+            alpha=alpha,
+            rules=rule or (),
+            delta=delta,
+            sizes=n or DEFAULT_SIZES[:5],
+            repetitions=repetitions,
+            seed=seed,
+            json_path=json_path,
+        )
+        return
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)

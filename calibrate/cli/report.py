@@ -23,6 +23,7 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.next_commands import fit_flags, listed, merged_command
 from .frame.options import chosen_estimator
+from .frame.parts import report_by_parts
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_verdict
 
@@ -53,7 +54,11 @@ def report(
     Example: calibrate report records.jsonl --artifact artifact.json --out report.html
     """
     keep_inputs([*records, artifact, *(test or ())], [out])
-    file, loaded = open_pool(records), CalibrationArtifact.load(artifact)
+    loaded = CalibrationArtifact.load(artifact)
+    if loaded.parts is not None:
+        report_by_parts(records, artifact, loaded, out, test or ())
+        return
+    file = open_pool(records)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
     test_file = open_pool(test) if test else None

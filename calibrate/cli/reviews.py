@@ -18,6 +18,7 @@ from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
+from ..fits import Fit, Fits, beside
 from ..pipeline import GateCounts
 from ..report.sentences import verdict_text
 from ..reviews import (
@@ -36,9 +37,9 @@ from ..reviews import (
 )
 from .frame.app import app
 from .frame.files import keep_inputs, opened_store
-from .frame.options import MissingOption, RespondOption
+from .frame.options import LooksOption, MissingOption, RespondOption, parsed_looks
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_verdict
+from .frame.verdicts import print_fits, print_verdict
 
 __all__ = ["from_reviews"]
 
@@ -88,6 +89,14 @@ def from_reviews(
     monitor: MonitorOption = None,
     min_audit_rate: AuditRateOption = None,
     records: RecordsOption = None,
+    look: Annotated[
+        int | None,
+        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
+    ] = None,
+    looks: LooksOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse another fit on decisions that have carried one.")
+    ] = False,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, and a better threshold.
 
@@ -109,13 +118,25 @@ def from_reviews(
         pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
         _print_pool(pool)
-        waits = waiting([item for item in pool.items if item.audited], missing)
-        _print_accepted(accepted_error(pool, missing=missing), waits, loaded)
+        for path, judged in zip([artifact, *(earlier or ())], [loaded, *before], strict=True):
+            own = pool.of(judged)
+            waits = waiting([item for item in own.items if item.audited], missing)
+            gate = f" by {path.name}" if before else ""
+            _print_accepted(accepted_error(own, missing=missing), waits, judged, gate)
         if monitor is not None:
             _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
         finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
         return
+    schedule = parsed_looks(looks)
+    if (look is None) != (not schedule):
+        raise UsageError("declared looks need both --looks 100,200,400 and the number of this one, --look 1.")
+    database = sqlite_path(store)
+    fits = Fits(
+        [beside(out.parent / "reviews.db" if database is None else database)],
+        out.parent,
+        [Fit.of(each) for each in (*before, loaded)],
+    )
     learned = learn(
         pool,
         loaded,
@@ -127,8 +148,13 @@ def from_reviews(
         respond=respond,
         test_fraction=test_fraction,
         seed=seed,
+        look=look,
+        looks=schedule,
+        fits=fits,
+        strict=strict,
     )
     _print_sample(learned)
+    print_fits(learned.artifact, fits)
     print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
@@ -195,17 +221,19 @@ def _print_pool(pool: ReviewPool) -> None:
         print_line(f"{left_out} items of other artifacts are left out.")
 
 
-def _print_accepted(error: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact) -> None:
+def _print_accepted(
+    error: AcceptedError | None, waits: Waiting | None, artifact: CalibrationArtifact, gate: str
+) -> None:
     if waits is not None:
         print_line(waits.describe("decided audits"), "yellow")
     if error is None:
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
-        print_line(f"{why}, so nothing is known about the error rate of answers that were given.")
+        print_line(f"{why}, so nothing is known about the error rate of answers that were given{gate}.")
         return
     how = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
-        f"Error among answers given: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
+        f"Error among answers given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
         f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}; promised "
         f"{percent(artifact.alpha)}). About {percent(error.acceptance)} of the measured questions were answered.",
         "red" if error.low > artifact.alpha else None,
@@ -223,7 +251,7 @@ def _feed_monitor(
     from guardrail.review.monitors.store import Monitors
 
     monitors = Monitors(store)
-    own = ReviewPool(tuple(item for item in pool.items if item.verdict.artifact == artifact.digest), {}, 0)
+    own = pool.of(artifact)
     smallest = min((item.chance for item in own.items if item.audited), default=None)
     begun = monitors.known_risk(name)
     if begun is not None and begun.state.artifact is None and begun.state.n > 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field, ValidationError
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Selection
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
@@ -35,9 +34,10 @@ from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
 from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..evaluation.planning import with_labels_needed
+from ..fits import Fits, FitSettings, beside, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -56,6 +56,7 @@ from ..thresholds.fit import request_for
 from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
+from .frame.forecast import asking, judging
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -69,7 +70,7 @@ from .frame.labels import (
 from .frame.next_commands import listed, merged_command
 from .frame.options import MODEL_HELP, declared, flag
 from .frame.terminal import console, print_line
-from .frame.verdicts import conclude, print_choice, print_verdict
+from .frame.verdicts import conclude, print_choice, print_fits, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -102,6 +103,15 @@ class RunConfig(Frozen):
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
     delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
+    expect: float | None = Field(
+        default=None,
+        description="Rule certified: share of answers that you expect to be accepted, declared before you see labels.",
+    )
+    share: float = Field(default=SHARE, description="estimator auto: share of the questions that the choice takes.")
+    strict: bool = Field(default=False, description="Refuse another fit on labels that have carried one.")
+    count_repeats: bool = Field(
+        default=False, description="Use every record of a question that is asked several times; default: one of each."
+    )
     correctness: str | None = Field(
         default=None,
         description="contains, exact, json, numeric, option, stated, token_f1, tool_call, chat_judge, "
@@ -237,10 +247,10 @@ def run(config: Path | None = None, **flags: Any) -> None:
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
-    for line in _forecast(settings, len(questions) + len(test_questions), questions):
+    for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    path = settings.out / "records.jsonl"
+    path = _records_path(settings)
     staged = None
     if key == TWO_STAGE:
         options = settings.collect_options()
@@ -257,7 +267,13 @@ def run(config: Path | None = None, **flags: Any) -> None:
     choice = None
     if key == AUTO:
         chosen = choose_estimator(
-            records, alpha=settings.alpha, rule=settings.rule, delta=settings.delta, groups=groups, seed=settings.seed
+            records,
+            alpha=settings.alpha,
+            rule=settings.rule,
+            delta=settings.delta,
+            groups=groups,
+            seed=settings.seed,
+            share=settings.share,
         )
         print_choice(chosen)
         key, choice = chosen.estimator, chosen.choice
@@ -267,17 +283,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, settings.out / "test-records.jsonl", name, staged)
-    artifact = fit_artifact(
-        records,
-        estimator=key,
-        alpha=settings.alpha,
-        rule=settings.rule,
-        delta=settings.delta,
-        groups=groups,
-        choice=choice,
-    )
-    artifact = with_labels_needed(artifact)
+        test = _records(settings, model, test_questions, _test_path(settings), name, staged)
+    artifact = with_labels_needed(_fitted(settings, records, key, groups, choice))
     artifact_path = artifact.save(settings.out / "artifact.json")
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
@@ -290,19 +297,44 @@ def run(config: Path | None = None, **flags: Any) -> None:
     conclude([*record_files, artifact_path, *pages], text, usual)
 
 
-def _forecast(settings: RunConfig, n_questions: int, questions: Sequence[Question]) -> list[str]:
-    """Lines about the calls and the time of each part; answers on file already cost nothing again."""
+def _fitted(
+    settings: RunConfig, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
+) -> CalibrationArtifact:
+    """Fit, and count the fits on these labels."""
+    options = {} if settings.expect is None else {"expect": settings.expect}
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            records,
+            estimator=key,
+            alpha=settings.alpha,
+            rule=settings.rule,
+            delta=settings.delta,
+            groups=groups,
+            choice=choice,
+            options=options,
+            repeats="all" if settings.count_repeats else "once",
+            selection=selection,
+        )
+
+    fits = Fits([beside(_records_path(settings))], settings.out)
+    artifact = counted(make, fits, FitSettings(key, settings.delta, options), strict=settings.strict)
+    print_fits(artifact, fits)
+    return artifact
+
+
+def _forecast(settings: RunConfig, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
+    """Lines about the calls, the time and the price of each part; answers on file cost nothing again."""
     options = settings.collect_options()
-    plan = options.drawing.plan(questions)
-    calls = 1 + plan.n + len(plan.follow_ups)
-    total = n_questions * calls
-    minutes = math.ceil(total / (settings.max_concurrency or 16) / 60)
-    money = "" if settings.price is None else f", {total * settings.price:,.2f} at {settings.price:g} a call"
-    judged = f"{n_questions:,} more calls of {settings.judge_model}" if settings.judge_model is not None else "seconds"
+    plan, path, test_path = options.drawing.plan(questions), _records_path(settings), _test_path(settings)
+    parts = [(questions, path), (test_questions, test_path)]
+    local = settings.model.startswith("transformers:")
+    judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
+    replies = [_judge_cache(path), _judge_cache(test_path)] if judged else None
+    scorers = options.drawing.scorers()
     return [
-        f"1. Asking: {n_questions:,} questions x {calls} answers = {total:,} calls{money}; about {minutes:,} min if a "
-        "call takes 1 s. Stop it at any time: the same command goes on.",
-        f"2. Scoring: no calls, unless a judge is a model. Labels: {judged}. Fit and report: a minute.",
+        *asking(parts, plan, scorers, options.calls, local=local, price=settings.price),
+        judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies),
     ]
 
 
@@ -333,7 +365,8 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.collect_options().drawing.plan(questions)
     bindings = None if settings.tools is None else read_bindings(settings.tools)
-    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options={})
+    options = {} if settings.expect is None else {"expect": settings.expect}
+    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options=options)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
@@ -410,14 +443,29 @@ def _records(
 
 def _estimators(settings: RunConfig, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:
     """The estimators to score with; those that ask a model keep its verdicts next to the records."""
-    if settings.estimator == AUTO:
-        estimators: Sequence[Estimator] = supported(plan)
-    else:
-        estimators = [_estimator(settings, plan.bindings, options=plan.options is not None)]
+    estimators = _uncached(settings, plan)
     if not uses_models(estimators):
         return estimators
     cache = PairCache(pair_cache(records))
     return [with_cache(estimator, cache) for estimator in estimators]
+
+
+def _uncached(settings: RunConfig, plan: SamplingPlan) -> Sequence[Estimator]:
+    if settings.estimator == AUTO:
+        return supported(plan)
+    return [_estimator(settings, plan.bindings, options=plan.options is not None)]
+
+
+def _records_path(settings: RunConfig) -> Path:
+    return settings.out / "records.jsonl"
+
+
+def _test_path(settings: RunConfig) -> Path:
+    return settings.out / "test-records.jsonl"
+
+
+def _judge_cache(records: Path) -> Path:
+    return records.with_name(f"{records.stem}.judge.jsonl")
 
 
 def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
@@ -427,7 +475,7 @@ def _rule(settings: RunConfig, file: RecordFile) -> CorrectnessRule:
         threshold=settings.threshold,
         tolerance=settings.tolerance,
         judge_model=settings.judge_model,
-        cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
+        cache=_judge_cache(file.path),
     )
 
 

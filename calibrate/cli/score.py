@@ -15,9 +15,10 @@ from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Estimator, list_estimators
+from guardrail.uncertainty import Estimator, list_estimators, tie_break
 from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
+from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -35,7 +36,8 @@ from ..spec_syntax import parse_name
 from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import next_step
-from .frame.options import AddressOption, RecordsArgument, check_engine
+from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
+from .frame.parts import ScoreParts, refuse_with_parts, score_by_parts
 from .frame.terminal import console, finish, say_stalled, table
 from .frame.verdicts import print_advice
 
@@ -43,8 +45,10 @@ __all__ = ["score"]
 
 
 @app.command()
+@with_flags
 def score(
     records: RecordsArgument,
+    *,
     estimator: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,6 +76,13 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
+    ties_by: Annotated[
+        str | None,
+        typer.Option(
+            help="A second score, e.g. sequence_nll, that orders the answers with equal scores by a named estimator or "
+            "scorer. Each of these gets a further score tie_break:HASH."
+        ),
+    ] = None,
     verdicts: Annotated[
         Path | None,
         typer.Option(
@@ -82,7 +93,10 @@ def score(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     unanimous_at: Annotated[
         int | None,
-        typer.Option(help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all."),
+        typer.Option(
+            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: "
+            "it answers less (docs: Fewer samples)."
+        ),
     ] = None,
     engine: Annotated[
         Literal["local", "ray"],
@@ -92,6 +106,7 @@ def score(
     part_mib: Annotated[
         int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
     ] = PART_MIB,
+    by_parts: ScoreParts,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.
 
@@ -101,7 +116,20 @@ def score(
     Example: calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact
 
     Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
+
+    Example: calibrate score records.jsonl --parts json --field-judge /total=numeric
     """
+    if by_parts.parts is not None:
+        refuse_with_parts(
+            estimator=estimator,
+            scorer=scorer,
+            judge=judge,
+            similarity=similarity,
+            unanimous_at=unanimous_at,
+            engine=engine == "ray",
+        )
+        score_by_parts(*one_file(records, out), by_parts, entailment)
+        return
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)
@@ -112,7 +140,7 @@ def score(
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     choice = _Choice(
-        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or ()
+        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or (), ties_by
     )
     with bar(console, "scoring", "records") as progress:
         if engine == "local":
@@ -133,6 +161,8 @@ def score(
         missing = sorted(choice.refused.items())
         console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
+    if ties_by is not None:
+        named = next(key for key, spec in header.estimators.items() if spec.name == TIE_BREAK)
     finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
 
 
@@ -148,6 +178,7 @@ class _Choice:
         entailment: Entailment model.
         cache: File that keeps verdicts of models.
         scorers: Scorers, as on the command line.
+        ties_by: The score that breaks ties of the named ones, as on the command line.
         refused: Estimators that are not computed, with the reason; known after the first call.
         opened: The cache, if it is used; known after the first call.
     """
@@ -159,6 +190,7 @@ class _Choice:
     entailment: str | None
     cache: Path | None
     scorers: Sequence[str] = ()
+    ties_by: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     opened: list[PairCache] = field(default_factory=list)
 
@@ -171,6 +203,11 @@ class _Choice:
         }
         named = [parse_estimator(name, **comparing) for name in self.names]
         estimators = [*named, *(load_scorer(text).estimator for text in self.scorers)]
+        if self.ties_by is not None:
+            if not estimators:
+                raise UsageError("--ties-by orders ties of a named score. Name it: --estimator or --scorer.")
+            second = parse_estimator(self.ties_by, **comparing)
+            estimators += [tie_break(each, second) for each in estimators]
         for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:

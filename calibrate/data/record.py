@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from guardrail.artifact import Reach
+from guardrail.parts.part import Part
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
@@ -16,7 +17,7 @@ from guardrail.uncertainty import EstimatorSpec
 
 from .questions import Question
 
-__all__ = ["NO_REFERENCE", "Record", "RecordHeader", "was_looked_at"]
+__all__ = ["NO_REFERENCE", "PartLabels", "Record", "RecordHeader", "was_looked_at"]
 
 NO_REFERENCE = "there is no reference"
 """Label detail of an answer that no rule was asked about, because its question has no reference."""
@@ -25,6 +26,17 @@ NO_REFERENCE = "there is no reference"
 def was_looked_at(label_detail: str) -> bool:
     """Whether the detail of a missing label says that a rule or a person read the answer and could not decide."""
     return label_detail not in ("", NO_REFERENCE)
+
+
+class PartLabels(Frozen):
+    """Labels of the parts of an answer."""
+
+    right: tuple[bool | None, ...]
+    """Whether each part is right; None where that cannot be decided, which a fit counts as wrong."""
+    missed: tuple[str, ...] = Field(default=(), exclude_if=lambda missed: not missed)
+    """Paths of the reference's fields that no part matches."""
+    n_reference: int | None = Field(default=None, exclude_if=lambda count: count is None)
+    """Fields of the reference; None where a person labelled."""
 
 
 class RecordHeader(Frozen):
@@ -50,12 +62,19 @@ class RecordHeader(Frozen):
     """The rule that set ``correct``; None before `label`."""
     estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
     """Every estimator whose scores are stored, by the key used in ``scores``."""
+    part_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict, exclude_if=lambda specs: not specs)
+    """The rule that labelled parts, by the key of their estimator."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
     reach: Reach | None = None
     """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
+
+    @property
+    def whole_answer_keys(self) -> list[str]:
+        """Keys of the scores of whole answers, sorted. Parts have a score as well, that of the most certain part."""
+        return sorted(key for key, spec in self.estimators.items() if not spec.name.startswith("parts_"))
 
 
 class Record(Frozen):
@@ -85,6 +104,10 @@ class Record(Frozen):
     """What the model answered; None for records imported with scores only."""
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
     """Uncertainty by estimator key."""
+    parts: dict[str, tuple[Part, ...]] = Field(default_factory=dict, exclude_if=lambda parts: not parts)
+    """Parts of the primary answer (fields, sentences) with their uncertainties, by estimator key."""
+    part_labels: dict[str, PartLabels] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
+    """Labels of these parts, by estimator key."""
     correct: bool | None = None
     """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from guardrail.errors import UsageError
+from guardrail.plain_json import canonical_json
 
 from .questions import Question
 from .record import Record
-from .table import RecordTable, table_of
+from .table import Places, RecordTable, table_of
 
-__all__ = ["Groups", "all_grouped", "one_per_cluster", "split"]
+__all__ = ["Groups", "Repeats", "all_grouped", "one_per_cluster", "one_per_question", "split"]
 
 T = TypeVar("T", Record, Question)
 
@@ -25,13 +29,17 @@ Groups = Literal["category", "cluster"]
   uses one question of each, picked at random without looking at answers: that makes the items independent again.
 """
 
+Repeats = Literal["once", "all"]
+"""Whether a fit uses one record of each question, or all records of a question that is in the file several times."""
+
 
 def split(
     items: Sequence[T], *, test_fraction: float, seed: int = 0, groups: Groups = "category"
 ) -> tuple[Sequence[T], Sequence[T]]:
     """Cut records or questions in two at random: whole clusters when groups are clusters, single items otherwise.
 
-    The order of the items does not matter.
+    Equal questions (`Question.asked`), and clusters that share one, stay on one side. The order of the items does not
+    matter.
 
     Returns:
         The calibration part and the test part.
@@ -44,7 +52,7 @@ def split(
     table = table_of(cast(Any, items))  # a cut reads ids and groups only, and questions have these as well
     if groups == "cluster":
         _need_groups(table)
-    unit_of, n_units = table.units("group" if groups == "cluster" else "id")
+    unit_of, n_units = _units(table, groups)
     n_test = round(test_fraction * n_units)
     if not 0 < n_test < n_units:
         units = "clusters" if groups == "cluster" else "questions"
@@ -65,6 +73,47 @@ def one_per_cluster(records: Sequence[Record]) -> RecordTable:
     """
     table = all_grouped(records)
     return table.take(table.first_of_groups())
+
+
+def one_per_question(records: Sequence[Record]) -> RecordTable:
+    """One record of each question, the one whose id has the smallest hash: labels play no part.
+
+    Questions are equal if their text, options, offered tools, slots and conversation are. Without repeated questions
+    the records are returned unchanged.
+    """
+    table = table_of(records)
+    code = _question_codes(table)
+    order = np.lexsort((table.id_hashes(), code))
+    ranked = code[order]
+    is_first = np.append(True, ranked[1:] != ranked[:-1])[: len(order)]
+    return table if is_first.all() else table.take(np.sort(order[is_first]))
+
+
+def _question_codes(table: RecordTable) -> NDArray[np.int64]:
+    """Number of each record's question among the distinct ones; equal questions have equal numbers."""
+    _, first, code, count = np.unique(table.asked_hashes(), return_index=True, return_inverse=True, return_counts=True)
+    places = np.flatnonzero(count[code] > 1)
+    if places.size:
+        # Hashes only narrow down which records are read: slots and conversations, which they leave out, tell apart.
+        number: dict[str, int] = {}
+        for place, record in zip(places.tolist(), table.take(places), strict=True):
+            parts = [record.question.strip(), record.options, record.slots, record.tools]
+            asked = canonical_json([*parts, getattr(record, "messages", None)])
+            code[place] = number.setdefault(asked, first.size + len(number))
+    return code.astype(np.int64)
+
+
+def _units(table: RecordTable, groups: Groups) -> tuple[Places, int]:
+    """Number of the unit that each item belongs to, and how many there are: items, or clusters, joined by questions."""
+    unit_of, n_units = table.units("group" if groups == "cluster" else "id")
+    distinct, code = np.unique(_question_codes(table), return_inverse=True)
+    if distinct.size == len(table):
+        return unit_of, n_units
+    ones = np.ones(len(table), dtype=np.int8)
+    edges = coo_array((ones, (unit_of, n_units + code)), shape=(n_units + distinct.size,) * 2)
+    _, joined = connected_components(edges, directed=False)
+    units, unit_of = np.unique(joined[unit_of], return_inverse=True)
+    return unit_of, units.size
 
 
 def all_grouped(records: Sequence[Record]) -> RecordTable:

@@ -13,6 +13,7 @@ from scipy import special
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
+from guardrail.monitor.risk import log_wealth
 from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
@@ -111,6 +112,8 @@ class Audit(Frozen):
     """Acceptance and uncertainty against calibration."""
     seen_before: int
     """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
+    anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
+    """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
     segments: dict[str, Audit] = Field(default_factory=dict, exclude_if=lambda segments: not segments)
     """Of an artifact with a threshold for each segment: the audit of every segment with a labelled accepted answer, at
     its part of the level."""
@@ -153,13 +156,15 @@ def audit(
     *,
     level: float = LEVEL,
     target: float | None = None,
+    anytime: bool = False,
 ) -> Audit:
     """Test an artifact's error rate on labelled records it was not fitted on.
 
     Exact and one-sided: with k labelled accepted answers, e of them wrong, ``refuted`` iff P(Bin(k, target) >= e) <=
     level, ``supported`` iff P(Bin(k, target) <= e) <= level (the upper Clopper-Pearson bound is then at most the
-    target). Both are over independent fresh questions, for this one gate. One look a data set: a test repeated on a
-    growing file refutes a good gate sooner or later.
+    target). Both are over independent fresh questions, for this one gate. One look a data set: of gates whose
+    error rate is exactly .1, twenty tests, one after every 50 labels, ever refute 18 % and ever support 19 % of them.
+    With ``anytime`` both verdicts come from betting, and hold however often the audit is repeated on a growing file.
 
     Of an artifact with a threshold for each segment, every segment's promise is tested on its own questions, and the
     pool as well, each at an equal part of the level: one refuted test refutes, and good gates are refuted with
@@ -172,6 +177,7 @@ def audit(
         estimator: Key of the artifact's estimator in the records.
         level: False-alarm probability, in (0, .5).
         target: Error rate to test; default: the artifact's alpha.
+        anytime: Whether the verdicts hold at any time, as the file grows; they need more labels.
 
     Raises:
         UsageError: No labels or scores, or a level or target out of range.
@@ -194,7 +200,7 @@ def audit(
     rule = RULES.get(artifact.outcome.rule)
     joint = rule is not None and rule.population == "all"
     n = labelled if joint else judged
-    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level)
+    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
     before = at_calibration(artifact)
     result = Audit(
         verdict=verdict,
@@ -208,7 +214,11 @@ def audit(
         n_unlabelled=int(np.count_nonzero(accepted)) - judged,
         p_refute=p_refute,
         p_support=p_support,
-        upper=clopper_pearson_upper(errors, n, level) if n else None,
+        upper=None
+        if not n
+        else _anytime_upper(errors, n, level)
+        if anytime
+        else clopper_pearson_upper(errors, n, level),
         needed=needed,
         held_out=GateCounts.count(
             n=labelled,
@@ -221,7 +231,8 @@ def audit(
         if not before.n_accepted or not judged
         else _fisher(before.n_errors, before.n_accepted, errors, judged),
         base_error_p=_base_error_p(artifact, values, label),
-        certified=_certified(artifact, values, label, rate, level),
+        certified=_certified(artifact, values, label, rate, level, anytime),
+        anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
     )
@@ -245,11 +256,11 @@ def _by_segment(whole: Audit, artifact: CalibrationArtifact, records: Sequence[R
     level = whole.level / (len(tested) + 1)
     each = {
         ALL_OTHERS if name is None else name: audit(
-            thresholds[name], segment_records, estimator, level=level, target=whole.target
+            thresholds[name], segment_records, estimator, level=level, target=whole.target, anytime=whole.anytime
         )
         for name, segment_records in tested.items()
     }
-    pooled = audit_counts(whole.n_errors, whole.n, whole.target, level)[0]
+    pooled = audit_counts(whole.n_errors, whole.n, whole.target, level, anytime=whole.anytime)[0]
     verdict: Literal["refuted", "supported", "undecided"] = "undecided"
     if "refuted" in {pooled, *(segment.verdict for segment in each.values())}:
         verdict = "refuted"
@@ -266,29 +277,61 @@ def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[n
 
 
 def _certified(
-    artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8], target: float, level: float
+    artifact: CalibrationArtifact,
+    values: Reals,
+    label: NDArray[np.int8],
+    target: float,
+    level: float,
+    anytime: bool,
 ) -> Literal["refuted", "supported", "undecided"] | None:
     """The verdict of the same test on the certificate's threshold, had it been in use."""
     if certifies(artifact.outcome.rule) or not isinstance(artifact.certificate, Feasible):
         return None
     judged = label[accepts(values, artifact.certificate.threshold) & (label >= 0)]
-    return audit_counts(int(np.count_nonzero(judged == 0)), judged.size, target, level)[0]
+    return audit_counts(int(np.count_nonzero(judged == 0)), judged.size, target, level, anytime=anytime)[0]
 
 
 def audit_counts(
-    errors: int, n: int, target: float, level: float
+    errors: int, n: int, target: float, level: float, *, anytime: bool = False
 ) -> tuple[Literal["refuted", "supported", "undecided"], float, float, int | None]:
-    """Verdict, p-value for refuting, p-value for supporting, and the number of further items that would decide."""
-    p_refute = _at_least(errors, n, target)
-    p_support = binomial_tail(errors, n, target)
-    if p_refute <= level:
+    """Verdict, p-value for refuting, p-value for supporting, and the number of further items that would decide.
+
+    Args:
+        errors: Wrong ones.
+        n: Items.
+        target: Error rate that is tested.
+        level: Probability of each false verdict.
+        anytime: By betting, which holds however often the counts are looked at; else by the binomial, for one look.
+    """
+    p_refute, p_support = _p_values(errors, n, target, anytime)
+    if n and p_refute <= level:
         return "refuted", p_refute, p_support, None
     if n and p_support <= level:
         return "supported", p_refute, p_support, None
-    return "undecided", p_refute, p_support, labelled_needed(errors, n, target, level)
+    return "undecided", p_refute, p_support, labelled_needed(errors, n, target, level, anytime=anytime)
 
 
-def labelled_needed(errors: int, n: int, target: float, level: float) -> int | None:
+def _p_values(errors: int, n: int, target: float, anytime: bool) -> tuple[float, float]:
+    """p-values of "at most the target is wrong" and of "at least the target is wrong"."""
+    if not anytime:
+        return _at_least(errors, n, target), binomial_tail(errors, n, target)
+    # 1 / wealth: by Ville's inequality it is ever at most the level with a probability of at most the level. A rate of
+    # right answers above 1 - target is bet on alike.
+    against = (log_wealth([(1.0, n, errors)], target), log_wealth([(1.0, n, n - errors)], 1 - target))
+    refute, support = (min(1.0, float(np.exp(-logs))) for logs in against)
+    return refute, support
+
+
+def _anytime_upper(errors: int, n: int, level: float) -> float:
+    """Smallest error rate that betting shows not to be exceeded, to 1e-4; 1 if none."""
+    low, high = errors / n, 1.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _p_values(errors, n, middle, True)[1] <= level else (middle, high)
+    return high
+
+
+def labelled_needed(errors: int, n: int, target: float, level: float, *, anytime: bool = False) -> int | None:
     """The number of further items that decide at this error rate; None without items, or if the rate is the target.
 
     Errors are counted to the unfavourable side of a half item (up for supporting, down for refuting), so the number is
@@ -302,8 +345,8 @@ def labelled_needed(errors: int, n: int, target: float, level: float) -> int | N
 
     def decided(size: int) -> bool:
         if rate < target:
-            return binomial_tail(int(np.ceil(rate * size - 1e-9)), size, target) <= level
-        return _at_least(int(np.floor(rate * size + 1e-9)), size, target) <= level
+            return _p_values(int(np.ceil(rate * size - 1e-9)), size, target, anytime)[1] <= level
+        return _p_values(int(np.floor(rate * size + 1e-9)), size, target, anytime)[0] <= level
 
     size = _first(decided, n)
     return None if size is None else size - n

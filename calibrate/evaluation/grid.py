@@ -234,7 +234,7 @@ def _scored(
 def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     specs = source.file.header.estimators
     bindings = source.file.header.plan.bindings
-    keys = [stored_key(specs, name, bindings) for name in estimators or ()] or sorted(specs)
+    keys = [stored_key(specs, name, bindings) for name in estimators or ()] or source.file.header.whole_answer_keys
     if not keys:
         raise UsageError(f"{source.file.path} has no scores. Run: calibrate score {source.file.typed}")
     unknown = [key for key in keys if key not in specs]

@@ -134,10 +134,10 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
-        axes.set(xlabel=f"uncertainty{shown} (further right: less certain)", ylabel="questions")
+        axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel="questions")
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
-    return render(draw, name, "How uncertain the model was for right and for wrong answers")
+    return render(draw, name, "Scores of right and of wrong answers")
 
 
 def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

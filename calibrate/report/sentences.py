@@ -8,6 +8,8 @@ from typing import Literal
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.sampling.follow_ups import SCORE, scorer_of
+from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..data.records import GIVEN
@@ -15,7 +17,7 @@ from ..evaluation.audit import Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
 from ..segments import segment_rows
-from ..thresholds.fit import USEFUL_AUROC
+from ..thresholds.fit import FRESH_LABELS, USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "ranking",
     "second_look",
     "segment_table",
+    "selection",
     "shifted",
     "standing",
     "tested_segments",
@@ -159,9 +162,17 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
+    also = (selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
+
+
+def selected_of(artifact: CalibrationArtifact) -> str | None:
+    """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
+    text = selection(artifact)
+    if text is None or artifact.n_accepted:
+        return None
+    return f"Fits on these labels: {text}."
 
 
 def undecided_answers(artifact: CalibrationArtifact) -> str | None:
@@ -203,7 +214,7 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
-    start = f'The model "{model}" may answer by itself where its uncertainty is low: {share} of {of_what}.'
+    start = f'The model "{model}" may answer by itself where {_its_noun(artifact)} is low: {share} of {of_what}.'
     if (useless := unguardable(artifact)) is not None:
         start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
     return (
@@ -217,8 +228,8 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     rows, n = segment_rows(artifact), len(artifact.calibration.error)
     able = sum(row.threshold is not None for row in rows)
     start = (
-        f'The model "{artifact.model.model}" may answer by itself where its uncertainty is at most the threshold of '
-        f"the question's segment. {able} of {len(rows)} segments have a threshold"
+        f'The model "{artifact.model.model}" may answer by itself where {_its_noun(artifact)} is at most the threshold '
+        f"of the question's segment. {able} of {len(rows)} segments have a threshold"
     )
     if (useless := unguardable(artifact)) is not None:
         start = f"{useless} {able} of {len(rows)} segments have a threshold"
@@ -247,7 +258,7 @@ def promise(artifact: CalibrationArtifact) -> str:
     if own is None:
         return artifact.outcome.promise
     n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
-    alpha, delta = percent(artifact.alpha), percent(1 - own.delta)
+    alpha, delta = percent(artifact.alpha), _confidence(artifact, own.delta)
     each = f"Each one: {next(iter(own.outcomes.values())).promise}"
     if own.share == "together":
         return (
@@ -310,7 +321,7 @@ def certificate(artifact: CalibrationArtifact) -> str:
         tail = ""
     return (
         f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} (uncertainty up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
+        f"{percent(share)} ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
     )
 
 
@@ -331,19 +342,20 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
-        ("uncertainty", f"{artifact.estimator.name} v{artifact.estimator.version}, in {artifact.estimator.unit}"),
+        (_noun(artifact), _scored_by(artifact.estimator)),
         *([("same answer if", describe_spec(judge.name, judge.params))] if judge is not None else []),
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
+        *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
         rows += [
-            (f"in {name}", f"uncertainty <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
+            (f"in {name}", f"{_noun(artifact)} <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
             for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
         ]
         others = artifact.segments.unknown == "others"
@@ -351,7 +363,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     elif isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
-            ("threshold", f"accept if uncertainty <= {outcome.threshold:.6g}"),
+            ("threshold", f"accept if {_noun(artifact)} <= {outcome.threshold:.6g}"),
             ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
@@ -378,6 +390,18 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     if (useless := unguardable(artifact)) is not None:
         rows.append(("at run time", useless))
     return rows
+
+
+def selection(artifact: CalibrationArtifact) -> str | None:
+    """How many fits these labels have carried, and what that does to the promise; None for a single one."""
+    counts = artifact.selection
+    if counts is None or not counts.describe(None):
+        return None
+    share = f"this one spends {percent(counts.part)} of delta"
+    if counts.declared:
+        return f"{', '.join(counts.declared)} were declared before the first fit; {share}"
+    sure = _confidence(artifact, artifact.certificate.delta or 0.0)
+    return f"{counts.fits}; {share}. Whichever of them is used, a certificate holds with {sure} confidence"
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
@@ -463,21 +487,22 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     steps = []
     ranked = ranking(artifact)
     if isinstance(outcome, Infeasible):
-        steps.append(outcome.detail.rsplit(". ", 1)[-1])  # each reason ends with the one step that helps most
+        detail = outcome.detail.removesuffix(f" {FRESH_LABELS}")
+        step = detail.rsplit(". ", 1)[-1]  # each reason ends with the one step that helps most
+        steps.append(step if detail == outcome.detail else f"{step} {FRESH_LABELS}")
     elif ranked is not None:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
-            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this uncertainty hardly tells "
-            "right from wrong (0.5 is guessing). `calibrate fit --estimator auto` chooses one."
+            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells "
+            f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
         steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
         steps.append(
             f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
-            "accepted or rejected together. More samples, or an estimator that reads log-probabilities, tells them "
-            "apart."
+            f"accepted or rejected together. {_finer(artifact)}"
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
@@ -522,12 +547,11 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
-            "misleads: use another estimator."
+            f"misleads: use another estimator. {FRESH_LABELS}"
         )
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
-        "this model's errors: nothing shows that it tells right from wrong. `calibrate fit --estimator auto` chooses "
-        "one."
+        f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
 
@@ -580,6 +604,11 @@ def _seen(audit: Audit) -> str:
 
 
 def _unlikely(audit: Audit) -> str:
+    if audit.anytime:
+        return (
+            f"If the error rate were {percent(audit.target)} or less, so much evidence would ever appear with a "
+            f"probability of at most {audit.p_refute:.2g}, however often one looks."
+        )
     return (
         f"If the error rate were {percent(audit.target)} or less, so many errors would have a probability of at most "
         f"{audit.p_refute:.2g}."
@@ -695,6 +724,31 @@ def _identity(artifact: CalibrationArtifact) -> str:
     return f"{model.model} ({model.provider}{revision})"
 
 
+def _noun(artifact: CalibrationArtifact) -> str:
+    """The word for the measurement: a scorer gives a score."""
+    return "uncertainty" if scorer_of(artifact.plan) is None else "score"
+
+
+def _its_noun(artifact: CalibrationArtifact) -> str:
+    return "its uncertainty" if scorer_of(artifact.plan) is None else "the score of its answer"
+
+
+def _scored_by(estimator: EstimatorSpec) -> str:
+    """An estimator with its unit, and of a scorer the direction: thresholds and tables are in terms of uncertainty."""
+    text = f"{estimator.name} v{estimator.version}, in {estimator.unit}"
+    if estimator.params.get("higher") != "certain":
+        return text
+    turned = "1 - the scorer's number" if estimator.unit == "probability" else "- the scorer's number"
+    return f"{text}; lower is more certain: {turned}"
+
+
+def _finer(artifact: CalibrationArtifact) -> str:
+    """The way to a finer score; more samples help only a score that reads some."""
+    if artifact.plan.n:
+        return "More samples, or an estimator that reads log-probabilities, tells them apart."
+    return "A second score can order them: `calibrate score --ties-by sequence_nll`."
+
+
 def _plan(artifact: CalibrationArtifact) -> str:
     plan = artifact.plan
     if plan.options is not None and plan.n == 0:
@@ -703,7 +757,8 @@ def _plan(artifact: CalibrationArtifact) -> str:
     answer = f"1 {plan.primary} answer and {samples}"
     if plan.primary == "majority":
         answer = f"{samples}, of which the most frequent is the answer"
-    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs)
+    asked = "".join(f", rated by the scorer {name}" for name in plan.follow_ups if name.startswith(SCORE))
+    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs) + asked
 
 
 def _prompt(artifact: CalibrationArtifact) -> str:
@@ -721,6 +776,7 @@ def _choice(choice: EstimatorChoice) -> str:
     return (
         f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
         f"{choice.n} labelled questions that the fit did not use"
+        + ("" if choice.share is None else f" ({percent(choice.share)} of all)")
     )
 
 
@@ -753,8 +809,8 @@ def _looks(looks: Looks) -> str:
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all declared looks together, which share delta."""
-    return percent(1 - delta / (1 if artifact.looks is None else artifact.looks.part))
+    """The confidence of the promise over all declared looks and all fits on these labels."""
+    return percent(artifact.confidence(delta))
 
 
 def _delta(delta: float | None) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
@@ -17,8 +17,10 @@ from guardrail.verdict import Reason
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.records import Record, RecordFile, RecordHeader
-from ..data.split import split
-from ..pipeline import GateCounts, fit_artifact, held_out, part_header
+from ..data.split import Groups, all_grouped
+from ..data.table import among, table_of
+from ..fits import Fit, Fits, FitSettings, counted
+from ..pipeline import GateCounts, fit_artifact, hashes_of_fit, held_out, part_header
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -101,8 +103,15 @@ def learn(
     respond: Respond = "wrong",
     test_fraction: float = 0.3,
     seed: int = 0,
+    look: int | None = None,
+    looks: Sequence[int] = (),
+    fits: Fits | None = None,
+    strict: bool = False,
 ) -> Learned:
     """Fit a new threshold on reviews and hold it against the old one on reviews kept out of the fit.
+
+    The test part is drawn by a hash of each item's key, so that it stays the same while the queue grows, from items
+    that the artifact in force was not fitted on.
 
     Args:
         pool: The queue.
@@ -115,36 +124,51 @@ def learn(
         respond: As given to `read_reviews`; recorded in the new artifact.
         test_fraction: Share of the sample kept out of the fit.
         seed: Of that split.
+        look: Number of the declared look this is, from 1; it reads the first items of the sample that are not kept out.
+        looks: The schedule: numbers of items of the fit, declared before the first fit on this queue.
+        fits: The memory of earlier fits; default: the artifact in force alone.
+        strict: Refuse another fit on decisions that have carried one.
 
     Raises:
-        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, or too few items.
+        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, too few items, or
+            another fit where ``strict`` refuses it.
     """
     artifact.refuse_segments("learning from reviews")
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
     key = artifact.estimator.name
-    groups: Literal["category", "cluster"] = "category" if artifact.calibration.group is None else "cluster"
+    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
     records = [_record(item, key) for item in sample]
-    part, test = split(records, test_fraction=test_fraction, seed=seed, groups=groups)
-    file = RecordFile(Path(name), header, tuple(records))
+    part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
+    if look is not None:
+        part = _of_look(part, look, looks)
+    file = RecordFile(Path(name), part_header(header, part), tuple(part))
     own = artifact.outcome
-    if delta is None and rule in (None, own.rule):
-        delta = own.delta
-    fitted = fit_artifact(
-        file,
-        estimator=key,
-        alpha=own.alpha if alpha is None else alpha,
-        rule=rule or own.rule,
-        delta=delta,
-        groups=groups,
-        part=part,
-    )
+    if delta is None and rule in (None, own.rule) and own.delta is not None:
+        delta = _asked(artifact, own.delta)
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            file,
+            estimator=key,
+            alpha=own.alpha if alpha is None else alpha,
+            rule=rule or own.rule,
+            delta=delta,
+            groups=groups,
+            look=look,
+            looks=looks,
+            repeats="all",  # users repeat questions, and each time is a draw of its own
+            selection=selection,
+        )
+
+    fits = Fits(entries=[Fit.of(artifact)]) if fits is None else fits
+    fitted = counted(make, fits, FitSettings(key, delta), strict=strict)
     new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return Learned(
         artifact=new,
-        file=RecordFile(Path(name), part_header(header, part), tuple(part)),
+        file=file,
         test=tuple(test),
         key=key,
         rate=rate,
@@ -155,6 +179,54 @@ def learn(
         new=held_out(new, test, key),
         waits=waiting(_kept(pool)[0], missing),
     )
+
+
+def _cut(
+    records: Sequence[Record],
+    sample: Sequence[ReviewedItem],
+    artifact: CalibrationArtifact,
+    test_fraction: float,
+    seed: int,
+    groups: Groups,
+) -> tuple[list[Record], list[Record]]:
+    """The records of the fit, and those of the test: whole clusters, of which the artifact in force has met no item."""
+    from guardrail.review.audits import chosen
+
+    if not 0 < test_fraction < 1:
+        raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
+    table = table_of(records) if groups == "category" else all_grouped(records)
+    met = among(table.question_hashes(), hashes_of_fit(artifact)).tolist()
+    unit_of = [item.key if groups == "category" else str(item.group) for item in sample]
+    met_units = {unit for unit, is_met in zip(unit_of, met, strict=True) if is_met}
+    tested = {unit for unit in set(unit_of) - met_units if chosen(unit, test_fraction, salt=f"test {seed}")}
+    parts: tuple[list[Record], list[Record]] = ([], [])
+    for record, unit in zip(records, unit_of, strict=True):
+        parts[unit in tested].append(record)
+    if not all(parts):
+        raise UsageError(
+            f"{len(records)} reviewed items, of which the artifact in force was fitted on {sum(met)}, leave "
+            f"{len(parts[0])} for the fit and {len(parts[1])} for the test. Review more, or change --test-fraction."
+        )
+    return parts
+
+
+def _of_look(part: Sequence[Record], look: int, looks: Sequence[int]) -> list[Record]:
+    """The first items, as many as the look reads."""
+    n = looks[look - 1] if 0 < look <= len(looks) else 0
+    if len(part) < n:
+        raise UsageError(
+            f"look {look} reads {n} items, and {len(part)} of the sample are there beside the test part. Wait for more "
+            "decisions."
+        )
+    return list(part[:n] if n else part)
+
+
+def _asked(artifact: CalibrationArtifact, delta: float) -> float:
+    """The failure probability that was asked for, of which the artifact states the part that its look or fit spends."""
+    parts = (1 if artifact.looks is None else artifact.looks.part) * (
+        1 if artifact.selection is None else artifact.selection.part
+    )
+    return delta / parts
 
 
 def _refuse_unaudited(pool: ReviewPool) -> None:

@@ -144,6 +144,10 @@ class ReviewPool:
     others: dict[str, int]
     both_ways: int
 
+    def of(self, artifact: CalibrationArtifact) -> ReviewPool:
+        """The items that one artifact judged: answers of two gates say nothing about either alone."""
+        return ReviewPool(tuple(item for item in self.items if item.verdict.artifact == artifact.digest), {}, 0)
+
 
 def read_reviews(
     store: ReviewStore,

@@ -18,7 +18,7 @@ from guardrail.files import check_version, problem_of
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, two_stage
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, ties, two_stage
 from guardrail.uncertainty.ensemble import NAME, EnsembleParams, Member, Training, hash_of, question_hash
 from guardrail.uncertainty.scorer import TRAINING
 
@@ -250,6 +250,9 @@ def _trainings(spec: EstimatorSpec) -> list[tuple[str, str | None, Training]]:
         stages = two_stage.TwoStageParams.from_stored(spec.params)
         own = [("two-stage score has its scale from", "two-stage", stages.training)]
         return [*own, *_trainings(stages.cheap), *_trainings(stages.second)]
+    if spec.name == ties.NAME:
+        params = ties.TieBreakParams.from_stored(spec.params)
+        return [*_trainings(params.first), *_trainings(params.second)]
     stored = spec.params.get(TRAINING) if spec.name.startswith(SCORE) else None
     return [] if stored is None else [(f"scorer {spec.name} was trained on", None, Training.model_validate(stored))]
 
@@ -321,7 +324,7 @@ def fit_members(file: RecordFile, keys: Sequence[str]) -> dict[str, EstimatorSpe
 
 
 def ensemble_key(spec: EstimatorSpec) -> str:
-    """Key of an ensemble or a two-stage score in a record file: its name and eight hex digits of a hash of its spec."""
+    """Key of a score that is made of others in a record file: its name and eight hex digits of a hash of its spec."""
     canonical = canonical_json(spec.model_dump(mode="json"), compact=False, ascii_only=True)
     return f"{spec.name}:{sha256_hex(canonical, 8)}"
 

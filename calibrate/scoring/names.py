@@ -214,6 +214,8 @@ def _read(text: str) -> _Written:
     name, *rest = (part.strip() for part in cut(text.strip(), ":"))
     if name in ("ensemble", "two_stage"):
         raise UsageError(f"{text!r}: name it by its file, which ends in .json: --estimator {name}.json")
+    if name == "tie_break":
+        raise UsageError(f"{text!r}: name its two scores: --estimator FIRST --ties-by SECOND")
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
     estimator = make_estimator(name)

@@ -34,7 +34,9 @@ from .metrics import ks_two_sample
 from .scores import values_of
 
 __all__ = [
+    "FEWEST_COMPARED",
     "POOL_FACTOR",
+    "SELECTED",
     "at_look",
     "check_labelled_part",
     "cut_at",
@@ -50,7 +52,7 @@ POOL_FACTOR = 3
 """Questions within reach per question to label, if the share was chosen after looking at the scores."""
 SELECTED = 1e-3
 """p-value below which labelled questions are taken to be selected: one honest fit in a thousand is refused."""
-_FEWEST = 20
+FEWEST_COMPARED = 20
 """Labelled, and unlabelled, questions below which they are not compared."""
 
 _SPENT = ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.05, 0.15, 0.3, 0.55, 1.0))
@@ -219,7 +221,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
     values, waits = values_of(used, estimator), waiting_of(used)
     labelled, waiting = values[~np.isnan(values) & ~waits], values[~np.isnan(values) & waits]
     # Fewer would hardly ever be refused: the asymptotic p-value means little there.
-    if min(labelled.size, waiting.size) >= _FEWEST and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
+    if min(labelled.size, waiting.size) >= FEWEST_COMPARED and (p := ks_two_sample(labelled, waiting)[1]) < SELECTED:
         raise UsageError(
             f"the {labelled.size} labelled questions of {file.path} differ in {estimator} from the {waiting.size} "
             f"without a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold "

@@ -119,7 +119,7 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
     Raises:
         UsageError: None is named, the file has several, and the default is not among them.
     """
-    keys = sorted(file.header.estimators)
+    keys = file.header.whole_answer_keys
     if name is not None:
         return stored_key(file.header.estimators, name, file.header.plan.bindings)
     plan = file.header.plan
@@ -365,7 +365,7 @@ def _with(record: Record, keys: Sequence[str], values: Sequence[Uncertainty]) ->
 
 
 def _unscored(record: Record) -> Record:
-    return record.model_copy(update={"scores": {}})
+    return record.model_copy(update={"scores": {}, "parts": {}, "part_labels": {}})
 
 
 def adaptive(file: RecordFile, unanimous_at: int | None) -> RecordFile:

@@ -15,7 +15,7 @@ from guardrail.outcome import InfeasibleReason
 
 from .rule import TOLERANCE, GroupedItems, Prefix, Rule, RuleRequest
 
-__all__ = ["GroupMean", "GroupTotal", "betting_p"]
+__all__ = ["LARGEST_STAKE", "GroupMean", "GroupTotal", "betting_p"]
 
 LARGEST_STAKE = 0.9
 """Largest share of the capital that is bet on one group; 1 would lose everything at the first wholly wrong group."""
@@ -25,7 +25,7 @@ _CELLS = 2_000_000
 Reals = NDArray[np.float64]
 
 
-def betting_p(excess: Reals, most: float, delta: float) -> Reals:
+def betting_p(excess: Reals, most: float, delta: float, planned: int | None = None) -> Reals:
     """p-values of "the mean of Z is positive" for independent Z that are at most ``most``.
 
     A bettor stakes f_t of the capital on group t, chosen from the groups before it. The capital
@@ -39,6 +39,8 @@ def betting_p(excess: Reals, most: float, delta: float) -> Reals:
         excess: Z, shape (groups, thresholds), groups in an order that was fixed without looking at them.
         most: Largest value that Z can have.
         delta: Level that the stakes are set for.
+        planned: Number of groups n that the stakes are set for; default: those given. Of several looks at growing
+            labels it is that of the last one.
 
     Returns:
         Shape (thresholds,), in (0, 1].
@@ -49,7 +51,8 @@ def betting_p(excess: Reals, most: float, delta: float) -> Reals:
     mean = np.cumsum(before, axis=0) / count
     variance = (0.0025 + np.cumsum(before * before, axis=0)) / count - mean * mean
     # The first value keeps the variance positive; rounding could still end a hair below zero.
-    stake = np.minimum(LARGEST_STAKE, np.sqrt(2 * math.log(1 / delta) / (len(gain) * np.maximum(variance, 1e-9))))
+    n = len(gain) if planned is None else planned
+    stake = np.minimum(LARGEST_STAKE, np.sqrt(2 * math.log(1 / delta) / (n * np.maximum(variance, 1e-9))))
     capital = np.cumsum(np.log1p(stake * gain), axis=0)
     p: Reals = np.exp(-np.maximum(capital.max(axis=0), 0.0))
     return p

@@ -18,7 +18,7 @@ from .groups import Groups, prepare
 from .registry import rule_named
 from .rule import TOLERANCE, Prefix, Rule, RuleRequest, default_min_accept
 
-__all__ = ["DEFAULT_DELTA", "USEFUL_AUROC", "check_items", "check_open_unit", "fit", "request_for"]
+__all__ = ["DEFAULT_DELTA", "FRESH_LABELS", "USEFUL_AUROC", "check_items", "check_open_unit", "fit", "request_for"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -26,6 +26,8 @@ SEARCH_LIMIT: Final = 20_000
 """Largest n at which the smallest feasible alpha is searched by default."""
 USEFUL_AUROC: Final = 0.6
 """Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
+FRESH_LABELS: Final = "Fit another score on fresh labels: a second fit on these is a selection, and is paid for."
+"""What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
 _GRID = 1_000
 """Alphas are searched in thousandths."""
 
@@ -297,7 +299,7 @@ def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | 
             f"The scores have {prefix.k.size} distinct values; {int(prefix.size[block])} of {n} items "
             f"({prefix.size[block] / n:.0%}) share the score {prefix.score[block]:g} and must be accepted or rejected "
             f"together: {_around(prefix, block)}. A cut inside the block would do. Use a finer uncertainty score (more "
-            "samples, or a continuous estimator)."
+            f"samples, or a continuous estimator). {FRESH_LABELS}"
         )
     best = _closest(prefix, rule, request, smallest)
     k, e = int(prefix.k[best]), int(prefix.e[best])
@@ -329,12 +331,12 @@ def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: floa
         auroc = f"AUROC {prefix.auroc:.2f}, and 0.5 is guessing"
         if prefix.auroc < 0.5:
             return f"Check whether the score is upside down: higher must mean less certain ({auroc})."
-        return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc})."
+        return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc}). {FRESH_LABELS}"
     if rate <= request.alpha:
         return "Label more questions: that rate is within the target, but the items are too few to show it."
     if smallest is not None:
         return f"Ask for alpha = {smallest:g} or more, where this rule finds a threshold on these items."
-    return "Use a better uncertainty score."
+    return f"Use a better uncertainty score. {FRESH_LABELS}"
 
 
 def _untied(n: int, errors: NDArray[np.float64]) -> Prefix:

@@ -31,6 +31,8 @@ def main() -> None:
     if not args.quick and smollm2.unavailable() is not None:
         written += _embedded(out)
     written.append(recorded.run(out / "recorded"))
+    if not args.quick:
+        _fields(out / "extraction")
     title(f"done in {time.monotonic() - started:.0f} s; the reports (HTML) and their pictures (PNG)")
     for report, *pictures in written:
         CONSOLE.print(f"  {report}", soft_wrap=True)
@@ -47,6 +49,14 @@ def _embedded(out: Path) -> list[list[Path]]:
     CONSOLE.print("\nLive instead: a model of 1.5 M parameters, trained by a script in this repository.")
     model = TransformersChat(model=str(embedded.MODEL))
     return [embedded.run(task, model, out / task.name.replace(" ", "-")) for task in embedded.TASKS]
+
+
+def _fields(out: Path) -> None:
+    """Extract fields of invoices, each kept or held back by itself."""
+    from examples.extraction import __main__ as extraction  # needs the clients of an endpoint, and the queue
+
+    title("extract fields", "invoices as JSON: each field is kept or held back by itself (examples/extraction)")
+    extraction.show(extraction.run(out))
 
 
 if __name__ == "__main__":

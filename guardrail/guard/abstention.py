@@ -32,8 +32,10 @@ __all__ = [
     "FullHandler",
     "Handler",
     "OnAbstain",
+    "PartsHandler",
     "Wording",
     "afall_back",
+    "complete",
     "fall_back",
     "take_path",
     "worded",
@@ -57,6 +59,17 @@ class FullHandler(Protocol):
 
     async def aon_abstention(self, abstention: Abstention) -> Any:
         """`on_abstention` for async callers."""
+
+
+@runtime_checkable
+class PartsHandler(FullHandler, Protocol):
+    """A handler that also has a person decide about the parts of an answer that are held back."""
+
+    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """Return the message with the kept parts, e.g. with a ticket, or the message with the decided answer."""
+
+    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """`on_partial` for async callers."""
 
 
 Handler = Callable[[Verdict], Any] | Callable[[Verdict, Sequence[BaseMessage]], Any]
@@ -137,6 +150,20 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
             call = (path, (verdict, abstention.messages) if _takes_messages(path) else (verdict,))
             reply = yield Effect(partial(_call, *call), partial(_acall, *call))
         return abstention.answer(reply)
+
+
+def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
+    """The message with the kept parts of an answer, after the path has seen those that are held back.
+
+    Only a handler with ``on_partial`` (the review queue) is told; every other path leaves the message as it is.
+    """
+    path = abstention.path
+    if not isinstance(path, PartsHandler):
+        return message
+    given: AIMessage = yield Effect(
+        partial(path.on_partial, abstention, message), partial(path.aon_partial, abstention, message)
+    )
+    return given
 
 
 def fall_back(abstention: Abstention) -> AIMessage:

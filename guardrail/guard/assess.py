@@ -36,7 +36,7 @@ Abstentions = Draws
 
 HELD = "held back"
 """Name of a remembered abstention."""
-_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.SUSPENDED)
+_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)

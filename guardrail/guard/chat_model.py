@@ -25,6 +25,9 @@ from ..call_settings import check_settings
 from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
+from ..parts.decide import released_call
+from ..parts.measure import estimator_of
+from ..parts.partial import partial_or
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
@@ -34,9 +37,9 @@ from ..sampling.limits import bounded, limit_of
 from ..sampling.sampler import Sampler, refuse_majority
 from ..specs import identify
 from ..types import Sample
-from ..uncertainty import Scorer, from_spec
+from ..uncertainty import Scorer
 from ..verdict import ALL_OTHERS, Verdict
-from .abstention import ABSTENTION, Abstention, Form, Wording, take_path
+from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor
 from .base import GuardedChatModel
 from .comparability import unlike_calls
@@ -91,7 +94,7 @@ class Guardrail(GuardedChatModel):
     """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {estimator},
     {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
     judge: Any = Field(default=None, repr=False)
-    """The judge object, for artifacts whose judge cannot be made by name."""
+    """The judge object, for artifacts whose judge cannot be made by name; for JSON fields, objects by path."""
     similarity: Any = Field(default=None, repr=False)
     """The similarity object, for artifacts whose similarity cannot be made by name."""
     entailment: Any = Field(default=None, repr=False)
@@ -179,8 +182,8 @@ class Guardrail(GuardedChatModel):
             refuse_majority(artifact.plan, "observe answers that were served")
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
-        estimator = from_spec(
-            artifact.estimator,
+        estimator = estimator_of(
+            artifact,
             judge=self.judge,
             similarity=self.similarity,
             entailment=self.entailment,
@@ -218,14 +221,15 @@ class Guardrail(GuardedChatModel):
         """The assessor of prompts by one threshold."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
-            self.switch.check(artifact.threshold)
+            self.switch.check(artifact.threshold, by_part=artifact.parts is not None)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         stops_early = artifact.threshold is not None and (
             self.early_stopping == "on"
             or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
         )
-        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain)) is not None:
+        staged = estimator.after_first is not None
+        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain, staged=staged)) is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
         early = stops_early and can_stop_early(plan, estimator)
         gate = replace(gate, early="all" if early else "none")
@@ -235,13 +239,13 @@ class Guardrail(GuardedChatModel):
                 self.model,
                 plan,
                 max_concurrency=self.max_concurrency,
-                scoring=Scoring.of([estimator.scorer], artifact.prompt),
+                scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
             trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
             observers=observers,
             early=early,
-            primary_first=early and estimator.after_first is not None,
+            primary_first=early and staged,
             draws=memory,
             slots=self.remember_slots,
         )
@@ -319,12 +323,16 @@ class Guardrail(GuardedChatModel):
         form = form_of(self.artifact.plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
+        if self.artifact.parts is not None and FORM in arguments:
+            verdict = released_call(verdict)  # its arguments are read as an object, and no tool runs
         note_verdict(run_manager, verdict)
-        if verdict.accepted:
-            message = accepted_answer(verdict, self.artifact.model.model)
-            return chat_result(message, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        if verdict.accepted:
+            message = accepted_answer(verdict, self.artifact.model.model)
+            if verdict.whole is not None:
+                message = yield from complete(abstention, message)
+            return chat_result(message, verdict)
         message = yield from take_path(abstention)
         return chat_result(message, verdict)
 
@@ -525,6 +533,8 @@ class Guardrail(GuardedChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """A runnable that returns objects of the schema the artifact was calibrated with.
 
+        With an artifact for parts, an answer of which some fields are held back is a `guardrail.Partial` of the others.
+
         An abstention is never parsed: it raises `AbstainedError` (with ``include_raw`` it is the ``parsing_error``),
         unless ``on_abstain`` is a Runnable or handler that gives an answer of the schema.
 
@@ -551,7 +561,10 @@ class Guardrail(GuardedChatModel):
         bound = self.bind(
             **bindings.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
         )
-        return structured(bound, parser_of(schema, method), include_raw=include_raw)
+        parser = parser_of(schema, method)
+        if self.artifact.parts is not None:
+            parser = partial_or(parser, schema)
+        return structured(bound, parser, include_raw=include_raw)
 
     # -- configuration -------------------------------------------------------------------------------------------------
 

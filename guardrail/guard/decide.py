@@ -10,11 +10,15 @@ from typing import Literal
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
 from ..judges import ExactJudge, distinct_answers
+from ..judges.base import left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
+from ..parts.decide import by_parts, measured_parts
+from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Clusters, Estimator, Evidence, Needs, cluster, measure
+from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
+from ..uncertainty.ties import NAME as TIE_BREAK
 from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
@@ -59,21 +63,24 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
+    parts: tuple[Part, ...] = ()
     shown = drawn
     part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:
         uncertainty = settled
+    elif artifact.parts is not None:
+        uncertainty, parts = measured_parts(drawn, estimator, artifact.plan)
     else:
         shown, plan = adaptive_subset(drawn, estimator, artifact.plan)
         uncertainty, clusters = _measured(shown, estimator, plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
-    return Verdict(
+    verdict = Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator.needs) + _early(settled),
+        detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled) + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -85,6 +92,7 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
+    return by_parts(verdict, parts, artifact.parts) if artifact.parts is not None and parts else verdict
 
 
 def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
@@ -145,7 +153,7 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
     return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
 
 
-def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, needs: Needs) -> str:
+def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, estimator: Estimator) -> str:
     name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
     unit = " nats" if uncertainty.unit == "nats" else ""
     outcome = artifact.outcome
@@ -167,17 +175,34 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
             way_out = CONFIGURATION
         return (
-            f"Held back: the uncertainty could not be measured ({uncertainty.reason}: {uncertainty.detail}). The "
-            f"answer itself may be fine. {way_out}"
+            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
+            f"The answer itself may be fine. {way_out}"
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    own = _as_scored(uncertainty, artifact.threshold, estimator)
     if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}, calibrated for {target}."
+        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."
     return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}, the threshold calibrated for {target} among answers that "
-        f"are given. {_sign(needs)}; hand the question to a person, a stronger model, or ask it "
+        f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
+        f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
         "more precisely."
     )
+
+
+def _noun(estimator: Estimator) -> str:
+    """The word for a measurement: a scorer gives a score, whatever it rates."""
+    return "score" if estimator.scorers else "uncertainty"
+
+
+def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Estimator) -> str:
+    """Number and limit as a scorer gives them, where a high number speaks for the answer; otherwise empty."""
+    if estimator.scorer is None or estimator.params.get("higher") != "certain":
+        return ""
+    value = uncertainty.value
+    if value is None or threshold is None:
+        return ""
+    sign = 1.0 if uncertainty.unit == "probability" else 0.0
+    return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
 
 
 def _early(settled: Uncertainty | None) -> str:
@@ -186,8 +211,24 @@ def _early(settled: Uncertainty | None) -> str:
     return f" The score itself was not needed: {settled.detail}."
 
 
-def _sign(needs: Needs) -> str:
+def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
+    """A sentence about arguments of the answer that the judge never compares; empty if there are none."""
+    if drawn.primary is None:
+        return ""
+    names = left_out_by(estimator.judge, drawn.primary.comparable)
+    listed = "; ".join(names)
+    return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
+
+
+def _sign(estimator: Estimator) -> str:
     """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
+    needs = estimator.needs
+    if estimator.after_first is not None:
+        return "The model gave its own answer too little probability, or its further answers contradict it"
+    if estimator.name == TIE_BREAK:
+        return _sign(estimator.members[0])  # the second score only orders equal ones
+    if estimator.members:
+        return "Its scores together do not speak for the answer clearly enough"
     if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
         return "The score does not speak for the answer clearly enough"
     if needs.follow_up is not None:

@@ -177,7 +177,9 @@ def decide_after_first(
         return None
     value = high if accepts(high, threshold) else low
     detail = f"settled by the first call: {cheap.estimator} {cheap.value:.4g}, whatever the samples say"
-    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True)
+    return Uncertainty(
+        value=value, unit=estimator.unit, estimator=estimator.name, detail=detail, is_bound=True, first=cheap.value
+    )
 
 
 def draw_until_decided(

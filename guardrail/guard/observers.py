@@ -72,11 +72,6 @@ class Observers:
     switch: SafetySwitch | None = None
     functions: tuple[Observer, ...] = ()
 
-    @property
-    def needs_scores(self) -> bool:
-        """Whether an observer compares scores, so that a bound instead of a score would mislead it."""
-        return any(_needs_scores(observer) for observer in self.functions)
-
     def admit(self, artifact: CalibrationArtifact) -> None:
         """Have every observer that compares scores watch this artifact.
 
@@ -138,9 +133,15 @@ async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[Bas
         await result
 
 
-def early_stopping_conflict(observers: Observers, on_abstain: Any) -> str | None:
-    """The setting that needs the scores or samples that early stopping omits, in words; None if none does."""
-    if observers.needs_scores:
+def early_stopping_conflict(observers: Observers, on_abstain: Any, *, staged: bool = False) -> str | None:
+    """The setting that needs the scores or samples that early stopping omits, in words; None if none does.
+
+    Args:
+        observers: The guard's observers.
+        on_abstain: Its abstention path.
+        staged: Whether the score has two stages, whose early verdicts have the score of the first call.
+    """
+    if any(_needs_scores(each) and not (staged and _reads_first_stage(each)) for each in observers.functions):
         return "on_verdict compares scores, but early stopping gives bounds instead of scores."
     if getattr(getattr(on_abstain, "candidates", None), "needs_samples", False):
         return (
@@ -162,6 +163,10 @@ def _needs_scores(observer: Observer) -> bool:
     return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
 
 
+def _reads_first_stage(observer: Observer) -> bool:
+    return bool(getattr(getattr(observer, "__self__", observer), "reads_first_stage", False))
+
+
 def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
     described = describe_error(error)
     log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
@@ -175,4 +180,5 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
 
 
 def _held(verdict: Verdict, detail: str) -> Verdict:
-    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail})
+    held = {"candidate": verdict.original, "whole": None, "parts": tuple(part.held() for part in verdict.parts)}
+    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail, **held})

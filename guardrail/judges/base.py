@@ -28,6 +28,7 @@ __all__ = [
     "is_slow",
     "judge_batch",
     "knows_tool_calls",
+    "left_out_by",
     "merging_of",
 ]
 
@@ -101,6 +102,10 @@ class Comparer(ABC):
         Otherwise it never sees canonical tool calls: two of them are the same only if their JSON is equal.
         """
         return False
+
+    def left_out(self, answer: str) -> tuple[str, ...]:
+        """Names of the parts of an answer that it never compares, so that no verdict is about them. Default: none."""
+        return ()
 
     def identity(self, text: str) -> str:
         """Key of a text: answers with equal keys are one answer before anything is compared. Default: the text.
@@ -215,6 +220,11 @@ def knows_tool_calls(comparer: object) -> bool:
     """Whether a judge or similarity knows what tool calls do."""
     # `is True`: a truthy object (a mock, a method) is no statement.
     return getattr(comparer, "judges_tool_calls", False) is True
+
+
+def left_out_by(comparer: object, answer: str) -> tuple[str, ...]:
+    """The ``left_out`` of a judge; none if it does not say."""
+    return comparer.left_out(answer) if isinstance(comparer, Comparer) else ()
 
 
 def is_slow(comparer: object) -> bool:

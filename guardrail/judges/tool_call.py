@@ -19,7 +19,7 @@ from .base import BatchJudge
 from .json_value import unique_fields
 from .text import normalise
 
-__all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
+__all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
@@ -164,6 +164,14 @@ class ToolCallJudge(BatchJudge):
         read = [ToolCall(name=call.name, arguments=self._arguments(call)) for call in calls]
         return canonical_calls(sorted(read, key=lambda call: canonical_calls([call])) if self.any_order else read)
 
+    def left_out(self, answer: str) -> tuple[str, ...]:
+        """Arguments of the calls in an answer that are not compared, as "TOOL: ARGUMENT, ARGUMENT"."""
+        names: dict[str, dict[str, None]] = {}
+        for call in read_calls(answer) or () if self.arguments is not None else ():
+            own = [name for name in call.arguments if name not in self._arguments(call)]
+            names.setdefault(call.name, {}).update(dict.fromkeys(own))
+        return tuple(f"{tool}: {', '.join(own)}" for tool, own in names.items() if own)
+
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of canonical forms; the question plays no part."""
         return [self.identity(a) == self.identity(b) for a, b in pairs]
@@ -189,7 +197,7 @@ class ToolCallJudge(BatchJudge):
     def _text(self, value: str) -> Any:
         if self.numbers and _NUMBER.fullmatch(value.strip()):
             return self._number(_exact(value.strip().replace(",", "")))
-        if (moment := _moment(value.strip(), self.dates)) is not None:
+        if (moment := point_in_time(value.strip(), self.dates)) is not None:
             return moment
         if not self.text:
             return value
@@ -214,7 +222,7 @@ def _canonical(value: Any) -> str:
     return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
 
 
-def _moment(text: str, forms: Sequence[str]) -> str | None:
+def point_in_time(text: str, forms: Sequence[str]) -> str | None:
     """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
     moments = set()
     for form in forms:

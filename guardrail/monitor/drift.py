@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
-from ..types import Frozen
+from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
@@ -190,6 +190,9 @@ class DriftMonitor(Monitor):
     p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
     Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
+    For two stages the scores are those of the first call, and the reference is the scale: those are known for every
+    verdict, early ones included, and new questions are exchangeable with the scale's as long as nothing changes.
+
     An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
     longer applies, whichever way the scores moved.
 
@@ -204,7 +207,9 @@ class DriftMonitor(Monitor):
 
     kind = "drift"
     needs_scores = True
-    """A guard with this monitor does not stop early: a bound is not a score."""
+    """A guard with this monitor does not stop early, except in two stages: a bound is not a score."""
+    reads_first_stage = True
+    """In two stages it compares the score of the first call, which early verdicts have."""
     state: DriftState
 
     def __init__(
@@ -227,7 +232,8 @@ class DriftMonitor(Monitor):
         self.state = state or DriftState(
             delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
         )
-        self.grid = Grid.of(artifact.calibration.uncertainty, self.state.seed)
+        self._reference = Reference(artifact)
+        self.grid = Grid.of(self._reference.scores, self.state.seed)
         if self.state.uncounted:
             self.state = self.state.counted(self.grid)
         if len(self.state.counts) not in (0, len(self.grid.gaps)):
@@ -235,7 +241,6 @@ class DriftMonitor(Monitor):
                 f"the saved monitor counts {len(self.state.counts)} cells, but the artifact has {len(self.grid.gaps)}. "
                 "Copy the file again, or start a new monitor."
             )
-        self._reference = Reference(artifact)
         self._report()
 
     @classmethod
@@ -320,7 +325,9 @@ class Reference:
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._artifact = artifact
-        self._cut = None if artifact.reach is None else artifact.reach.cut
+        self._scale = artifact.estimator.scale
+        # A reach is a cut of the whole score, and the scale was not cut.
+        self._cut = None if artifact.reach is None or self._scale is not None else artifact.reach.cut
         self._admitted = {artifact.digest}
         self._ignored: set[str] = set()
 
@@ -349,12 +356,34 @@ class Reference:
         if verdict.artifact not in self._admitted:
             self._leave_out(verdict.artifact)
             return None
+        if self._scale is not None:
+            return self.compared(verdict.uncertainty)
         if verdict.uncertainty.is_bound:
             raise UsageError(
                 "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
                 f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
             )
         return verdict.uncertainty.value
+
+    @property
+    def scores(self) -> Sequence[float]:
+        """The scores that new ones are compared with: those of the calibration, or of two stages the scale."""
+        return self._artifact.answer_scores if self._scale is None else self._scale
+
+    def compared(self, uncertainty: Uncertainty) -> float | None:
+        """The number of a measurement that is compared with `scores`; None if it was not measured.
+
+        Raises:
+            UsageError: A score in two stages that was stored without the score of its first call.
+        """
+        if self._scale is None or uncertainty.value is None:
+            return uncertainty.value
+        if uncertainty.first is None:
+            raise UsageError(
+                "a drift monitor of two stages compares the scores of the first call, and this one was stored without "
+                "it. Score the records again: calibrate score."
+            )
+        return uncertainty.first
 
     def within_reach(self, uncertainty: float) -> bool:
         """Whether a score is compared: not if it lies above the cut of the artifact's reach.
@@ -385,5 +414,5 @@ def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
         "plan": artifact.plan,
         "prompt": artifact.prompt,
         "estimator": artifact.estimator,
-        "calibration scores": artifact.calibration.uncertainty,
+        "calibration scores": artifact.answer_scores,
     }

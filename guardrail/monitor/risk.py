@@ -13,7 +13,7 @@ from ..errors import UsageError
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 
-__all__ = ["RISK_BETS", "RiskMonitor", "RiskState"]
+__all__ = ["RISK_BETS", "RiskMonitor", "RiskState", "log_wealth"]
 
 RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
 """Fractions of the largest safe bet, the one that cannot lose everything; 0 keeps the money."""
@@ -167,20 +167,11 @@ class RiskMonitor(Monitor):
         estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
         # Each side gets half of 1 - level, so both together hold at the level.
         limit = math.log(2 / (1 - level))
-        lower = _bisect(lambda m: self._evidence(tallies, m) > limit, 0.0, 1.0)
+        smallest = self.state.min_audit_rate
+        lower = _bisect(lambda m: log_wealth(tallies, m, smallest) > limit, 0.0, 1.0)
         # An upper bound of the error rate is a lower bound of the rate of right answers.
         flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
-        return estimate, lower, 1 - _bisect(lambda m: self._evidence(flipped, m) > limit, 0.0, 1.0)
-
-    def _evidence(self, tallies: Iterable[tuple[float, int, int]], m: float) -> float:
-        """Log-wealth of fixed bets against "at most m"; falls as m grows."""
-        smallest = self.state.min_audit_rate
-        logs = np.zeros(len(RISK_BETS))
-        for rate, audited, wrong in tallies:
-            bets = np.array(RISK_BETS) * smallest / rate
-            # At m = 0 a wrong answer refutes everything; 1e-12 keeps that a number.
-            logs += wrong * np.log1p(bets * (1 - m) / max(m, 1e-12)) + (audited - wrong) * np.log1p(-bets)
-        return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
+        return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, smallest) > limit, 0.0, 1.0)
 
     def _detail(self) -> str:
         interval = self.interval()
@@ -194,6 +185,25 @@ class RiskMonitor(Monitor):
             f"refute it (false alarm probability {self.state.delta:g}).{audits} Hold answers back or switch to a "
             "stricter threshold, and calibrate again on recent questions."
         )
+
+
+def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_rate: float = 1.0) -> float:
+    """Natural logarithm of what fixed bets against "at most m of the accepted answers are wrong" have made of 1.
+
+    The mean over the bets, without jumps, so the order of the answers plays no part. While the hypothesis holds it ever
+    reaches log(1/delta) with probability at most delta, however often it is looked at. It falls as m grows.
+
+    Args:
+        tallies: (audit rate, audited answers, wrong ones among them).
+        m: The error rate.
+        min_audit_rate: Smallest audit rate, for which bets are sized.
+    """
+    logs = np.zeros(len(RISK_BETS))
+    for rate, audited, wrong in tallies:
+        bets = np.array(RISK_BETS) * min_audit_rate / rate
+        # At m = 0 a wrong answer refutes everything; 1e-12 keeps that a number.
+        logs += wrong * np.log1p(bets * (1 - m) / max(m, 1e-12)) + (audited - wrong) * np.log1p(-bets)
+    return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:

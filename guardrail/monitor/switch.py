@@ -44,15 +44,21 @@ class SafetySwitch:
         self._lock = threading.Lock()
         self._alarms: tuple[Alarm, ...] = ()
 
-    def check(self, threshold: float | None) -> None:
-        """Refuse an artifact for which an alarm would change nothing.
+    def check(self, threshold: float | None, *, by_part: bool = False) -> None:
+        """Refuse an artifact for which an alarm would change nothing, or too little.
 
         Args:
             threshold: Threshold of the artifact; None if it accepts nothing.
+            by_part: Whether it gates parts of answers.
 
         Raises:
-            UsageError: This switch's threshold is not below it.
+            UsageError: This switch's threshold is not below it, or would be compared with one part only.
         """
+        if by_part and self._threshold is not None:
+            raise UsageError(
+                "a stricter threshold would be compared with the most certain part only, and the others would pass. "
+                "Use SafetySwitch('abstain') for an artifact that gates parts."
+            )
         if self._threshold is not None and threshold is not None and self._threshold >= threshold:
             raise UsageError(
                 f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "

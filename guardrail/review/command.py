@@ -63,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="address or network of a proxy in front, whose X-Forwarded-For is believed; repeatable",
     )
+    parser.add_argument(
+        "--callback-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="host that callbacks may go to, e.g. hooks.example.com or *.example.com; repeatable (default: every host "
+        "except this machine and link-local addresses)",
+    )
     parser.add_argument("--tokens", type=Path, default=Path(TOKENS), help=f"tokens file (default: {TOKENS})")
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
     parser.add_argument("--add-token", metavar="NAME", help="create a token for NAME, print it once, and exit")
@@ -158,7 +166,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         address = f"http://{name}:{listener.getsockname()[1]}"
         page = f"https://{arguments.allowed_host[0]}" if arguments.https and arguments.allowed_host else address
-        deliverer = Deliverer(store, webhook, destinations=_destinations(page)) if webhook else None
+        deliverer = None
+        if webhook:
+            hosts = tuple(arguments.callback_host)
+            deliverer = Deliverer(store, webhook, destinations=_destinations(page), hosts=hosts)
         _print(f"Review page: {address}  (Ctrl-C stops it)")
         if arguments.host not in LOCAL and not arguments.https:
             _print(

@@ -27,6 +27,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import logging
 import math
 import random
@@ -34,10 +35,13 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache, partial
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from sqlalchemy import func, or_, select, update
@@ -117,6 +121,8 @@ class _Post:
     url: str
     body: bytes
     attempt: int
+    trusted: bool
+    """Whether the URL is the operator's (a destination) and not that of whoever queued the item."""
 
     @property
     def receiver(self) -> str:
@@ -130,6 +136,8 @@ class _Answer:
 
     status: int | None = None
     problem: str | None = None
+    refused: bool = False
+    """Whether the callback may not go there, so that another attempt would end alike."""
 
 
 def _receiver(url: str) -> str:
@@ -159,6 +167,9 @@ class Deliverer:
         first_pause: Seconds before the second attempt.
         longest_pause: Longest pause between two attempts, in seconds.
         destinations: Further receivers, which get messages about the whole queue.
+        hosts: Hosts that callbacks may go to, e.g. ``("hooks.example.com", "*.internal.example.com", "127.0.0.1")``.
+            Default: every host except this machine and link-local addresses, where the metadata of cloud machines is.
+            Whoever may queue an item chooses the URL of its callback, so name the hosts where that is not only you.
     """
 
     store: ReviewStore
@@ -169,6 +180,7 @@ class Deliverer:
     longest_pause: float = 3600.0
     posts: int = 16
     destinations: tuple[Destination, ...] = ()
+    hosts: tuple[str, ...] = ()
     _posting: dict[str, tuple[_Post, Future[_Answer]]] = field(default_factory=dict, init=False, repr=False)
     _left_alone: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
@@ -294,7 +306,9 @@ class Deliverer:
             again = now + max(2 * self.timeout, self._pause(attempt))
             attempted = update(outbox).where(outbox.c.id == row.id).values(attempts=attempt, next_at=again)
             connection.execute(attempted)
-            return _Post(row.id, row.item, urls.get(row.url, row.url), row.body.encode(), attempt)
+            return _Post(
+                row.id, row.item, urls.get(row.url, row.url), row.body.encode(), attempt, trusted=row.url in urls
+            )
 
     def _send(self, post: _Post) -> _Answer:
         now = time.time()
@@ -305,7 +319,8 @@ class Deliverer:
             "Guardrail-Signature": sign(self.secret, post.body, now),
             **standard_headers(self.secret, post.id, post.body, now),
         }
-        return _posted(post.url, post.body, headers, self.timeout)
+        hosts = None if post.trusted else self.hosts
+        return _posted(post.url, post.body, headers, self.timeout, hosts)
 
     def _mark(self, post: _Post, answer: _Answer) -> None:
         database = self.store.database
@@ -319,8 +334,8 @@ class Deliverer:
                     log(connection, post.item, now, SYSTEM, "delivered", {"event": post.id, "attempt": post.attempt})
                 return
             pause = self._pause(post.attempt)
-            dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE
-            if answer.status is None:  # another callback would wait for the timeout, too
+            dead = post.attempt >= self.attempts or answer.status == httpx.codes.GONE or answer.refused
+            if answer.status is None and not answer.refused:  # another callback would wait for the timeout, too
                 self._left_alone[post.receiver] = now + min(pause, _LONGEST_WAIT)
             problem = without_surrogates(answer.problem.replace("\0", "\ufffd"))[:500]
             connection.execute(mine.values(state="dead" if dead else "waiting", next_at=now + pause, problem=problem))
@@ -342,7 +357,9 @@ class Deliverer:
             return int(connection.execute(waiting).scalar_one())
 
 
-def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> str | None:
+def post_within(
+    url: str, body: bytes, headers: Mapping[str, str], seconds: float, hosts: Sequence[str] | None = None
+) -> str | None:
     """Post, and follow no redirect. The answer's body is not read.
 
     Args:
@@ -350,14 +367,15 @@ def post_within(url: str, body: bytes, headers: Mapping[str, str], seconds: floa
         body: Bytes to send.
         headers: Headers.
         seconds: Time limit, from the name look-up to the end of the answer's headers.
+        hosts: Hosts that it may go to, as for `Deliverer`; None for any.
 
     Returns:
         None if the receiver answered 2xx in time, else the problem in words.
     """
-    return _posted(url, body, headers, seconds).problem
+    return _posted(url, body, headers, seconds, hosts).problem
 
 
-def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:
+def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float, hosts: Sequence[str] | None) -> _Answer:
     """`post_within`, with the status.
 
     The post runs in a thread with an event loop, where it is cancelled after ``seconds``. A name look-up cannot be
@@ -366,7 +384,7 @@ def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -
     answers: list[_Answer] = []
 
     def run() -> None:
-        answers.append(asyncio.run(_post(url, body, headers, seconds)))
+        answers.append(asyncio.run(_post(url, body, headers, seconds, hosts)))
 
     thread = threading.Thread(target=run, name=_POSTING, daemon=True)
     thread.start()
@@ -374,19 +392,56 @@ def _posted(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -
     return answers[0] if answers else _too_late(seconds)
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:
+async def _post(
+    url: str, body: bytes, headers: Mapping[str, str], seconds: float, hosts: Sequence[str] | None
+) -> _Answer:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError as error:
+        return _Answer(problem=f"ValueError: {error}")
+    named = any(fnmatchcase(host, allowed.strip("[]").lower()) for allowed in hosts or ())
+    if hosts and not named:
+        return _Answer(problem=f"the host {host!r} is not among the hosts that callbacks may go to", refused=True)
+
+    async def check(event: str, details: Mapping[str, Any]) -> None:
+        # The address that was connected to, not the name: a name may resolve to another address the next time.
+        if event == "connection.connect_tcp.complete" and hosts is not None and not named:
+            connection = details["return_value"]
+            try:
+                _refuse_near(host, str(connection.get_extra_info("server_addr")[0]))
+            except _RefusedError:
+                await connection.aclose()  # httpx does not have it yet
+                raise
+
     try:
         # httpx limits each read only, and a receiver may send one byte at a time.
         async with (
             asyncio.timeout(seconds),
             httpx.AsyncClient(verify=_certificates(), timeout=None) as client,
-            client.stream("POST", url, content=body, headers=dict(headers)) as answer,
+            client.stream("POST", url, content=body, headers=dict(headers), extensions={"trace": check}) as answer,
         ):
             return _Answer(answer.status_code, None if answer.is_success else f"HTTP {answer.status_code}")
     except TimeoutError:
         return _too_late(seconds)
+    except _RefusedError as error:
+        return _Answer(problem=str(error), refused=True)
     except Exception as error:  # a broken receiver must not end the deliverer
         return _Answer(problem=f"{type(error).__name__}: {_root(error)}")
+
+
+class _RefusedError(Exception):
+    """A callback may not go to this address."""
+
+
+def _refuse_near(host: str, address: str) -> None:
+    """Refuse this machine and link-local addresses; nothing has been sent yet."""
+    at = ipaddress.ip_address(address.partition("%")[0])
+    at = getattr(at, "ipv4_mapped", None) or at
+    if at.is_loopback or at.is_link_local or at.is_unspecified or at.is_multicast:
+        raise _RefusedError(
+            f"the host {host!r} has the address {address} of this machine or link, where callbacks go only if the host "
+            "is named: `guardrail review --callback-host`, or `Deliverer(hosts=)`"
+        )
 
 
 def _too_late(seconds: float) -> _Answer:

@@ -139,7 +139,9 @@ def _slack(title: str, facts: dict[str, str], question: str, link: str | None) -
 
     lines = [f"*{plain(title)}*", *(f"{name}: {plain(value)}" for name, value in facts.items())]
     lines += [f">{plain(part)}" for part in question.splitlines()]
-    blocks: list[dict[str, Any]] = [{"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:3000]}}]
+    # Verbatim: Slack makes no links of addresses and no mentions of names in a question.
+    text = {"type": "mrkdwn", "text": "\n".join(lines)[:3000], "verbatim": True}
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": text}]
     if link is not None:
         button = {"type": "button", "text": {"type": "plain_text", "text": "Open"}, "url": link}
         blocks.append({"type": "actions", "elements": [button]})

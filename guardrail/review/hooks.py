@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
+from ..parts.part import PartVerdict
 from ..prompting import question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
@@ -132,7 +133,9 @@ def content_of(
     except ValueError as error:
         cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
         raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
-    judged = None if verdict.candidate is None else Candidate.of(verdict.candidate)
+    # An audit is about what was given out; otherwise a person decides about the answer as the model gave it.
+    answer = verdict.candidate if kind == "audit" else verdict.original
+    judged = None if answer is None else Candidate.of(answer)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]
     return Content(
@@ -145,7 +148,14 @@ def content_of(
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
         metadata=metadata or {},
+        parts=() if kind == "audit" else _undecided(verdict, judged, allowed),
     )
+
+
+def _undecided(verdict: Verdict, judged: Candidate | None, allowed: Sequence[Action]) -> tuple[PartVerdict, ...]:
+    """The parts to decide one by one; none if the whole answer is decided."""
+    by_part = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
+    return verdict.parts if by_part else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +199,14 @@ class AskReviewer:
             await asyncio.wait({asyncio.ensure_future(self._aclose(queued))}, timeout=_GRACE)
             raise
         return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
+
+    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """Queue the parts that are held back, wait, and return the decided answer; otherwise the kept parts."""
+        return self.on_abstention(abstention) or message
+
+    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """`on_partial` for async callers."""
+        return await self.aon_abstention(abstention) or message
 
     def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
@@ -238,6 +256,19 @@ class Ticket:
         """`on_abstention` in a thread."""
         return await asyncio.to_thread(self.on_abstention, abstention)
 
+    def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """Queue the parts that are held back, and return the message with the kept ones and the ticket."""
+        item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
+        if item is None:
+            return message
+        return message.model_copy(
+            update={"response_metadata": {**message.response_metadata, "review": {"ticket": item.id}}}
+        )
+
+    async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
+        """`on_partial` in a thread."""
+        return await asyncio.to_thread(self.on_partial, abstention, message)
+
 
 def _enqueue(
     hook: AskReviewer | Ticket,
@@ -275,7 +306,9 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
         {"name": call.name, "args": call.arguments, "id": f"call_{uuid4().hex[:24]}", "type": "tool_call"}
         for call in outcome.tool_calls
     ]
-    review = {"ticket": item.id, "action": decision.action}
+    review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
+    if decision.parts:
+        review["held_back"] = [part.place for part in decision.parts if part.action == "reject"]
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 

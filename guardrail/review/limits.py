@@ -40,9 +40,15 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def check_callback(url: str) -> None:
     """Refuse a text that is not an http(s) URL, and a URL with a secret, which the database and its backups would hold.
 
+    Control characters and white space are refused, because `urlsplit` drops line breaks and tabs without a word.
+
     Raises:
         UsageError: With the rule and the way out; the URL itself is not quoted.
     """
+    if re.search(r"[\x00-\x20\x7f]", url):
+        raise UsageError(
+            "callback must be an http(s) URL, got one with a line break, white space or a control character."
+        )
     try:
         parts = urlsplit(url)
         secret = "a user name or password" if parts.username is not None or parts.password is not None else None

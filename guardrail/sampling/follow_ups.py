@@ -40,6 +40,7 @@ __all__ = [
     "list_follow_ups",
     "register",
     "rounds",
+    "scorer_of",
 ]
 
 Messages = Sequence[BaseMessage]
@@ -47,6 +48,11 @@ _REPLY_TOKENS = 16
 """Longest reply to a question that wants one word or number."""
 SCORE = "score:"
 """Prefix of the names that stand for scorers."""
+
+
+def scorer_of(plan: SamplingPlan) -> str | None:
+    """The name of the scorer that a plan asks, which a guard must be given; None if it asks none."""
+    return next((name for name in plan.follow_ups if name.startswith(SCORE)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +64,17 @@ class FollowUp:
             to the old one in a record file are never taken for replies to the new one.
         ask: Messages to send, for a prompt and the set drawn for it; empty if the set gives no question.
         options: Labels whose likelihood is read, or None for a short greedy reply.
+        max_tokens: Longest reply, in new tokens. Another length needs another name, like another wording.
     """
 
     name: str
     ask: Callable[[Messages, SampleSet], list[list[BaseMessage]]]
     options: tuple[str, ...] | None = None
+    max_tokens: int = _REPLY_TOKENS
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
-        own: dict[str, Any] = {"n": 0, "max_tokens": _REPLY_TOKENS, "options": self.options, "seed": plan.seed}
+        own: dict[str, Any] = {"n": 0, "max_tokens": self.max_tokens, "options": self.options, "seed": plan.seed}
         if plan.primary == "sampled":
             own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
         return SamplingPlan(**own)

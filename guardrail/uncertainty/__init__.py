@@ -11,6 +11,7 @@ from .measure import measure, measure_all, measure_many, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
 from .scorer import Scorer, scorer
+from .ties import tie_break
 
 __all__ = [
     "Clustering",
@@ -33,5 +34,6 @@ __all__ = [
     "plan_for",
     "scorer",
     "similarity_matrix",
+    "tie_break",
     "unmet_needs",
 ]

@@ -189,7 +189,14 @@ class Estimator:
             or (self.similarity is not None and is_slow(self.similarity))
             # An ensemble has no judge of its own: its cost is that of its members.
             or any(member.is_slow for member in self.members)
+            # A formula that asks a model itself, as that of parts does, says so.
+            or getattr(self.formula, "is_slow", False) is True
         )
+
+    @property
+    def scorers(self) -> tuple[AnswerScorer, ...]:
+        """The scorers whose replies it or its members read."""
+        return tuple(each.scorer for each in (self, *self.members) if each.scorer is not None)
 
     @property
     def fewest(self) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "from_ensemble_spec",
     "hash_of",
     "question_hash",
+    "union_of_needs",
 ]
 
 NAME = "ensemble"
@@ -137,7 +138,7 @@ def ensemble(params: EnsembleParams, members: Sequence[Estimator]) -> Estimator:
         NAME,
         1,
         "nats",
-        _union([member.needs for member in members]),
+        union_of_needs([member.needs for member in members]),
         formula,
         members=tuple(members),
         params=params.model_dump(mode="json"),
@@ -184,10 +185,11 @@ def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertaint
     if missing:  # a reason that depends on the question comes first: a guard never draws it again
         score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
         return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
-    return estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    score = estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    return score if estimator.after_first is None else score.model_copy(update={"first": scores[0].value})
 
 
-def _union(needs: Sequence[Needs]) -> Needs:
+def union_of_needs(needs: Sequence[Needs]) -> Needs:
     """Everything that any of them needs. Of follow-ups only the first; `plan_for` reads the members themselves."""
     return Needs(
         samples=any(each.samples for each in needs),

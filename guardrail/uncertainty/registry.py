@@ -21,7 +21,7 @@ from ..judges import (
 from ..sampling.follow_ups import SCORE, register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from . import entropy, graph, likelihood, relevance, selfcheck, two_stage
+from . import entropy, graph, likelihood, relevance, selfcheck, ties, two_stage
 from .base import Estimator
 from .ensemble import NAME, from_ensemble_spec
 from .scorer import Scorer
@@ -124,12 +124,12 @@ def from_spec(
             f"calibrated on {spec.name!r}: scores that came from a file, which a guard cannot compute. Such an "
             "artifact is for study only; start with `calibrate collect` to make one that a guard can serve."
         )
-    if spec.name == NAME:
+    if (composed := _COMPOSED.get(spec.name)) is not None:
         remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
-        return from_ensemble_spec(spec, remake)
-    if spec.name == two_stage.NAME:
-        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
-        return two_stage.from_two_stage_spec(spec, remake)
+        running = composed(spec, remake)
+        if scorer is not None and scorer.follow_up not in {each.name for each in running.members}:
+            raise _unused(spec, scorer)
+        return running
     if spec.name.startswith(SCORE):
         if scorer is None:
             raise ArtifactMismatchError(
@@ -138,9 +138,7 @@ def from_spec(
             )
         return scorer.serving(spec)
     if scorer is not None:
-        raise ArtifactMismatchError(
-            f"calibrated with {spec.name}, got the scorer {scorer.follow_up}. Leave scorer out, or calibrate with it."
-        )
+        raise _unused(spec, scorer)
     if spec.name not in ESTIMATORS:
         raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
     running = make_estimator(
@@ -156,6 +154,20 @@ def from_spec(
             "Scores are not comparable: calibrate again, or install the version that made the artifact."
         )
     return running
+
+
+_COMPOSED: dict[str, Callable[[EstimatorSpec, Callable[[EstimatorSpec], Estimator]], Estimator]] = {
+    NAME: from_ensemble_spec,
+    two_stage.NAME: two_stage.from_two_stage_spec,
+    ties.NAME: ties.from_tie_break_spec,
+}
+"""Estimators that are made of others, by the name in their specs."""
+
+
+def _unused(spec: EstimatorSpec, scorer: Scorer) -> ArtifactMismatchError:
+    return ArtifactMismatchError(
+        f"calibrated with {spec.name}, got the scorer {scorer.follow_up}. Leave scorer out, or calibrate with it."
+    )
 
 
 def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argument: str) -> Made | None:

@@ -12,9 +12,11 @@ from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.parts.measure import estimator_of
+from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
-from guardrail.uncertainty import Estimator, Scorer, from_spec
+from guardrail.uncertainty import Estimator, Scorer
 
 from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
@@ -254,11 +256,14 @@ class ArtifactSet:
 
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
-        judge = self.judges.get(spec.judge.name) if spec.judge is not None else None
-        return from_spec(
-            spec,
-            judge=judge,  # type: ignore[arg-type]
+        judge: Any = self.judges.get(spec.judge.name) if spec.judge is not None else None
+        if artifact.parts is not None:
+            own = artifact.parts.spec.judges
+            judge = {path: self.judges[each.name] for path, each in own.items() if each.name in self.judges}
+        return estimator_of(
+            artifact,
+            judge=judge,
             similarity=self.similarity,  # type: ignore[arg-type]
             entailment=self.entailment,  # type: ignore[arg-type]
-            scorer=self.scorers.get(spec.name),
+            scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
         )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,10 @@ _WHICH_MATTER = (
 )
 
 
+_IDENTIFIER = re.compile(r"(?:^|[_-])(?:id|uuid|key|code|number|iban)$|[a-z]I[dD]$", re.ASCII)
+"""Names of arguments that are written in one way, though their schema says "string" only: id, order_id, orderId."""
+
+
 def ask_which_arguments_matter(
     bindings: Bindings | None, tools: Mapping[str, CalibrationArtifact], exempt: Collection[str]
 ) -> None:
@@ -143,11 +148,13 @@ def ask_which_arguments_matter(
         gate = None if name in exempt else tools.get(name, tools.get("*"))
         if gate is not None and is_collecting(gate):
             properties = function.get("parameters", {}).get("properties", {})
-            # Named values, a format or a pattern leave one way to write the same thing; any other text has many.
+            # Named values, a format, a pattern or an id leave one way to write the same thing; other texts have many.
             texts = [
                 argument
                 for argument, schema in properties.items()
-                if schema.get("type") == "string" and not schema.keys() & {"enum", "const", "format", "pattern"}
+                if schema.get("type") == "string"
+                and not schema.keys() & {"enum", "const", "format", "pattern"}
+                and not _IDENTIFIER.search(argument)
             ]
             free += [f"{name}: {', '.join(texts)}"] if texts else []
     if free:

@@ -25,6 +25,7 @@ from guardrail.guard.structured import form_of
 from guardrail.prompting import question_text
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import arun
+from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
@@ -362,7 +363,7 @@ def _gate_of(
     first = artifacts.artifacts[0]
     spec = first.estimator.judge
     own = judge.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
-    scorer = artifacts.scorers.get(first.estimator.name)
+    scorer = artifacts.scorers.get(scorer_of(first.plan) or "")
     guard = Guardrail(model=model, artifact=first, scorer=scorer, **({} if own is None else {"judge": own}), **options)
     gate = AgentGate(
         artifacts,

@@ -32,6 +32,7 @@ from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
 from guardrail.monitor import SafetySwitch
+from guardrail.parts.decide import undivided
 from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
@@ -104,8 +105,11 @@ class Judgement:
 
     @property
     def accepted(self) -> Sample | None:
-        """The candidate, if it may go out."""
-        return self.assessment.drawn.primary if self.held is None and self.fallback is None else None
+        """The candidate, if it may go out; of an answer in parts those that are kept."""
+        if self.held is not None or self.fallback is not None:
+            return None
+        by_part = self.verdict is not None and bool(self.verdict.parts)
+        return self.verdict.candidate if by_part and self.verdict is not None else self.assessment.drawn.primary
 
     @property
     def verdict(self) -> Verdict | None:
@@ -162,9 +166,10 @@ class AgentGate:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold)
+                switch.check(artifact.threshold, by_part=artifact.parts is not None)
         self.observers = Observers(switch, as_observers(on_verdict))
-        conflict = early_stopping_conflict(self.observers, on_abstain)
+        staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
+        conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)
         if early_stopping == "on" and conflict is not None:
             raise UsageError(f'{conflict} Give early_stopping="off" to this middleware.')
         self.artifacts = artifacts
@@ -341,6 +346,9 @@ class ModelGates:
         """
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assess(step, callbacks, storable=storable)
+        if form == "format" and assessment.verdict is not None:
+            # The framework parses the text and asks the model again if a field is missing, which would be another draw.
+            assessment = replace(assessment, verdict=undivided(assessment.verdict))
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         if assessment.accepted and assessment.drawn.primary is not None:
@@ -358,7 +366,7 @@ class ModelGates:
         if guard is not None:
             messages = list(step.messages)
             verdict = yield Effect(partial(guard.assess, messages), partial(guard.aassess, messages))
-            return Assessment(SampleSet(question="", primary=verdict.candidate, cost=verdict.cost), verdict)
+            return Assessment(SampleSet(question="", primary=verdict.original, cost=verdict.cost), verdict)
         self.artifacts.check_messages(step.messages)
         turns = None
         if self.agent.turns is not None:

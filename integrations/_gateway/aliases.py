@@ -30,7 +30,7 @@ from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .config import Alias, Upstream
-from .protocol import ApiError, ChatRequest, GuardReply, failure, is_settled
+from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -52,12 +52,14 @@ class Asking:
         credential: Key for the upstream; None for the key in the configuration.
         segment: The segment that the request names.
         digest: Digest of request and client, equal when the client repeats it.
+        whole: Whether the client takes no part of an answer: all of it or an abstention.
     """
 
     chat: ChatRequest
     credential: str | None
     segment: str | None
     digest: str
+    whole: bool = False
 
 
 def _scorer_of(config: Alias) -> Scorer | None:
@@ -221,7 +223,7 @@ class ServedAlias:
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply(message, verdict, self.config.finish_reason)
         if verdict["accepted"]:
-            return answer
+            return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
             return failure(verdict, str(message.text))  # an outage is an error that clients retry, not an answer
         taken_over = self.config.fallback if not answer.abstained else None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -21,29 +23,37 @@ from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
+from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
 from .memory import InFlight, Work
+from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import CutError, Observing
+from .pass_through import PassThrough, passed_name
 from .protocol import (
+    CHAT,
     ApiError,
     ChatRequest,
+    Dialect,
     GuardReply,
-    chunks,
     completion,
     headers_of,
     read_body,
     read_request,
     refuse_endpoint,
 )
+from .responses import RESPONSES
 
+orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
 __all__ = ["Gateway"]
 
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)} | {PATH: GUARDRAIL}
+"""The protocols that have the gate behind them, by path."""
+MODELS = "/v1/models"
 OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
-ROUTES = frozenset({CHAT, MODELS, OBSERVED, TICKETS, "/metrics", "/healthz", "/readyz"})
+ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, TICKETS, "/metrics", "/healthz", "/readyz"})
 LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
@@ -55,7 +65,13 @@ PRIVATE = {"Cache-Control": "no-store"}
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
+LARGE = 100_000
+"""Bytes of a body above which it is read off the event loop."""
+CLOSE = {"Connection": "close"}
+OVER = "guardrail.over"
+"""Entry of a request's scope: called when its response is over, however it ended."""
 log = logging.getLogger("guardrail")
+T = TypeVar("T")
 Result = GuardReply | ApiError
 
 
@@ -83,10 +99,13 @@ class Gateway:
         self._store: Any = None
         self._draws: Draws | None = None
         self._looks = asyncio.Semaphore(LOOKS)
+        self._reads = asyncio.Semaphore(1)
         self._busy: Counter[str | None] = Counter()
+        self._replies: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
+        self._passing: dict[str, PassThrough] = {}
         self.aliases, self.observing = self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
 
@@ -112,6 +131,11 @@ class Gateway:
             if not served.guarded:
                 observer = self.observing.get(name)
                 observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
+            passing = self._passing.get(name)
+            if served.config.pass_through and (passing is None or passing.alias is not served):
+                self._passing[name] = PassThrough(served)
+                listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
+                log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
         return aliases, observing
 
     def _memory(self) -> Draws:
@@ -165,16 +189,17 @@ class Gateway:
             with self.metrics.trace_of(request.headers):
                 response = await self._respond(request, request_id)
         except ApiError as error:
-            response = _error(error)
+            response = _error(error, _dialect(scope["path"]))
         except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
-            response = _error(_failed(f"request {request_id}", error))
+            response = _error(_failed(f"request {request_id}", error), _dialect(scope["path"]))
         try:
             await response(scope, receive, numbered)
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
+            scope.get(OVER, _nothing)()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.requested(path if path in ROUTES else "other", status)
 
@@ -206,6 +231,8 @@ class Gateway:
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
             await observing.aclose()
+        for passing in self._passing.values():
+            await passing.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -218,9 +245,14 @@ class Gateway:
             reasons = [name for name, wrong in faults.items() if wrong]
             status = {"ready": not reasons, "reasons": reasons, "promises": self._promises_for(request)}
             return _responses.JSONResponse(status, 503 if reasons else 200)
+        if "transfer-encoding" in request.headers and "content-length" in request.headers:
+            # A proxy in front could end the body elsewhere, and read the rest as another request.
+            raise ApiError(
+                400, "Send Content-Length or Transfer-Encoding, not both.", "ambiguous_length", headers=CLOSE
+            )
         key = self._authenticate(request)
-        if method == "POST" and path == CHAT:
-            return await self._chat(request, request_id, key)
+        if method == "POST" and path in DIALECTS:
+            return await self._ask(request, request_id, key, DIALECTS[path])
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
@@ -234,6 +266,8 @@ class Gateway:
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
+        if path.startswith("/v1/"):
+            return await self._pass(request, path.removeprefix("/v1/"), key)
         raise refuse_endpoint(path, method)
 
     @property
@@ -251,11 +285,14 @@ class Gateway:
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
+        created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
+        common |= {"type": "model", "created_at": created}
         if name and name not in usable:
             raise _no_model(name)
-        listed = [{"id": alias, **common} for alias in usable if not name or alias == name]
-        return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed})
+        listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]
+        page = {"has_more": False, "first_id": usable[0] if usable else None, "last_id": usable[-1] if usable else None}
+        return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed, **page})
 
     def _ticket(self, name: str, key: Key | None) -> Any:
         """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
@@ -318,44 +355,97 @@ class Gateway:
             raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
         return bearer
 
-    # -- chat completions ----------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def _content(self, request: Any) -> bytes:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    async def _pass(self, request: Any, path: str, key: Key | None) -> Any:
+        """The reply of an upstream to a path that the configuration names; without a verdict."""
+        named = {
+            name: listed
+            for name, alias in self.aliases.items()
+            if _may_use(key, name) and (listed := passed_name(path, alias.config.pass_through))
+        }
+        if not named:
+            raise refuse_endpoint(f"/v1/{path}", request.method)
+        headers = request.headers
+        is_json = _media_type(headers) == "application/json"
+        # A web page can send a form to this machine, and cannot add this header.
+        content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
+        reading = partial(read_body, content, model=False)
+        body = await self._off_loop(content, reading) if is_json and content else None
+        model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
+        if model is not None and not isinstance(model, str):
+            raise ApiError(400, "'model' must be a text.", "invalid_field", "model")
+        if model in self.aliases and model not in named:
+            raise refuse_endpoint(f"/v1/{path}", request.method)
+        if model not in named and len(named) > 1:
+            raise ApiError(
+                400, f"Several models pass {path[:100]} through. Name one in the header x-guardrail-model.",
+                "model_not_named", "model",
+            )  # fmt: skip
+        alias = self.aliases[model if model in named else next(iter(named))]
+        credential = self._credential(alias, key, headers)
+        self._count_in(self._replies, key, self.config.max_passing, request)
+        self.metrics.passed_through(alias.name, named[alias.name])
+        renamed = body if body is not None and body.get("model") == alias.name else None
+        return await self._passing[alias.name].respond(request, path, content, renamed, credential)
+
+    async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
+        if not any_type and _media_type(request.headers) != "application/json":
             raise ApiError(415, "Content-Type must be application/json.", "unsupported_media_type")
         too_large = ApiError(413, f"The body is larger than {self.config.max_body} bytes.", "request_too_large")
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
         content = bytearray()
-        async for part in request.stream():
-            content += part
-            if len(content) > self.config.max_body:
-                raise too_large
+        try:
+            async with asyncio.timeout(self.config.body_timeout):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self.config.max_body:
+                        raise too_large
+        except TimeoutError:
+            raise ApiError(
+                408, f"The body did not arrive within {self.config.body_timeout:g} s.", "request_timeout", headers=CLOSE
+            ) from None
         return bytes(content)
 
-    async def _chat(self, request: Any, request_id: str, key: Key | None) -> Any:
+    async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
+        """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
+        if len(content) <= LARGE:
+            return work()
+        async with self._reads:
+            return await asyncio.to_thread(work)
+
+    async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
         content = await self._content(request)
-        body = read_body(content)
+        body = await self._off_loop(content, partial(read_body, content, model=dialect is not GUARDRAIL))
+        if dialect is GUARDRAIL:
+            call = f"{'' if key is None else key.name} {call_of(body)}"
+            prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
+            if prompt is None:
+                return _responses.JSONResponse({"action": "NONE"})
+            body = {**prompt, "sent": body}
         alias, headers = self._alias(body["model"], key), request.headers
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
-        if (observing := self.observing.get(alias.name)) is not None:
-            return await observing.respond(content, body, headers, credential, request_id)
-        assert alias.plan is not None, "a guarded alias has an artifact"
+        if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
+            self._count_in(self._replies, key, self.config.max_passing, request)
+            return await observing.respond(content, body, headers, credential, request_id, dialect)
         config = alias.config
-        chat = read_request(
-            body, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
-        )
-        segment = headers.get("x-guardrail-segment")
+        if alias.plan is None or not alias.guarded:
+            raise ApiError(
+                400, f"The model {alias.name!r} only observes. Name one that guards.", "not_guarded", "model"
+            )
+        chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
+        segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, once, canonical_json(body), model)
+        who = (None if key is None else key.name, credential, segment, whole, once, asked, model)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
-        asking = Asking(chat, credential, segment, digest)
+        asking = Asking(chat, credential, segment, digest, whole)
         work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
         leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
-        reply = partial(_reply, request=chat, request_id=request_id, model=alias.name)
+        reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)
         disconnected = asyncio.ensure_future(_disconnected(request.receive))
         try:
             hold = self.config.stream_hold if chat.stream else None
@@ -367,6 +457,32 @@ class Gateway:
         finally:
             disconnected.cancel()
             leave()
+
+    def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
+        """A request for the guard, and a digest that requests of the same meaning share."""
+        config, plan = alias.config, alias.plan
+        assert plan is not None, "a guarded alias has an artifact"
+        asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
+        try:
+            chat = read_request(
+                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
+            )
+        except ApiError as error:
+            raise dialect.spelled(error) from error
+        return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
+        """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
+        assert self._draws is not None
+        if payload.get("input_type") == "response":
+            if (prompt := self._draws.get(call)) is None:
+                raise unknown_call()
+            remembered: dict[str, Any] = json.loads(prompt)
+            return remembered
+        prompt = canonical_json(prompt_of(payload, model))
+        if self._draws.add(call, prompt) != prompt:
+            raise ApiError(400, "Another prompt has this litellm_call_id.", "call_not_unique", "litellm_call_id")
+        return None
 
     async def _late_frames(
         self, work: Work[Result], leave: Callable[[], None], reply: Callable[..., Any]
@@ -382,18 +498,46 @@ class Gateway:
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
-        name, most = (None, None) if key is None else (key.name, key.max_concurrency)
-        if most is not None and self._busy[name] >= most:
-            return _limited("Too many questions of this key are being measured.", 2)
-        if self._busy.total() >= self.config.max_concurrency:
-            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
-        self._busy[name] += 1
+        done = self._admitted(self._busy, key, self.config.max_concurrency)
+        if isinstance(done, ApiError):
+            return done
         try:
             return await alias.answer(asking)
         except Exception as error:
             return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
-            self._busy[name] -= 1
+            done()
+
+    def _admitted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Callable[[], None] | ApiError:
+        """Count a request in; returns what counts it off, or the error above a limit.
+
+        A key without a limit of its own may have as many requests under way as are then free for others, so that one
+        key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
+        """
+        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
+        free = most - under_way.total()
+        if free <= 0:
+            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
+        of_key = self._busy[name] + self._replies[name]
+        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
+            return _limited("Too many requests of this key are under way.", 2)
+        under_way[name] += 1
+
+        def done() -> None:
+            under_way[name] -= 1
+
+        return done
+
+    def _count_in(self, under_way: Counter[str | None], key: Key | None, most: int, request: Any) -> None:
+        """Count a request in until its response is over.
+
+        Raises:
+            ApiError: It is above a limit.
+        """
+        done = self._admitted(under_way, key, most)
+        if isinstance(done, ApiError):
+            raise done
+        request.scope[OVER] = done
 
     def _lacks_store(self, error: Exception) -> bool:
         """Whether the store could not say whether the question was drawn already: nothing was drawn then."""
@@ -418,27 +562,47 @@ def _result(task: asyncio.Task[Result]) -> Result:
     return task.result()
 
 
-def _reply(result: Result, *, request: ChatRequest, request_id: str, model: str, late: bool = False) -> Any:
+def _dialect(path: str) -> Dialect:
+    """The protocol in which errors of a path are written."""
+    return next((dialect for start, dialect in DIALECTS.items() if path.startswith(start)), CHAT)
+
+
+def _reply(
+    result: Result,
+    *,
+    request: ChatRequest,
+    body: Mapping[str, Any],
+    dialect: Dialect,
+    request_id: str,
+    model: str,
+    late: bool = False,
+) -> Any:
     """The response; with ``late`` the frames of a stream that has begun."""
     if isinstance(result, ApiError):
-        return _events([result.body]) if late else _error(result)
-    reply = completion(result, request, request_id=request_id, model=model)
+        result = dialect.spelled(result)
+        return _events([dialect.error(result)]) if late else _error(result, dialect)
+    reply = dialect.reply(completion(result, request, request_id=request_id, model=model), body)
     headers = headers_of(result, request.replaced)
     if not request.stream:
         return _responses.JSONResponse(reply, headers=headers)
-    events = _events(chunks(reply, include_usage=request.include_usage))
+    events = _events(dialect.events(reply, request))
     if late:
         return events
     return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
 
 
 def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
-    lines = [*(json.dumps(event, ensure_ascii=False) for event in listed), "[DONE]"]
-    return "".join(f"data: {line}\n\n" for line in lines).encode()
+    """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
+    frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
+    frames += [] if frames[-1][0] else [(None, "[DONE]")]
+    return "".join(
+        f"event: {kind}\ndata: {data}\n\n" if kind else f"data: {data}\n\n" for kind, data in frames
+    ).encode()
 
 
-def _error(error: ApiError) -> Any:
-    return _responses.JSONResponse(error.body, error.status, headers=dict(error.headers))
+def _error(error: ApiError, dialect: Dialect) -> Any:
+    status = dialect.error_status or error.status
+    return _responses.JSONResponse(dialect.error(error), status, headers=dict(error.headers))
 
 
 def _failed(what: str, error: Exception) -> ApiError:
@@ -464,6 +628,10 @@ def _limited(message: str, seconds: int) -> ApiError:
     return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
 
 
+def _media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _hostname(headers: Mapping[str, str]) -> str | None:
     """The host in the client's Host header, or None if it is malformed; Starlette would put this machine's there."""
     try:
@@ -474,7 +642,8 @@ def _hostname(headers: Mapping[str, str]) -> str | None:
 
 def _bearer(headers: Mapping[str, str]) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() or None if kind.lower() == "bearer" and token.isascii() else None
+    token = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")  # Anthropic's
+    return token if token and token.isascii() else None
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:

@@ -68,6 +68,9 @@ class Metrics:
         own.register(
             _Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed, evicted)
         )
+        self._passed = client.Counter(
+            "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
+        )
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
@@ -83,6 +86,10 @@ class Metrics:
     def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
         """The trace that a request names, for OpenTelemetry."""
         return caller(headers) if self._traces else nullcontext()
+
+    def passed_through(self, model: str, path: str) -> None:
+        """Count a request that no gate judges."""
+        self._passed.labels(model, path).inc()
 
     def requested(self, route: str, status: int) -> None:
         """Count a request."""

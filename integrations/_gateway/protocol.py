@@ -6,23 +6,28 @@ the shape of an abstention in which all of them show the text (docs/gateway.md).
 
 from __future__ import annotations
 
-import json
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail.bindings import bindings_for, check_bindings
 from guardrail.call_settings import SettingRole, setting_names
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
+from guardrail.verdict import Reason
 
 from .._openai.requests import CHAT_COMPLETIONS
+
+jiter = require("jiter", extra="serve")
+T = TypeVar("T")
 
 APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
@@ -32,14 +37,14 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
+MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
+"""Entries that OpenAI's API takes: reading more of them would take seconds."""
 FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
-_SWITCHES = {
-    "/v1/responses": 'set_default_openai_api("chat_completions"), openai.chat("NAME") or use_responses_api=False',
-    "/v1/completions": "the chat completions of your client",
-    "/v1/messages": "an OpenAI client",
-}
+_SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
+INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
+"""Text of an abstention for `all_or_nothing`."""
 
 
 @dataclass(eq=False)
@@ -110,7 +115,9 @@ class GuardReply:
     @property
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
-        return ABSTAINED in self.message.response_metadata or self.ticket is not None
+        # A ticket beside an accepted answer is about the parts of it that are held back.
+        waits = self.ticket is not None and not self.verdict["accepted"]
+        return ABSTAINED in self.message.response_metadata or waits
 
     @property
     def ticket(self) -> str | None:
@@ -119,33 +126,131 @@ class GuardReply:
         return ticket
 
 
+# -- other protocols ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A protocol of clients, as a translation of chat completions: the gate behind it is the same.
+
+    Attributes:
+        path: Path below the root of an API.
+        read: A request of this protocol as one for a chat completion.
+        reply: A completion as the reply to a request.
+        events: A reply as the events of a request's stream.
+        error: An error as a body, and as an event.
+        observed: An upstream's reply, or the events of its stream, as a chat completion.
+        names: Fields of chat completions, by the names of this protocol.
+        error_status: HTTP status of errors, if the protocol has only one.
+    """
+
+    path: str
+    read: Callable[[Mapping[str, Any], SamplingPlan | None], Mapping[str, Any]]
+    reply: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    events: Callable[[Mapping[str, Any], ChatRequest], Iterator[Mapping[str, Any]]]
+    error: Callable[[ApiError], dict[str, Any]]
+    observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    error_status: int | None = None
+
+    def spelled(self, error: ApiError) -> ApiError:
+        """An error that names a field of chat completions, by this protocol's name of the field."""
+        name = self.names.get(error.param or "")
+        if name is None:
+            return error
+        return replace(error, param=name, message=re.sub(rf"\b{error.param}\b", name, error.message))
+
+
+def present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not null: null counts as absent, since some clients send nulls."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str], name: str) -> dict[str, Any]:
+    """The fields of a request that chat completions call the same, and those that neither protocol knows.
+
+    Args:
+        fields: The request.
+        unknown: Fields of chat completions that the protocol lacks: a request with them would be read in two ways.
+        own: Fields that are translated.
+        name: The protocol, for messages.
+    """
+    for field_name in sorted(unknown & fields.keys()):
+        raise ApiError(400, f"/v1/{name} has no field {field_name!r}.", "unknown_field", field_name)
+    return {key: value for key, value in fields.items() if key not in own}
+
+
+def need(value: Any, kind: type[T], where: str) -> T:
+    """A field's value, if it has the right type.
+
+    Raises:
+        ApiError: It has another type; the message names the field.
+    """
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ApiError(400, f"{where!r} must be {_SHAPES[kind]}.", "invalid_field", where)
+    return value
+
+
+def content_of(
+    value: Any, where: str, part: Callable[[Any, Mapping[str, Any], str], dict[str, Any] | None]
+) -> str | list[dict[str, Any]]:
+    """A content of texts and parts in the form of chat completions; a single text is a text.
+
+    Args:
+        value: The content.
+        where: Its place in the request.
+        part: Gives a part's form in chat completions, or None for a type that they lack.
+
+    Raises:
+        ApiError: It is malformed, or has a part of another type.
+    """
+    if isinstance(value, str):
+        return value
+    parts = []
+    for place, entry in enumerate(need(value, list, where)):
+        at = f"{where}[{place}]"
+        kind = need(entry, dict, at).get("type")
+        spelled = part(kind, entry, at)
+        if spelled is None:
+            raise ApiError(400, f"'{at}' of type {str(kind)[:60]!r} cannot be guarded.", "unsupported_content", at)
+        parts.append(spelled)
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def read_body(content: bytes) -> dict[str, Any]:
-    """A request's body as a JSON object.
+def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
+    """A request's body as a JSON object, which must name a model unless ``model`` is false.
 
     Raises:
-        ApiError: It is not JSON, is too deep, repeats a name, or has numbers or characters that JSON or UTF-8 lack.
+        ApiError: It is not JSON, is too deep, repeats a name, has numbers or characters that JSON or UTF-8 lack, or
+            more messages, tools or metadata than OpenAI's API takes.
     """
     try:
-        body = json.loads(content.decode(), object_pairs_hook=_object)
+        # A repeated name is refused: the upstream could read its other value and answer that.
+        body = jiter.from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
+        check_counts(body)
         fault = json_fault(body, packed=True)
     except (ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
         raise ApiError(400, f"The body cannot be read as JSON: {fault}.", "invalid_json")
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+    if not isinstance(body, dict) or (model and not isinstance(body.get("model"), str)):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. A repeated name is refused: the upstream could read its other value and answer that."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name is given twice in one object")
-    return fields
+def check_counts(body: Any) -> None:
+    """Refuse a request with more entries than OpenAI's API takes, before anything is converted.
+
+    Raises:
+        ApiError: A list is too long; ``param`` names it.
+    """
+    for name, most in MOST.items() if isinstance(body, dict) else ():
+        value = body.get(name)
+        if isinstance(value, list | dict) and len(value) > most:
+            raise ApiError(400, f"'{name}' has {len(value)} entries; at most {most} are served.", "too_many", name)
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
@@ -272,12 +377,24 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
-    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage")}
+    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
+    if "parts" in verdict:
+        more["parts"] = [{name: value for name, value in part.items() if name != "text"} for part in verdict["parts"]]
     return {
         **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
         "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
+
+
+def all_or_nothing(answer: GuardReply) -> GuardReply:
+    """The reply for a client that takes no part of an answer: an abstention unless everything is kept."""
+    if answer.verdict["reason"] != Reason.PARTLY_HELD_BACK or answer.abstained:
+        return answer
+    metadata = {**answer.message.response_metadata, ABSTAINED: True}
+    message = answer.message.model_copy(update={"content": INCOMPLETE, "tool_calls": [], "response_metadata": metadata})
+    verdict = {name: value for name, value in answer.verdict.items() if name != "candidate"}
+    return replace(answer, message=message, verdict={**verdict, "accepted": False})
 
 
 def headers_of(answer: GuardReply, replaced: Sequence[str] = ()) -> dict[str, str]:
@@ -417,10 +534,20 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
 
 def refuse_endpoint(path: str, method: str) -> ApiError:
     """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
-    way_out = next((text for start, text in _SWITCHES.items() if path.startswith(start)), None)
-    hint = "" if way_out is None else f" Switch your client to chat completions: {way_out}."
     return ApiError(
         404,
-        f"{method} {path[:100]} is not served; the gateway serves POST /v1/chat/completions and GET /v1/models.{hint}",
+        f"{method} {path[:100]} is not served; the gateway serves POST /v1/chat/completions, /v1/responses and "
+        "/v1/messages, and GET /v1/models. It keeps no responses. The operator may pass other paths through with "
+        "'pass_through' in the configuration.",
         "unknown_endpoint",
     )
+
+
+CHAT = Dialect(
+    "chat/completions",
+    read=lambda body, plan: body,
+    reply=lambda completion, body: dict(completion),
+    events=lambda reply, request: chunks(reply, include_usage=request.include_usage),
+    error=lambda error: error.body,
+)
+"""OpenAI's chat completions."""

@@ -471,3 +471,50 @@ def luminance(colour: str) -> float:
     parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
     r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_parts_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) -> None:
+    parts = (
+        {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
+        {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
+        {"path": "/buyer", "text": '"Halden"', "uncertainty": 0.4, "kept": False},
+        {"path": "/due", "text": '"2026"', "uncertainty": 0.9, "kept": False},
+    )
+    answer = '{"number": "A-1", "total": 12.50, "buyer": "Halden", "due": "2026"}'
+    store.enqueue(held_back("Invoice?", answer, parts=parts))
+    page = open_as("ann")
+    press(page, "n")
+    first = page.get_by_label("total", exact=True)
+    expect(first).to_be_focused()
+    page.keyboard.press("a")  # right, and on to the next one
+    expect(page.get_by_label("buyer", exact=True)).to_be_focused()
+    page.keyboard.press("e")
+    page.keyboard.type("Halden sea")  # keys are letters in the field
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("due", exact=True)).to_be_focused()
+    page.keyboard.press("r")
+    expect(page.get_by_role("button", name="Release with these decisions")).to_be_focused()
+    page.keyboard.press("s")
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
+    decision = decision_of(store)
+    assert [(part.place, part.action, part.text) for part in decision.parts] == [
+        ("/total", "approve", ""), ("/buyer", "edit", '"Halden sea"'), ("/due", "reject", ""),
+    ]  # fmt: skip
+    assert decision.candidate is not None
+    assert decision.candidate.text == '{"number": "A-1", "total": 12.50, "buyer": "Halden sea"}'
+
+
+def test_parts_can_be_decided_without_scripts(open_as: Open, store: ReviewStore) -> None:
+    parts = (
+        {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
+        {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
+    )
+    store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', parts=parts))
+    page = open_as("ann", java_script_enabled=False)
+    page.get_by_role("button", name="Take the next").click()
+    page.get_by_label("Leave out").check()
+    page.get_by_role("button", name="Release with these decisions").click()
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
+    decision = decision_of(store)
+    assert decision.candidate is not None
+    assert decision.candidate.text == '{"number": "A-1"}'

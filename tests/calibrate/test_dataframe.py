@@ -193,7 +193,7 @@ def test_scores_of_ones_own() -> None:
             "frame:1: field 'lp'.*each of the 4 samples",
         ),
         ([{**row, "lp": [[0.5]] * 4} for row in rows(2)], {"logprobs": "lp"}, "frame:1: field 'out'.*at most 0"),
-        ([*rows(2), rows(1)[0]], {}, "frame:3: field 'id'.*already at frame:1"),
+        ([*rows(2), rows(1)[0]], {}, "frame:3: field 'q'.*this question is already at frame:1"),
     ],
 )
 def test_what_is_refused_names_the_row_and_the_way_out(given: Any, more: dict[str, Any], message: str) -> None:
@@ -319,3 +319,36 @@ def test_fit_stops_on_labels_that_look_broken() -> None:
     assert records.artifact is None
     assert records.fit(alpha=0.1, trust_labels=True).threshold is None
     assert columns(sentences).score(KEY).label("numeric").fit(alpha=0.1).n_accepted > 0
+
+
+def test_records_that_cannot_be_fitted_yet_name_the_python_call() -> None:
+    graded = [{"q": f"q{i}", "said": "x", "ok": i % 3 > 0, "reference": "x", "confidence": i / 60} for i in range(60)]
+    unscored = from_frame(graded, question="q", answer="said", correct="ok")
+    with pytest.raises(UsageError, match=r"no scores yet. Call score\(\) first") as caught:
+        unscored.fit(alpha=0.1)
+    message = str(caught.value)
+    assert "calibrate score" not in message
+    assert 'score=ScoreColumn("confidence", "confidence", confidence=True)' in message, "the column that was not read"
+    assert 'references="reference"' in message
+    unlabelled = from_frame(graded, question="q", answer="said", score="confidence")
+    with pytest.raises(UsageError, match=r"no labels yet. Call label\(\) first.*correct=\"COLUMN\"") as caught:
+        unlabelled.fit(alpha=0.1)
+    assert "calibrate label" not in str(caught.value)
+
+
+def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
+    graded = [{"id": f"r{i}", "confidence": i / 200, "correct": (i * 7) % 200 < i} for i in range(200)]
+    upside_down = from_frame(graded, score="confidence").fit(alpha=0.3)
+    assert upside_down.reversed_score is not None
+    for shown in (str(upside_down), upside_down._repr_html_().replace("&quot;", '"')):
+        assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
+        assert 'ScoreColumn("NAME", "COLUMN", confidence=True)' in shown
+    upright = from_frame(graded, score=ScoreColumn("confidence", "confidence", confidence=True)).fit(alpha=0.3)
+    assert upright.reversed_score is None
+    assert "Check the score" not in str(upright)
+
+
+def test_a_file_read_with_the_wrong_separator_is_named() -> None:
+    one = [{"question;answer;correct": "Who?;X;1"}]
+    with pytest.raises(UsageError, match=r"separated by ';'.*pandas.read_csv\(path, sep=';'\)"):
+        from_frame(one)

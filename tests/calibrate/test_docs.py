@@ -46,7 +46,7 @@ def test_every_command_on_the_pages_runs(tmp_path: Path, monkeypatch: pytest.Mon
         commands = {**run_page("calibrating.md"), **run_page("data.md")}
     finally:
         sys.modules.pop("demo", None)
-    assert len(commands) == 25
+    assert len(commands) == 26
     assert CalibrationArtifact.load("results/artifact.json").outcome.rule == "certified"
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("people.json").outcome.rule == "prediction_powered"
@@ -69,6 +69,20 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     assert artifact.threshold <= artifact.reach.cut
     assert artifact.looks is not None
     assert artifact.outcome.delta == pytest.approx(0.033125)  # 50 of 80 labels: .3 + .125 x .25 of delta
+
+
+def test_the_page_of_parts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outputs = run_page("parts.md")
+    fitted = next(shown for line, shown in outputs.items() if " fit " in line)
+    assert "At most 5 % of the parts kept are wrong, with 90 % confidence." in fitted
+    gate = CalibrationArtifact.load("artifact.json").parts
+    assert gate is not None
+    assert gate.threshold is not None
+    assert Path("report.html").is_file()
+    for language, title, text in BLOCK.findall((ROOT / "docs" / "parts.md").read_text(encoding="utf-8")):
+        if language == "python" and not title:
+            exec(compile(text, "parts.md", "exec"), {})
 
 
 def test_the_notebook_runs_and_shows_tables_and_figures() -> None:

@@ -133,5 +133,5 @@ def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monke
     assert "brings its own rule" in shown
     certain = sorted(labelled.records, key=lambda r: r.scores["semantic_entropy"].value or 0.0)[:100]
     chosen = human_file(RecordFile(labelled.path, labelled.header, tuple(certain)), tmp_path / "chosen.jsonl", every=1)
-    shown = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out)
-    assert "do not look like a random sample" in shown
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out, code=2)
+    assert "not a random sample, and only a random one corrects the judge" in shown

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from calibrate.cli import app
 from calibrate.data.collect import Collected, collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records, read_spans, record_line, write_records
-from calibrate.ray_engine import RayCollector, score_on_ray
+from calibrate.ray_engine import RayCollector, _reach, score_on_ray
 from calibrate.scoring.scores import score_file, with_cache
 from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.judges import JudgeSpec
@@ -363,3 +364,16 @@ def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result.exit_code == 1
     assert "ray is not installed. Install it with: pip install 'acrc-guardrail[ray]'" in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_a_cluster_that_does_not_answer_is_named_and_given_up() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        address, said = f"127.0.0.1:{free.getsockname()[1]}", list[str]()
+        with pytest.raises(UsageError, match=rf"nothing answers at {address} after 0\.2 s .*refused"):
+            _reach(address, said.append, 0.2)
+        assert said == [f"Ray at {address} does not answer (Connection refused); trying for 0.2 s."]
+        free.listen()
+        _reach(f"ray://{address}", said.append, 0.2)
+        _reach("auto", said.append, 0.2)
+    assert len(said) == 1

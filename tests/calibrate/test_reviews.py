@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
+from calibrate.pipeline import question_hashes
 from calibrate.reviews import (
     ReviewedItem,
     ReviewPool,
@@ -32,6 +33,7 @@ from calibrate.reviews import (
     waiting,
 )
 from calibrate.reviews.pool import settled
+from calibrate.scoring.reach import spending_parts
 from calibrate.thresholds import fit
 from calibrate.thresholds.bounds import clopper_pearson_interval
 from guardrail import Guardrail
@@ -402,6 +404,58 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     assert learned.used == len(learned.test) + len(learned.file.records)
 
 
+def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: Path) -> None:
+    """Answers of two gates: `--artifact a1 --earlier a0`, where a1 was fitted on reviews of a0."""
+    store, a0, a1, a2 = (tmp_path / name for name in ("reviews.db", "a0.json", "a1.json", "a2.json"))
+    ARTIFACT.save(a0)
+    with ReviewStore(store) as opened:
+        fill(opened, 200)
+    first = run("from-reviews", store, "--artifact", a0, "--out", a1)
+    assert "have carried" not in first
+    assert "Error among answers given: " in first
+    with ReviewStore(store) as opened:
+        fill(opened, 300, seed=1, artifact=CalibrationArtifact.load(a1))
+    command = ("from-reviews", store, "--artifact", a1, "--earlier", a0, "--out")
+    shown = run(*command, a2)
+    assert "Error among answers given by a1.json: " in shown
+    assert "Error among answers given by a0.json: " in shown
+    new, old = CalibrationArtifact.load(a2), CalibrationArtifact.load(a1)
+    assert (new.lineage[-1], new.outcome.rule) == (old.digest, "empirical")
+    with ReviewStore(store) as opened:
+        learned = learn(read_reviews(opened, [old, ARTIFACT]), old, name="reviews")
+    tested = set(question_hashes(learned.test).tolist())
+    assert tested.isdisjoint(old.data.hashes)
+    assert tested.isdisjoint(new.data.hashes)
+    assert len(tested) > 30
+    # It is a second fit on the decisions of the first turn: said, paid for, and refused by --strict.
+    assert "These labels, or a part of them, have carried 2 fits." in shown
+    assert (new.certificate.delta or 0) == pytest.approx(0.1 * 6 / (2 * math.pi) ** 2)
+    assert new.selection is not None
+    assert new.confidence(new.certificate.delta or 0) == pytest.approx(0.9 - 0.1 * 6 / (2 * math.pi) ** 2)
+    assert "--strict refuses" in run(*command, tmp_path / "a3.json", "--strict", code=2)
+
+
+def test_a_growing_queue_is_looked_at_as_declared(tmp_path: Path) -> None:
+    store, a0 = tmp_path / "reviews.db", tmp_path / "a0.json"
+    ARTIFACT.save(a0)
+    command = ("from-reviews", store, "--artifact", a0, "--rule", "certified", "--looks", "60,120")
+    with ReviewStore(store) as opened:
+        fill(opened, 250)
+    run(*command, "--look", 1, "--out", tmp_path / "a1.json")
+    assert "look 2 reads 120 items, and" in run(*command, "--look", 2, "--out", tmp_path / "a2.json", code=2)
+    assert "need both --looks" in run(*command, "--out", tmp_path / "a2.json", code=2)
+    with ReviewStore(store) as opened:
+        fill(opened, 250, seed=1)
+    assert "have carried" not in run(*command, "--look", 2, "--out", tmp_path / "a2.json", "--strict")
+    first, second = (CalibrationArtifact.load(tmp_path / name) for name in ("a1.json", "a2.json"))
+    assert (first.data.n_used, second.data.n_used) == (60, 120)
+    assert set(first.data.hashes) < set(second.data.hashes)  # the later look reads on
+    assert [artifact.certificate.delta for artifact in (first, second)] == pytest.approx(
+        [0.1 * part for part in spending_parts((60, 120))]
+    )
+    assert second.confidence(second.certificate.delta or 0) == pytest.approx(0.9)
+
+
 def test_edits_and_own_answers_and_disagreement(tmp_path: Path) -> None:
     store = ReviewStore(tmp_path / "reviews.db")
     actions = {"a": "approve", "b": "edit", "c": "reject", "d": "respond"}
@@ -448,7 +502,7 @@ def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
     assert (learned.rate, learned.used) == (1.0, 12)
     assert isinstance(learned.artifact.outcome, Feasible)
     assert learned.artifact.outcome.threshold == 0.0
-    assert (learned.new.n, learned.new.n_errors) == (6, 0)
+    assert (learned.new.n + len(learned.file.records), learned.new.n_errors) == (12, 0)
 
 
 def audited_store(path: Path, artifact: CalibrationArtifact, n: int) -> tuple[ReviewStore, Path]:

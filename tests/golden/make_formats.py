@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from benchmarks.estimators.page import Page
@@ -27,9 +28,11 @@ from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import open_store
 from calibrate.data.questions import Question
+from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from calibrate.evaluation.planning import Needed, Plan, PlanRow
+from calibrate.fits import Fit, Fits
 from calibrate.scoring.ensemble import EnsembleFile, FitReport, ScoreFile
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -46,8 +49,20 @@ from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import DriftMonitor, RiskMonitor
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
+from guardrail.parts.part import Part, PartVerdict
+from guardrail.parts.spec import PartScores, PartsGate, PartsSpec, Procedure
 from guardrail.prompting import PromptWrapping
-from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore, audit_sample
+from guardrail.review import (
+    Candidate,
+    CandidateRule,
+    Content,
+    Decision,
+    Monitors,
+    PartDecision,
+    ReviewStore,
+    audit_sample,
+    by_parts,
+)
 from guardrail.review.hooks import content_of
 from guardrail.review.web.accounts import add_token
 from guardrail.sampling.draws import Draw, Draws
@@ -162,6 +177,134 @@ def majority_artifact() -> CalibrationArtifact:
             "price": Price(average=0.75, labels=LabelsNeeded(n=230, verdict="enough")),
         }
     )
+
+
+def parts_artifact() -> CalibrationArtifact:
+    """Return an artifact that gates JSON fields: two answers, of which one keeps a wrong field."""
+    older = artifact()
+    spec = PartsSpec(
+        kind="json",
+        splitter=Procedure(name="json_fields", version=1, params={"keys": {"/items": "sku"}, "optional": ["/due"]}),
+        support=Procedure(
+            name="samples",
+            version=1,
+            params={"judges": {"/total": {"name": "numeric", "version": 5, "params": {}}}},
+        ),
+        cap=3,
+    )
+    assert isinstance(older.outcome, Feasible)
+    outcome = older.outcome.model_copy(
+        update={"rule": "wrong_share", "threshold": 0.25, "n": 2, "n_accepted": 2, "n_errors": 1, "delta": 0.1}
+    )
+    gate = PartsGate(
+        spec=spec,
+        rule="wrong_share",
+        promise="With probability at least 0.9 over calibrations, at most 0.1 of the parts kept are wrong.",
+        alpha=0.1,
+        delta=0.1,
+        threshold=0.25,
+        per="part",
+        options={"grid": [0.0, 0.25], "start": 0.0, "seed": 0},
+        n_unmeasured_answers=1,
+        n_unmeasured_parts=1,
+        n_undecided=1,
+        scores=PartScores(sizes=(3, 2), uncertainty=(0.0, 0.25, None, 0.5, 0.0), wrong=(0, 1, 1, 0, 0), ids=("a", "b")),
+    )
+    update = {
+        "plan": SamplingPlan(n=4, temperature=0.5, top_p=1.0, max_tokens=32, seed=7),
+        "estimator": EstimatorSpec(
+            name="parts_json", version=1, unit="probability", params=spec.model_dump(mode="json")
+        ),
+        "outcome": outcome,
+        "certificate": outcome,
+        "calibration": CalibrationScores(uncertainty=(), error=()),
+        "choice": None,
+        "parts": gate,
+    }
+    return older.model_copy(update=update)
+
+
+def parts_review() -> tuple[Verdict, Content, Decision]:
+    """Return the verdict on an answer of which a field is held back, its review item, and the decision about it."""
+    whole = Sample(text='{"number": "A-1", "total": 12.50}', finish_reason="stop")
+    parts = (
+        PartVerdict(path="/number", text='"A-1"', uncertainty=0.0, kept=True),
+        PartVerdict(path="/total", text="12.50", uncertainty=0.5, kept=False),
+        PartVerdict(path="/due", text="", uncertainty=None, absent=True, detail="no verdict", kept=False),
+    )
+    verdict = Verdict(
+        accepted=True,
+        reason=Reason.PARTLY_HELD_BACK,
+        detail="Accepted in part.",
+        uncertainty=Uncertainty(value=0.0, unit="probability", estimator="parts_json"),
+        threshold=0.25,
+        alpha=0.1,
+        guarantee="None.",
+        artifact="sha256:" + "ef" * 32,
+        candidate=whole.model_copy(update={"text": '{"number": "A-1"}'}),
+        samples=('{"number": "A-1", "total": 12.50}', '{"number": "A-1", "total": 13}'),
+        parts=parts,
+        whole=whole,
+    )
+    content = content_of(verdict, [HumanMessage("Invoice?")])
+    decisions = (
+        PartDecision(place="/total", action="edit", text="13.75"),
+        PartDecision(place="/due", action="reject"),
+    )
+    return verdict, content, by_parts(content, decisions, "read on paper")
+
+
+def part_records() -> tuple[RecordHeader, list[Record]]:
+    """Return records with parts, their labels, and an answer that could not be split."""
+    spec = parts_artifact().estimator
+    header = RecordHeader(
+        created=CREATED,
+        model=ModelIdentity(provider="scripted", model="small"),
+        plan=SamplingPlan(n=1, temperature=0.5, max_tokens=32, seed=7),
+        prompt=PromptWrapping(),
+        questions_name="invoices.jsonl",
+        questions_sha256="ab" * 32,
+        n_questions=2,
+        estimators={"parts_json": spec},
+        part_correctness={"parts_json": CorrectnessSpec(name="part_reference", version=1, params={})},
+    )
+    answers = [
+        Record(
+            id="invoice-1",
+            question="Read the invoice.",
+            references=('{"total": 5, "note": "ü"}',),
+            drawn=SampleSet(
+                question="Read the invoice.",
+                primary=Sample(text='{"total": 5}', finish_reason="stop"),
+                samples=(Sample(text='{"total": 4}', finish_reason="stop"),),
+            ),
+            scores={"parts_json": Uncertainty(value=0.0, unit="probability", estimator="parts_json")},
+            parts={
+                "parts_json": (
+                    Part(path="/total", text="5", uncertainty=1.0),
+                    Part(path="/note", text="", uncertainty=0.0, absent=True),
+                )
+            },
+            part_labels={"parts_json": PartLabels(right=(True, False), missed=("/note",), n_reference=2)},
+        ),
+        Record(
+            id="text-1",
+            question="Tell me.",
+            drawn=SampleSet(question="Tell me.", primary=Sample(text="One."), samples=(Sample(text="Two."),)),
+            scores={
+                "parts_json": Uncertainty(
+                    value=None,
+                    unit="probability",
+                    estimator="parts_json",
+                    reason=Unmeasured.UNREADABLE,
+                    detail="no JSON",
+                )
+            },
+            parts={"parts_sentences": (Part(span=(0, 4), text="One.", uncertainty=None, detail="no reply"),)},
+            part_labels={"parts_sentences": PartLabels(right=(None,))},
+        ),
+    ]
+    return header, answers
 
 
 def no_certificate() -> Infeasible:
@@ -477,6 +620,15 @@ def write_majority_artifact(path: Path) -> None:
     majority_artifact().save(path)
 
 
+def write_parts_artifact(path: Path) -> None:
+    parts_artifact().save(path)
+
+
+def write_parts_review(path: Path) -> None:
+    names = ("verdict", "content", "decision")
+    write_json(path, {n: value.model_dump(mode="json") for n, value in zip(names, parts_review(), strict=True)})
+
+
 def write_tool_artifact(path: Path) -> None:
     artifact(threshold=None, bindings=Bindings(tools=(TRANSFER,), tool_choice="transfer")).save(path)
 
@@ -503,11 +655,33 @@ def write_records_file(path: Path) -> None:
     write_records(path, header, listed)
 
 
+def write_part_records(path: Path) -> None:
+    write_records(path, *part_records())
+
+
 def write_labels(path: Path) -> None:
     with open_store(path) as store:
         store.append("q1", True, "Goethe")
         store.append("q2", False, "Schiller ü")
         store.append("q3", None, "")
+
+
+def write_fits(path: Path) -> None:
+    """Write the memory of the fits on a record file: one fit, and one of two declared scores."""
+    first = Fit(
+        created="2023-11-14T22:13:20+00:00",
+        fit="0" * 31 + "1",
+        family="0" * 31 + "1",
+        score="semantic_entropy",
+        rule="certified",
+        n=2,
+        spent=0.1,
+        questions=Fit.packed(np.array([3, 2**63], dtype=np.uint64)),
+    )
+    declared = {"fit": "0" * 31 + "2", "family": "0" * 31 + "3", "declared": ("perplexity", "sequence_nll")}
+    fits = Fits([path])
+    fits.add(first)
+    fits.add(first.model_copy(update={**declared, "score": "sequence_nll", "rule": "acrc"}))
 
 
 def write_judge_replies(path: Path) -> None:
@@ -781,11 +955,15 @@ def write_estimator_table(path: Path) -> None:
 FORMATS: dict[str, Callable[[Path], None]] = {
     "artifact.json": write_artifact,
     "artifact-majority.json": write_majority_artifact,
+    "artifact-parts.json": write_parts_artifact,
     "artifact-tools.json": write_tool_artifact,
+    "review-parts.json": write_parts_review,
     "cascade.json": write_cascade,
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
+    "records-parts.jsonl": write_part_records,
     "labels.jsonl": write_labels,
+    "records.fits.jsonl": write_fits,
     "judge-replies.jsonl": write_judge_replies,
     "ensemble.json": write_ensemble,
     "two-stage.json": write_two_stage,

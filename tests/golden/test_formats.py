@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,6 +27,7 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.fits import Fits
 from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -36,14 +38,14 @@ from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import DriftMonitor, RiskMonitor
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
-from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
+from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.sampling.draws import Draw, Draws
 from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.two_stage import TwoStageParams
-from guardrail.verdict import Reason
+from guardrail.verdict import Reason, Verdict
 from integrations._agents.held import from_json, to_json, unpack
 from integrations._agents.state import NoteChannel
 from integrations._agents.verdicts import VerdictStore
@@ -66,6 +68,9 @@ from .make_formats import (
     artifact,
     majority_artifact,
     model,
+    part_records,
+    parts_artifact,
+    parts_review,
     sql_of,
 )
 
@@ -183,6 +188,35 @@ def test_the_artifact_guards_the_model_it_was_calibrated_with(folder: Path) -> N
     assert guard.invoke(QUESTION).content == "Goethe"
 
 
+def test_an_artifact_of_parts_has_version_3_and_all_that_its_threshold_was_fitted_on() -> None:
+    content = json.loads((FOLDER / "artifact-parts.json").read_text())
+    assert content["schema_version"] == 3
+    stored = CalibrationArtifact.load(FOLDER / "artifact-parts.json")
+    assert stored == parts_artifact()
+    assert stored.parts is not None
+    assert stored.parts.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
+    assert stored.promises[1] == (
+        "At calibration 2 of 2 answers show something (100 %); 1 of these keep a wrong part (50 %)."
+    )
+
+
+def test_records_of_parts_read_back() -> None:
+    file = read_records(FOLDER / "records-parts.jsonl")
+    assert (file.header, list(file.records)) == part_records()
+    assert read_records(FOLDER / "records.jsonl").records[0].parts == {}
+
+
+def test_a_decision_part_by_part_is_read_with_what_it_is_about() -> None:
+    content = json.loads((FOLDER / "review-parts.json").read_text())
+    verdict, item, decision = parts_review()
+    assert Verdict.from_stored(content["verdict"]) == verdict
+    assert Content.from_stored(content["content"]) == item
+    stored = Decision.from_stored(content["decision"])
+    assert stored == decision
+    assert stored.candidate == Candidate(text='{"number": "A-1", "total": 13.75}')
+    assert stored.follows_from(item)
+
+
 @VERSIONS
 def test_an_infeasible_artifact_binds_its_tools_and_accepts_nothing(folder: Path) -> None:
     stored = CalibrationArtifact.load(folder / "artifact-tools.json")
@@ -279,6 +313,16 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     with open_store(copy) as store:  # a session continues
         assert store.labels == {"q1": True, "q2": False, "q3": None}
         assert store.pop() == "q3"
+
+
+def test_the_fits_on_a_record_file_are_counted() -> None:
+    first, declared = Fits([FOLDER / "records.fits.jsonl"]).read()
+    assert (first.score, first.rule, first.n, first.spent) == ("semantic_entropy", "certified", 2, 0.1)
+    assert first.declared == ()
+    assert first.hashes.tolist() == [3, 2**63]
+    assert declared.declared == ("perplexity", "sequence_nll")
+    assert declared.shares(np.array([2**63], dtype=np.uint64))
+    assert not declared.shares(np.array([4], dtype=np.uint64))
 
 
 def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:

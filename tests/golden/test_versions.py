@@ -26,6 +26,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
+from calibrate.fits import Fits
 from calibrate.scoring.ensemble import read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -168,8 +169,8 @@ def test_tampering_with_a_newer_artifact_is_refused(newer: Path) -> None:
 
 
 def test_an_artifact_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 3})
-    with pytest.raises(ArtifactFormatError, match=r"version 3.*reads version 2 and older.*Upgrade acrc-guardrail"):
+    path = saved(tmp_path / "a.json", plain("artifact.json") | {"schema_version": 4})
+    with pytest.raises(ArtifactFormatError, match=r"version 4.*reads version 3 and older.*Upgrade acrc-guardrail"):
         CalibrationArtifact.load(path)
     path = saved(tmp_path / "a.json", plain("candidates.json") | {"schema_version": 2})  # rules have a separate version
     with pytest.raises(ArtifactFormatError, match=r"version 2; this library reads version 1\. Upgrade"):
@@ -579,6 +580,12 @@ def test_replies_of_the_judge_ignore_new_fields_and_refuse_another_format(lines:
     assert ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", **NEW)).label("Göthe", question).correct is True
     with pytest.raises(RecordError, match=r"format version '2'.*reads '1'"):
         ChatLabelJudge(broken, cache=lines("judge-replies.jsonl", format=2)).label("Göthe", question)
+
+
+def test_fits_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:
+    assert Fits([lines("records.fits.jsonl", **NEW)]).read() == Fits([FOLDER / "records.fits.jsonl"]).read()
+    with pytest.raises(UsageError, match=r"line 1 has format version '2'.*forgets the fits"):
+        Fits([lines("records.fits.jsonl", format=2)]).read()
 
 
 def test_steps_ignore_new_fields_and_refuse_another_format(lines: Callable[..., Path]) -> None:

@@ -75,9 +75,9 @@ def test_every_truncation_is_refused(saved: Path) -> None:
 
 def test_a_future_version_is_refused(saved: Path) -> None:
     content = json.loads(saved.read_text())
-    content["schema_version"] = 3
+    content["schema_version"] = 4
     saved.write_text(json.dumps(content))
-    with pytest.raises(ArtifactFormatError, match="schema version 3; this library reads version 2"):
+    with pytest.raises(ArtifactFormatError, match="schema version 4; this library reads version 3"):
         CalibrationArtifact.load(saved)
 
 

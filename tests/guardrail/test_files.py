@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from calibrate.data.records import exclusive, stream_records
 from guardrail.errors import UsageError
 from guardrail.files import atomic_write, open_sqlite, sqlite_path
+from guardrail.judges.cache import PairCache
 from guardrail.plain_json import canonical_json, sha256_hex
+from integrations._agents.verdicts import VerdictStore
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "formats"
 
 
 def mode(path: Path) -> int:
@@ -55,6 +63,51 @@ def test_permissions_are_the_given_ones_or_those_of_any_new_file(tmp_path: Path)
     finally:
         os.umask(before)
     assert [mode(tmp_path / name) for name in ("plain", "secret", "shown")] == [0o640, 0o600, 0o644]
+
+
+def test_a_replaced_file_keeps_its_permissions_and_a_new_private_one_is_the_owners(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        for name, private in (("plain", False), ("private", True)):
+            atomic_write(tmp_path / name, "text", private=private)
+        assert [mode(tmp_path / name) for name in ("plain", "private")] == [0o644, 0o600]
+        (tmp_path / "plain").chmod(0o640)
+        (tmp_path / "private").chmod(0o660)
+        for name, private in (("plain", False), ("private", True)):
+            atomic_write(tmp_path / name, "other", private=private)
+        assert [mode(tmp_path / name) for name in ("plain", "private")] == [0o640, 0o660]
+        open_sqlite(tmp_path / "new.sqlite").close()
+        VerdictStore(tmp_path / "verdicts.sqlite")
+        PairCache(tmp_path / "pairs.sqlite")
+        assert {mode(path) for path in tmp_path.glob("*.sqlite*")} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_records_are_scored_with_the_permissions_of_their_source(tmp_path: Path) -> None:
+    source = shutil.copy(GOLDEN / "records.jsonl", tmp_path / "records.jsonl")
+    Path(source).chmod(0o600)
+    stream_records(source, tmp_path / "scored.jsonl", lambda reader: (reader.header, reader))
+    assert mode(tmp_path / "scored.jsonl") == 0o600
+    (tmp_path / "scored.jsonl").chmod(0o640)
+    stream_records(source, tmp_path / "scored.jsonl", lambda reader: (reader.header, reader))
+    assert mode(tmp_path / "scored.jsonl") == 0o640
+
+
+def test_the_copy_of_a_killed_rewrite_is_removed_by_the_next_writer(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from guardrail.files import atomic_write\n"
+        "def parts():\n    yield b'half'\n    os._exit(9)\n"
+        "atomic_write(Path(sys.argv[1]), parts())"
+    )
+    target = tmp_path / "records.jsonl"
+    assert subprocess.run([sys.executable, "-c", code, str(target)], check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / f".other{left.name.removeprefix('.records')}"
+    other.write_text("of another file")
+    with exclusive(target):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == [other]
 
 
 def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_a_decision_about_a_tool_call_with_the_async_client(decisions: Decisions
     [
         ({"answer": {"type": "refusal", "name": "wrong"}}, Unmeasured.JUDGE_FAILED),
         ({"model": "gpt-7"}, Unmeasured.JUDGE_FAILED),
+        ({"model": "gpt-6-luna-2026-10-01"}, Unmeasured.JUDGE_FAILED),
         ({"status": 500}, Unmeasured.MODEL_FAILED),
         ({"status": 401}, Unmeasured.MISCONFIGURED),
     ],
@@ -152,6 +153,14 @@ def test_no_decision_is_no_acceptance(decisions: Decisions, changed: dict[str, A
     with openai.OpenAI(**decisions.settings) as client:
         judged = verdict(decision(client, "gpt-6-luna", "The answer is wrong."))
     assert (judged.accepted, judged.uncertainty.reason) == (False, reason)
+
+
+def test_an_alias_is_told_its_snapshot_and_the_snapshot_is_served(decisions: Decisions) -> None:
+    decisions.model = "gpt-6-luna-2026-10-01"
+    with openai.OpenAI(**decisions.settings) as client:
+        alias = verdict(decision(client, "gpt-6-luna", "The answer is wrong."))
+        assert "Name 'gpt-6-luna-2026-10-01' and calibrate with it" in alias.uncertainty.detail
+        assert verdict(decision(client, "gpt-6-luna-2026-10-01", "The answer is wrong.")).uncertainty.value == 0.25
 
 
 def of_pydantic_ai(decisions: Decisions, wrong: str) -> Scorer:

@@ -6,6 +6,7 @@ import { pathToFileURL } from "node:url";
 const [packages, client, baseURL, question, streams] = process.argv.slice(2);
 const require = createRequire(`${packages}/`);
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
+globalThis.AI_SDK_LOG_WARNINGS = false; // they would go to stdout
 const stream = streams.toLowerCase() === "true";
 
 async function byOpenai() {
@@ -16,6 +17,22 @@ async function byOpenai() {
   let text = "";
   for await (const one of found) text += one.choices[0]?.delta?.content ?? "";
   return text;
+}
+
+async function byOpenaiResponses() {
+  const { default: OpenAI } = await load("openai");
+  const found = await new OpenAI({ baseURL, apiKey: "any" }).responses.create({ model: "support", input: question, stream });
+  if (!stream) return found.output_text;
+  let text = "";
+  for await (const one of found) if (one.type === "response.output_text.delta") text += one.delta;
+  return text;
+}
+
+async function byAnthropic() {
+  const { default: Anthropic } = await load("@anthropic-ai/sdk");
+  const client = new Anthropic({ baseURL: baseURL.replace(/\/v1$/, ""), apiKey: "any" });
+  const asked = { model: "support", max_tokens: 1024, messages: [{ role: "user", content: question }] };
+  return stream ? client.messages.stream(asked).finalText() : (await client.messages.create(asked)).content[0].text;
 }
 
 async function byAi(model) {
@@ -31,6 +48,16 @@ async function byAi(model) {
 
 async function run() {
   if (client === "openai-node") return byOpenai();
+  if (client === "openai-node-responses") return byOpenaiResponses();
+  if (client === "anthropic-node") return byAnthropic();
+  if (client === "ai-sdk-anthropic") {
+    const { createAnthropic } = await load("@ai-sdk/anthropic");
+    return byAi(createAnthropic({ baseURL, apiKey: "any" })("support"));
+  }
+  if (client === "ai-sdk-responses") {
+    const { createOpenAI } = await load("@ai-sdk/openai");
+    return byAi(createOpenAI({ baseURL, apiKey: "any" })("support"));
+  }
   if (client === "ai-sdk-openai") {
     const { createOpenAI } = await load("@ai-sdk/openai");
     return byAi(createOpenAI({ baseURL, apiKey: "any" }).chat("support"));

@@ -29,6 +29,10 @@ __all__ = ["endpoint", "serve"]
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 NODE = Path(os.environ.get("CLIENTS_NODE", "build/clients-node")).resolve()
+NODES = (
+    "openai-node", "ai-sdk-openai", "ai-sdk-compatible",
+    "openai-node-responses", "ai-sdk-responses", "ai-sdk-anthropic", "anthropic-node",
+)  # fmt: skip
 Ask = Callable[[str, str, bool], str]
 """Asks a gateway a question, as a stream or not; returns the text or raises the client's error."""
 
@@ -91,6 +95,113 @@ def by_pydantic_ai(url: str, question: str, stream: bool) -> str:
     return asyncio.run(ask())
 
 
+def by_openai_responses(url: str, question: str, stream: bool) -> str:
+    with import_module("openai").OpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        if not stream:
+            return str(client.responses.create(model="support", input=question).output_text)
+        with client.responses.stream(model="support", input=question) as events:
+            deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+            assert "".join(deltas) == events.get_final_response().output_text
+        return "".join(deltas)
+
+
+def by_async_openai_responses(url: str, question: str, stream: bool) -> str:
+    async def ask() -> str:
+        async with import_module("openai").AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            if not stream:
+                return str((await client.responses.create(model="support", input=question)).output_text)
+            events = await client.responses.create(model="support", input=question, stream=True)
+            return "".join([event.delta async for event in events if event.type == "response.output_text.delta"])
+
+    return asyncio.run(ask())
+
+
+def by_agents_sdk(url: str, question: str, stream: bool) -> str:
+    agents = import_module("agents")
+    agents.set_tracing_disabled(True)
+
+    async def ask() -> str:
+        client = import_module("openai").AsyncOpenAI(base_url=f"{url}/v1", api_key="any")
+        agent = agents.Agent(name="a", model=agents.OpenAIResponsesModel(model="support", openai_client=client))
+        if not stream:
+            return str((await agents.Runner.run(agent, question)).final_output)
+        run = agents.Runner.run_streamed(agent, question)
+        _ = [event async for event in run.stream_events()]
+        return str(run.final_output)
+
+    return asyncio.run(ask())
+
+
+def by_langchain_responses(url: str, question: str, stream: bool) -> str:
+    chat = import_module("langchain_openai").ChatOpenAI(
+        base_url=f"{url}/v1", api_key="any", model="support", use_responses_api=True
+    )
+    return "".join(str(chunk.text) for chunk in (chat.stream(question) if stream else [chat.invoke(question)]))
+
+
+def by_langchain_anthropic(url: str, question: str, stream: bool) -> str:
+    chat = import_module("langchain_anthropic").ChatAnthropic(base_url=url, api_key="any", model="support")
+    return "".join(str(chunk.text) for chunk in (chat.stream(question) if stream else [chat.invoke(question)]))
+
+
+def by_litellm_responses(url: str, question: str, stream: bool) -> str:
+    request: Any = {"model": "openai/support", "input": question, "api_base": f"{url}/v1", "api_key": "any"}
+    reply = import_module("litellm").responses(**request, stream=stream)
+    if not stream:
+        return str(reply.output[0].content[0].text)
+    return "".join(event.delta for event in reply if event.type == "response.output_text.delta")
+
+
+def by_litellm_anthropic(url: str, question: str, stream: bool) -> str:
+    request: Any = {"model": "anthropic/support", "messages": [{"role": "user", "content": question}]}
+    reply = import_module("litellm").completion(**request, api_base=url, api_key="any", stream=stream)
+    if not stream:
+        return str(reply.choices[0].message.content)
+    return "".join(event.choices[0].delta.content or "" for event in reply)
+
+
+def by_pydantic_ai_model(of: str, url: str, question: str, stream: bool) -> str:
+    ai = import_module("pydantic_ai")
+    if of == "anthropic":
+        client = import_module("anthropic").AsyncAnthropic(base_url=url, api_key="any")
+        provider = import_module("pydantic_ai.providers.anthropic").AnthropicProvider(anthropic_client=client)
+        model = import_module("pydantic_ai.models.anthropic").AnthropicModel("support", provider=provider)
+    else:
+        provider = import_module("pydantic_ai.providers.openai").OpenAIProvider(base_url=f"{url}/v1", api_key="any")
+        model = import_module("pydantic_ai.models.openai").OpenAIResponsesModel("support", provider=provider)
+
+    async def ask() -> str:
+        if not stream:
+            return str((await ai.Agent(model).run(question)).output)
+        async with ai.Agent(model).run_stream(question) as run:
+            return str(await run.get_output())
+
+    return asyncio.run(ask())
+
+
+def by_anthropic(url: str, question: str, stream: bool) -> str:
+    with import_module("anthropic").Anthropic(base_url=url, api_key="any") as client:
+        request: Any = {"model": "support", "max_tokens": 1024, "messages": [{"role": "user", "content": question}]}
+        if not stream:
+            return str(client.messages.create(**request).content[0].text)
+        with client.messages.stream(**request) as events:
+            text = "".join(events.text_stream)
+            assert text == events.get_final_text()
+        return text
+
+
+def by_async_anthropic(url: str, question: str, stream: bool) -> str:
+    async def ask() -> str:
+        async with import_module("anthropic").AsyncAnthropic(base_url=url, api_key="any") as client:
+            request: Any = {"model": "support", "max_tokens": 1024, "messages": [{"role": "user", "content": question}]}
+            if not stream:
+                return str((await client.messages.create(**request)).content[0].text)
+            async with client.messages.stream(**request) as events:
+                return "".join([text async for text in events.text_stream])
+
+    return asyncio.run(ask())
+
+
 def by_curl(url: str, question: str, stream: bool) -> str:
     body = {"model": "support", "messages": [{"role": "user", "content": question}], "stream": stream}
     head = ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
@@ -124,8 +235,19 @@ CLIENTS: dict[str, tuple[str, Ask]] = {
     "litellm": ("litellm", by_litellm),
     "llama-index": ("llama_index.llms.openai_like", by_llama_index),
     "pydantic-ai": ("pydantic_ai.models.openai", by_pydantic_ai),
+    "openai-responses": ("openai", by_openai_responses),
+    "openai-responses-async": ("openai", by_async_openai_responses),
+    "agents-sdk": ("agents", by_agents_sdk),
+    "langchain-responses": ("langchain_openai", by_langchain_responses),
+    "litellm-responses": ("litellm", by_litellm_responses),
+    "pydantic-ai-responses": ("pydantic_ai.models.openai", partial(by_pydantic_ai_model, "openai")),
+    "anthropic": ("anthropic", by_anthropic),
+    "anthropic-async": ("anthropic", by_async_anthropic),
+    "langchain-anthropic": ("langchain_anthropic", by_langchain_anthropic),
+    "litellm-anthropic": ("litellm", by_litellm_anthropic),
+    "pydantic-ai-anthropic": ("pydantic_ai.models.anthropic", partial(by_pydantic_ai_model, "anthropic")),
     "curl": ("curl", by_curl),
-    **{name: ("node", partial(by_node, name)) for name in ("openai-node", "ai-sdk-openai", "ai-sdk-compatible")},
+    **{name: ("node", partial(by_node, name)) for name in NODES},
 }
 
 

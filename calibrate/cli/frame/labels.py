@@ -101,8 +101,11 @@ def print_labels(file: RecordFile) -> None:
     assert spec is not None
     labels = [record.correct for record in file.records]
     right, n_labelled = labels.count(True), len(labels) - labels.count(None)
-    share = percent(right / n_labelled if n_labelled else 0.0)
-    print_line(f"Rule {describe_spec(spec.name, spec.params)}: {right} of {n_labelled} answers are right ({share}).")
+    rule = f"Rule {describe_spec(spec.name, spec.params)}"
+    if n_labelled:
+        print_line(f"{rule}: {right} of {n_labelled} answers are right ({percent(right / n_labelled)}).")
+    else:
+        print_line(f"{rule}: none of {len(labels)} answers got a label, so nothing can be fitted yet.", "yellow")
     undecided = [record.is_undecided for record in file.records]
     where = f"no label in {spec.params['file']}" if "file" in spec.params else "no label yet"
     reasons = Counter(

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.sampling.follow_ups import SCORE
+from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ...data.column_store import share_ids
 from ...data.records import RecordHeader, with_other_ids
@@ -43,7 +45,11 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
     if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
         return f"calibrate fit {name} --alpha 0.1"
     fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in keys else keys[0]
-    return f"calibrate fit {name} {estimator_flags(estimator or fallback)} --alpha 0.1"
+    chosen = estimator or fallback
+    # `fit` reads scores by their key; only `score` needs the scorer or the two scores again.
+    by_key = chosen.startswith((SCORE, f"{TIE_BREAK}:"))
+    flags = f"--estimator {shlex.quote(chosen)}" if by_key else estimator_flags(chosen)
+    return f"calibrate fit {name} {flags} --alpha 0.1"
 
 
 def merged_command(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
@@ -24,6 +24,7 @@ __all__ = [
     "EstimatorOption",
     "LooksOption",
     "MissingOption",
+    "PartsOption",
     "RecordsArgument",
     "RespondOption",
     "check_engine",
@@ -40,6 +41,15 @@ MODEL_HELP = (
     "endpoint), python:MODULE:NAME (a chat model, or a function that makes one, importable from here), "
     "or a LangChain name such as openai:gpt-4o-mini."
 )
+
+
+PartsOption = Annotated[
+    Literal["json", "sentences"] | None,
+    typer.Option(
+        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
+        "tools' arguments, or sentences (docs: Parts)."
+    ),
+]
 
 
 AddressOption = Annotated[

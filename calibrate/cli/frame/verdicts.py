@@ -9,12 +9,14 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
+from guardrail.artifact import CalibrationArtifact
 from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record
-from ...evaluation.choice import Chosen
+from ...evaluation.choice import SHARE, Chosen
 from ...evaluation.label_checks import suspicious
+from ...fits import Fits, selection_warning
 from ...pipeline import GateCounts
 from ...report.content import estimator_rows
 from ...report.sentences import VerdictText, second_look
@@ -25,6 +27,7 @@ __all__ = [
     "print_advice",
     "print_choice",
     "print_early_stopping",
+    "print_fits",
     "print_second_look",
     "print_tested_segments",
     "print_verdict",
@@ -70,8 +73,23 @@ def print_early_stopping(reason: str | None, where: str = "") -> None:
         print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
+def print_fits(artifact: CalibrationArtifact, fits: Fits) -> None:
+    """Print what several fits on the same labels do to the promise, if there were several."""
+    if (text := selection_warning(artifact)) is not None:
+        print_line(text, "yellow")
+    if fits.unwritten is not None:
+        print_line(
+            f"{fits.unwritten} cannot be written, so this fit is remembered by its artifact alone: another fit counts "
+            "it only if it is written into the same folder.",
+            "yellow",
+        )
+
+
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
-    """Print how many labels contradict an extreme score, and the first few."""
+    """Print how many labels contradict an extreme score, and the first few.
+
+    Scores and grades alone show nothing to compare: then the ids are printed, which the user's own files know.
+    """
     contradicting = suspicious(records, key)
     text = second_look(contradicting)
     if text is None:
@@ -79,11 +97,15 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
     print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
     for kind, some in (("wrong", contradicting.wrong), ("right", contradicting.right)):
         for record in some[:most]:
-            against = " / ".join(record.references) or "not on file"
-            print_line(
-                f"  {record.id}, labelled {kind}: answered {shortened(record.shown_answer or '')}, "
-                f"reference {shortened(against)}"
-            )
+            answer, against = record.shown_answer, " / ".join(record.references)
+            parts = [f"answered {shortened(answer)}"] if answer else []
+            parts += [f"reference {shortened(against)}"] if against else []
+            print_line(f"  {record.id}, labelled {kind}: {', '.join(parts) or 'neither answer nor reference on file'}")
+    looked = (*contradicting.wrong[:most], *contradicting.right[:most])
+    if not any(record.shown_answer for record in looked):
+        print_line("  These records have no answers: look the ids up where the answers were graded.")
+    elif not any(record.references for record in looked):
+        print_line("  These records have no references: judge the answers by what you know of the questions.")
 
 
 def print_advice(keys: Iterable[str]) -> None:
@@ -102,7 +124,12 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
     print_advice(key for key, *_ in rows)
-    print_line(f"Chosen: {chosen.estimator}. The fit uses the other {len(chosen.rest)} questions.")
+    share = SHARE if chosen.choice.share is None else chosen.choice.share
+    print_line(
+        f"Chosen: {chosen.estimator}, on {percent(share)} of the questions. The fit uses the other {len(chosen.rest)} "
+        "questions, so the choice costs labels and nothing of delta. (Of two or three scores, --declare may answer "
+        "more.)"
+    )
 
 
 def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None:

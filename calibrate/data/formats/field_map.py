@@ -7,8 +7,9 @@ import difflib
 import io
 import json
 import math
+import shlex
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "get_object",
     "get_text",
     "get_truth",
+    "overlooked",
     "parse_map",
     "read_list",
 ]
@@ -40,8 +42,40 @@ FIELDS = (
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
+_HOLDS = {
+    "question": "the question",
+    "references": "the accepted answers",
+    "answer": "the answer that is judged",
+    "samples": "the sampled answers",
+    "correct": "whether the answer is right",
+    "error": "whether the answer is wrong",
+    "confidence": "a confidence in [0, 1]",
+    "score": "an uncertainty (higher is less certain)",
+}
+
 _SEVERAL = ("samples", "logprobs", "tokens", "option_scores")
 """Fields that may have several columns."""
+
+_OTHER_NAMES = {
+    "question": ("prompt", "query", "input"),
+    "references": (
+        "ref",
+        "gold",
+        "gold_answer",
+        "golden_answer",
+        "ground_truth",
+        "target",
+        "expected",
+        "expected_answer",
+    ),
+    "answer": ("response", "output", "prediction", "completion", "model_answer"),
+    "samples": ("generations", "completions", "responses"),
+    "correct": ("is_correct", "right", "ok"),
+    "error": ("is_error", "wrong"),
+    "confidence": ("confidence", "conf", "certainty", "probability"),
+    "score": ("score", "uncertainty", "entropy"),
+}
+"""Names that columns of a field often have. They need a mapping all the same, because a guess may be wrong."""
 
 IMPORTED = "imported:"
 """What the names of imported scores begin with: no estimator of the library has such a name."""
@@ -132,6 +166,27 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = Fa
     if twice:
         raise UsageError(f"--map: two scores are named {twice[0]!r}. Give each its own name: score=NAME:COLUMN.")
     return ColumnMap(columns, tuple(scores))
+
+
+def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
+    """A hint for each unread column whose name is nearly that of a field that has no column: the ``--map`` to use it.
+
+    Args:
+        seen: Columns of the rows.
+        columns: The map they were read with.
+    """
+    read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
+    used = {field for field in FIELDS if columns.mapped(field) or any(name in seen for name in columns.of(field))}
+    used |= {"correct", "error"} if used & {"correct", "error"} else set()
+    used |= {"score", "confidence"} if columns.scores else set()
+    for column in sorted(set(seen) - read):
+        plain = column.strip().lower().replace(" ", "_").replace("-", "_")
+        field = next((field for field, names in _OTHER_NAMES.items() if plain in names), None)
+        field = field or next(iter(difflib.get_close_matches(plain, FIELDS, n=1, cutoff=0.8)), None)
+        if field is not None and field not in used:
+            holds = _HOLDS.get(field, f"the field {field}")
+            mapping = shlex.quote(f"{field}={column}")
+            yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
 
 
 def _score(entry: str, text: str, confidence: bool, unit: Unit, certain: bool) -> ScoreColumn:

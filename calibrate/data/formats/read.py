@@ -22,7 +22,7 @@ from ..collect import package_versions
 from ..questions import RawRow, fingerprint, get_name
 from ..records import Record, RecordFile, RecordHeader
 from .build import Builder, OptionScale, OtherLabels, Primary, check_references
-from .field_map import ColumnMap
+from .field_map import ColumnMap, overlooked
 from .layouts import LAYOUTS, Layout, detect
 from .rows import KINDS, Found, open_rows
 
@@ -172,7 +172,14 @@ def _imported(
     remaining = _without(records, settings.exclude)
     header = _header(path, settings, layout, model, builder, remaining, reader.seen)
     _refuse_unseen(path, columns, reader.seen)
-    notes = [*reader.notes(), *builder.notes(), *_notes(settings, layout, remaining, header.plan), *_excluded(settings)]
+    unread = () if layout is not None else overlooked(reader.seen, columns)
+    notes = [
+        *reader.notes(),
+        *builder.notes(),
+        *unread,
+        *_notes(settings, layout, remaining, header.plan),
+        *_excluded(settings),
+    ]
     name = layout.name if layout is not None else kind
     return Imported(RecordFile(path, header, tuple(remaining)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
 
@@ -278,9 +285,23 @@ class _Reader:
         record = self._builder.build(plain)
         check_references(plain, record)
         if record.id in self._ids:
-            raise plain.fail("id", record.id, f"it is already at {self._ids[record.id]}. Remove one or give it an id.")
+            raise _twice(plain, self._builder.columns, record, self._ids[record.id])
         self._ids[record.id] = plain.where
         return record
+
+
+def _twice(row: RawRow, columns: ColumnMap, record: Record, first: str) -> RecordError:
+    """The error of a row whose id, or whose question where rows have no id, is already taken."""
+    column = next(iter(columns.of("id")), "")
+    if get_name(row, column) is not None:
+        return row.fail(column, record.id, f"this id is already at {first}. Remove one of the rows or correct its id.")
+    column = next(iter(columns.of("question")), "question")
+    return row.fail(
+        column,
+        record.question,
+        f"this question is already at {first}, and a question is measured once. Remove one of the rows; if they differ "
+        "in another column, give each an id: --map id=COLUMN.",
+    )
 
 
 def _kind(format: str | None, path: Path) -> tuple[str | None, Layout | None]:

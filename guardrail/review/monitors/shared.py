@@ -136,6 +136,7 @@ class SharedDrift(_Shared):
     """
 
     needs_scores = True
+    reads_first_stage = True
 
     def __init__(
         self,

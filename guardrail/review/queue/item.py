@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
+from ...errors import UsageError
 from ...files import problem_of
+from ...parts.part import PartVerdict
+from ...parts.release import release
 from ...plain_json import json_fault
 from ...types import Frozen, Sample, ToolCall
 from ...verdict import Verdict
@@ -25,8 +29,10 @@ __all__ = [
     "Event",
     "Item",
     "Kind",
+    "PartDecision",
     "State",
     "Stats",
+    "by_parts",
     "frozen",
     "writable",
 ]
@@ -81,6 +87,9 @@ class Content(Frozen):
     """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Data of the caller: a thread id, a tenant, the probability with which an audit was drawn."""
+    parts: tuple[PartVerdict, ...] = Field(default=(), exclude_if=lambda parts: not parts)
+    """The parts of the candidate, in order; those that are held back are decided one by one, the others stay as they
+    are. Empty if the whole candidate is decided."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -137,6 +146,23 @@ class Content(Frozen):
             ) from error
 
 
+class PartDecision(Frozen):
+    """The decision of a person about one part that was held back."""
+
+    place: str
+    """`Part.place`: the path of a JSON field, or the span of a sentence."""
+    action: Literal["approve", "edit", "reject"]
+    """Whether the part is right, is replaced, or stays held back."""
+    text: str = Field(default="", exclude_if=lambda text: not text)
+    """What replaces the part: JSON for a field, words for a sentence; required for "edit", only allowed there."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.action == "edit") != bool(self.text.strip()):
+            raise ValueError(f'text replaces the part {self.place}: "edit" requires it, other actions do not take it')
+        return self
+
+
 class Decision(Frozen):
     """The decision of a person."""
 
@@ -152,6 +178,9 @@ class Decision(Frozen):
     """Name of the person who decided; the store fills it in."""
     at: float = 0.0
     """When, in seconds since 1970 UTC; the store fills it in."""
+    parts: tuple[PartDecision, ...] = Field(default=(), exclude_if=lambda parts: not parts)
+    """The decisions part by part from which action and candidate follow (`by_parts`); empty for a decision about the
+    whole candidate."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -169,6 +198,11 @@ class Decision(Frozen):
         """Whether both are the same decision, apart from the time."""
         return self.model_copy(update={"at": other.at}) == other
 
+    def follows_from(self, content: Content) -> bool:
+        """Whether action and candidate are those that follow from the decisions about the content's parts."""
+        derived = by_parts(content, self.parts)
+        return (derived.action, derived.candidate) == (self.action, self.candidate)
+
     def outcome(self, content: Content) -> Candidate | None:
         """The answer to return: the frozen or the edited candidate, the reviewer's own text, or None for "reject"."""
         if self.action == "approve":
@@ -176,6 +210,40 @@ class Decision(Frozen):
         if self.action == "edit":
             return self.candidate
         return Candidate(text=self.text or "") if self.action == "respond" else None
+
+
+def by_parts(content: Content, parts: Sequence[PartDecision], note: str = "") -> Decision:
+    """The decision that follows from those about every part that was held back.
+
+    The released answer is the frozen candidate with these decisions carried out and nothing else: parts that were kept
+    stay, approved ones are added, edited ones have the new value, rejected ones stay out. All approved is "approve".
+    Nothing left is "reject", and so is any rejected argument of a tool call, which must not run without it.
+
+    Raises:
+        UsageError: The decisions are not about exactly the parts that were held back, or an edit is not JSON.
+    """
+    held = [part.place for part in content.parts if not part.kept]
+    if sorted(held) != sorted(part.place for part in parts) or content.candidate is None or not held:
+        raise UsageError(
+            f"decide about each part that was held back, once: {held}; got {[part.place for part in parts]}."
+        )
+    action = {part.place: part.action for part in parts}
+    decided = tuple(
+        part.model_copy(update={"kept": part.kept or action[part.place] == "approve"}) for part in content.parts
+    )
+    edits = {part.place: part.text for part in parts if part.action == "edit"}
+    common: dict[str, Any] = {"note": note, "parts": tuple(parts)}
+    if all(part.kept for part in decided):
+        return Decision(action="approve", **common)
+    nothing = not edits and not any(part.kept for part in decided)
+    if nothing or (content.kind == "tool_call" and "reject" in action.values()):
+        return Decision(action="reject", **common)
+    frozen_answer = Sample(text=content.candidate.text, tool_calls=content.candidate.tool_calls)
+    try:
+        left = release(frozen_answer, decided, edits)
+    except ValueError as error:
+        raise UsageError(f"an edited field is JSON (a text in quotes): {error}") from error
+    return Decision(action="edit", candidate=Candidate.of(left), **common)
 
 
 class Item(Frozen):
@@ -274,7 +342,7 @@ def frozen(content: Content) -> Content:
             "the candidate holds a value that cannot be stored (half of a surrogate pair, or a number like NaN), so it "
             f"can only be rejected or answered; but allowed is {', '.join(content.allowed)}."
         )
-    return read.model_copy(update={"allowed": allowed})
+    return read.model_copy(update={"allowed": allowed, "parts": ()})
 
 
 def writable(decision: Decision) -> Decision:

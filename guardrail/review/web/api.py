@@ -27,7 +27,7 @@ from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
 from ..queue.expiring_keys import ExpiringKeys
-from ..queue.item import Action, Candidate, Decision, Item
+from ..queue.item import Action, Candidate, Decision, Item, PartDecision, by_parts
 from ..queue.store import ReviewStore
 from .accounts import Account
 from .items import LARGEST_DECISION, edit_of
@@ -49,7 +49,8 @@ class _DecisionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    action: Action
+    action: Action | None = None
+    parts: tuple[PartDecision, ...] = ()
     reviewer: str = Field(min_length=1)
     text: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
@@ -58,13 +59,17 @@ class _DecisionBody(BaseModel):
     def decision(self, item: Item) -> Decision:
         """The decision. As on the page, an edit that changes nothing is an approval.
 
-        A field that an edit leaves out keeps its value.
+        A field that an edit leaves out keeps its value. Decisions part by part come in place of an action.
 
         Raises:
             PageError: An edit that changes nothing, and the item does not allow approve.
             ValidationError: An incomplete decision.
             UsageError: A field that goes with another action.
         """
+        if (self.action is None) != bool(self.parts):
+            raise UsageError("send either an action, or parts: a decision about each part that was held back.")
+        if self.action is None:
+            return by_parts(item.content, self.parts, self.note)
         if self.action == "edit":
             before = item.content.candidate or Candidate()
             text = before.text if self.text is None else self.text

@@ -16,6 +16,7 @@ from ...types import ToolCall, canonical_calls
 from ..queue.item import Candidate, Content, Decision, Item, State
 from ..queue.store import Lease, ReviewStore
 from .choices import choices_of, choose
+from .parts import decision_by_parts, rows_of
 from .plots import uncertainty_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
@@ -24,6 +25,8 @@ __all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
 PAGE = 50
+LONGEST_SEARCH = 200
+"""Characters of a search that are used."""
 
 
 class ItemPages:
@@ -45,6 +48,7 @@ class ItemPages:
         return [
             Route("/", closed(self.queue)),
             Route("/history", closed(self.history)),
+            Route("/search", closed(self.search)),
             Route("/trail", closed(self.trail, admin=True)),
             Route("/next", post(self.next_item), methods=["POST"]),
             Route("/items/{item}", closed(self.show)),
@@ -78,6 +82,13 @@ class ItemPages:
 
         return page, await run_in_threadpool(find)
 
+    async def search(self, call: SiteCall) -> Response:
+        """Items with a ticket, key or text, newest first."""
+        wanted = call.request.query_params.get("q", "")[:LONGEST_SEARCH]
+        listed = await run_in_threadpool(partial(self._store.search, wanted, limit=PAGE + 1))
+        more = len(listed) > PAGE
+        return self._site.page(call, "search.html", wanted=wanted, items=listed[:PAGE], more=more)
+
     async def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""
         lines = await run_in_threadpool(self._store.trail, limit=200)
@@ -108,7 +119,8 @@ class ItemPages:
         context = await run_in_threadpool(find)
         content = context["item"].content
         plot, choices = uncertainty_plot(content.verdict), choices_of(content)
-        return self._site.page(call, "item.html", plot=plot, choices=choices, **context)
+        rows = rows_of(content)
+        return self._site.page(call, "item.html", plot=plot, choices=choices, rows=rows, **context)
 
     async def claim(self, call: SiteCall) -> Response:
         """Claim this item."""
@@ -158,6 +170,8 @@ def _decision(call: SiteCall, item: Item) -> Decision:
     if call.field("choice"):
         return _choice(call, item, note)
     try:
+        if action == "parts":
+            return decision_by_parts(item.content, call.field, note)
         if action == "edit":
             return edit_of(item.content, _edited(call, item), note)
         text = call.field("text") if action == "respond" else None

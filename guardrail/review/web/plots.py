@@ -104,7 +104,7 @@ def uncertainty_plot(verdict: Mapping[str, Any] | None) -> Markup | None:
 
     at, edge = place(value), place(threshold)
     unit = " nats" if uncertainty.get("unit") == "nats" else ""
-    name = f"Uncertainty {value:.3g}{unit}, threshold {threshold:.3g}{unit}"
+    name = f"Score {value:.3g}{unit}, threshold {threshold:.3g}{unit}"
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} 84" role="img" aria-label="{escape(name)}">',
         f'<rect class="plot-rest" x="{START}" y="{MIDDLE - 7}" width="{END - START}" height="14" rx="7"/>',

@@ -52,6 +52,8 @@ __all__ = [
 COOKIE = "guardrail_review"
 LARGEST_FORM = 64_000
 """Bytes of a form without an edited answer. Anybody may send such a form: the page to sign in has one."""
+MOST_FIELDS = 1000
+"""Fields of a form: two for each part of an answer that is decided by itself."""
 LARGEST_TOGETHER = 32_000_000
 """Bytes of all larger forms that are being read; parsing takes about three times as much memory."""
 UNAVAILABLE = {"Retry-After": "30"}
@@ -166,7 +168,7 @@ class Site:
         multipart = request.headers.get("content-type", "").startswith("multipart/")
         if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
-        form = await request.form(max_files=0, max_fields=50, max_part_size=most)
+        form = await request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
         token = form.get("form_token")
         if session is None or not isinstance(token, str) or not self.sessions.genuine(session, token):
             raise PageError(

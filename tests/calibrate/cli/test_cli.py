@@ -146,13 +146,16 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.15", "--splits", "2")
     shown = run(*arguments, "--price", "0.0005")
-    forecast = "1. Asking: 240 questions x 11 answers = 2,640 calls, 1.32 at 0.0005 a call; about 3 min"
+    forecast = (
+        "1. Asking: 240 questions x 11 calls = 2,640 calls, 1.32 at 0.0005 a call; about 3 min if a call takes 1 s, "
+        "which is assumed: nothing is timed yet."
+    )
     assert forecast in shown
     assert shown.index(forecast) < shown.index("questions are on file")
-    assert "2. Scoring: no calls" in shown
+    assert "2. Scoring: seconds, no calls. Labels: seconds, no calls." in shown
     names = {path.name for path in out.iterdir()}
     assert names == {
-        *("records.jsonl", "test-records.jsonl", "artifact.json"),
+        *("records.jsonl", "records.fits.jsonl", "test-records.jsonl", "artifact.json"),
         *("report.html", "report-risk-coverage.png", "report-scores.png"),
         *("report-reliability.png", "report-alphas.png"),
     }
@@ -163,6 +166,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
     shown = run(*arguments)
+    assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
     assert "(168 were there already)" in shown
     again = CalibrationArtifact.load(out / "artifact.json")
     assert again.outcome == first.outcome
@@ -224,7 +228,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert page.count("Allow longer answers: 11 of 110 were cut off at 256 tokens") == 1  # what to do next
     assert "Labelled wrong, although the answer contains the reference" in page
     assert "Different answers that count as the same" in page
-    assert "Which uncertainty ranks the errors best?" not in page  # one estimator only
+    assert "Which score ranks the errors best?" not in page  # one estimator only
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert (artifact.choice, artifact.plan.cut_off) == (None, "abstain")
 
@@ -234,10 +238,10 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert "Estimators on 33 questions that the fit does not use" in shown
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert artifact.choice is not None
-    assert f"Chosen: {artifact.choice.candidates[0]}. The fit uses the other 77 questions." in shown
+    assert f"Chosen: {artifact.choice.candidates[0]}, on 30 % of the questions. The fit uses the other 77" in shown
     assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
-    assert "Which uncertainty ranks the errors best?" in page
+    assert "Which score ranks the errors best?" in page
     auroc_interval_answered = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td><td>\d+(\.\d)? %</td>"
     assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval_answered, page)
     assert "The one in use was chosen on 33 other questions." in page

@@ -272,3 +272,19 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
     first, third = read_records(out).records
     assert (first.scores["imported:logprob"].value, third.scores["imported:logprob"].value) == (0, 0.5)
     assert (first.correct, third.correct) == (True, False)
+
+
+def test_scores_and_grades_alone_have_nothing_to_look_at_twice(imported: Path) -> None:
+    shown = run("fit", imported, "--alpha", "0.2", "--out", imported.with_suffix(".json"))
+    assert "Have a second look" in shown
+    assert "These records have no answers: look the ids up where the answers were graded." in shown
+    assert "answered ''" not in shown
+
+
+def test_a_reversed_score_asks_for_no_second_look(tmp_path: Path) -> None:
+    out = tmp_path / "r.jsonl"
+    maps = ("--map", "score=stated:stated", "--map", "correct=ok")
+    run("import", confidences(tmp_path / "c.csv"), "--out", out, *maps)
+    shown = run("fit", out, "--alpha", "0.2", "--out", tmp_path / "a.json")
+    assert "Is the score upside down?" in shown
+    assert "second look" not in shown

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shlex
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
 from typer.testing import CliRunner
 
+from calibrate import thresholds
 from calibrate.cli import app
+from calibrate.correctness import chat_judge
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import part_header
@@ -159,23 +170,26 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
 
 
 def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
-    path, weaker = drawn(unlabelled), "the promise is weaker"
+    path, several = drawn(unlabelled), "have carried"
     fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
     run("label", path, "--labels", people(path, labelled, 40))
-    assert weaker not in run(*fit, tmp_path / "a.json", "--look", 1)
-    assert weaker not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
+    assert several not in run(*fit, tmp_path / "a.json", "--look", 1)
+    assert several not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
     # `label --until` may have looked already, so all of delta is not there to spend, and no artifact would tell.
     assert "Say which look this is" in run(*fit, tmp_path / "c.json", code=2)
     assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
-    (tmp_path / "a.json").unlink()
-    (tmp_path / "b.json").unlink()
+    # Looks that were not declared: each is another fit, also where the artifact of the earlier one is gone.
+    (tmp_path / "again").mkdir()
+    path = tmp_path / "again" / "to-label.jsonl"
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
     run("sample", "--records", unlabelled, "--n", 60, "--out", path, "-e", KEY)
     run("label", path, "--labels", people(path, labelled, 40))
-    assert weaker not in run(*fit, tmp_path / "a.json")
-    assert weaker not in run(*fit, tmp_path / "a.json", "--delta", 0.2)  # as many labels
+    assert several not in run(*fit, path.with_name("a.json"))
     run("label", path, "--labels", people(path, labelled, 60))
-    assert "was fitted on 40 labels of these questions, this artifact on 60" in run(*fit, tmp_path / "b.json")
-    assert weaker in run(*fit, tmp_path / "a.json")  # the earlier one is overwritten
+    shown = run(*fit, path.with_name("a.json"))
+    assert "These labels, or a part of them, have carried 2 fits. This one spends 0.015" in shown
+    assert "with 88.5 % confidence" in shown
+    assert "--strict refuses another one" in run(*fit, path.with_name("a.json"), "--strict", code=2)
 
 
 def test_a_reach_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
@@ -285,7 +299,9 @@ def test_undecided_answers_count_as_wrong_until_somebody_decides(
         record.correct for record in decided
     ]
     run("label", records, "--rule", "exact")
-    assert "nothing is undecided" in run(*flags, code=2)
+    shown = run(*flags)
+    assert f"Every answer of {records} has a label: nothing is undecided." in shown
+    assert f"Next: calibrate fit {records}" in shown
     assert "needs who decides" in run("label", records, "--undecided", code=2)
 
 
@@ -408,3 +424,129 @@ def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     assert not (out / "test-records.jsonl").exists()
     run(*command, "--trust-labels")
     assert (out / "artifact.json").is_file()
+
+
+def test_no_label_at_all_is_said_in_words(unlabelled: Path) -> None:
+    shown = run("label", unlabelled)
+    assert "0 of 0" not in shown
+    assert "answers got a label, so nothing can be fitted yet." in shown
+    assert "--interactive, as there are no references" in shown
+
+
+def test_undecided_answers_are_walked_until_the_acceptance_is_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most certain answers come first; the walk stops, and the file gives the same certificate by `fit`."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records = scored_population(tmp_path)
+    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    file, key = read_records(records), "discrete_semantic_entropy"
+    n = int(file.records.undecided().sum())
+    by_score = sorted(
+        (each for each in file.records if each.is_undecided), key=lambda each: each.scores[key].value or 0
+    )
+    walk = ("label", records, "--undecided", "--interactive", "--estimator", key)
+    shown = run(*walk, "--limit", 1, keys="")
+    assert by_score[0].question in shown  # ties are in the order of the file, as in this stable sort
+    goal = ("--until", "certified", "--alpha", 0.35)
+    before = run("fit", records, "-e", key, "--alpha", 0.35, "--rule", "certified", "--out", tmp_path / "before.json")
+    assert "Abstains on everything" in before or CalibrationArtifact.load(tmp_path / "before.json").acceptance < 0.5
+    shown = run(*walk, *goal, "--acceptance", 0.5, keys="y\n" * n)
+    assert "of all questions certified. Enough: what is undecided goes on counting as wrong." in shown
+    now = read_records(records)
+    left = int(now.records.undecided().sum())
+    assert 0 < left < n, "the walk stopped before the end"
+    decided = {each.id for each in by_score} - {each.id for each in now.records if each.is_undecided}
+    assert decided == {each.id for each in by_score[: n - left]}, "the most certain ones were decided"
+    (command,) = re.findall(r"Next: calibrate (fit .*)$", shown)
+    run(*shlex.split(command), "--out", tmp_path / "a.json")
+    artifact = CalibrationArtifact.load(tmp_path / "a.json")
+    assert artifact.acceptance >= 0.5
+    assert (artifact.outcome.rule, artifact.outcome.delta, artifact.looks) == ("certified", 0.1, None)
+    # One right answer fewer is not enough: the walk stopped at the first certificate.
+    last = by_score[n - left - 1].id
+    fewer = [each.model_copy(update={"correct": False}) if each.id == last else each for each in now.records]
+    write_records(tmp_path / "fewer.jsonl", now.header, fewer)
+    run(*shlex.split(command.replace(str(records), str(tmp_path / "fewer.jsonl"))), "--out", tmp_path / "b.json")
+    assert CalibrationArtifact.load(tmp_path / "b.json").acceptance < 0.5
+    # Enough already: nobody is asked.
+    assert "Enough" in run(*walk, *goal, "--acceptance", 0.5, keys="")
+    assert int(read_records(records).records.undecided().sum()) == left
+
+
+def test_a_walk_to_a_certificate_refuses_labels_that_it_would_select(unlabelled: Path) -> None:
+    run("label", unlabelled, "--rule", "exact")  # no reference: every answer waits, and none counts as wrong
+    walk = ("label", unlabelled, "--undecided", "--until", "certified")
+    assert "to stop among them selects labels" in run(*walk, "--interactive", "--alpha", 0.3, code=2)
+    assert "needs the target error rate" in run(*walk, "--interactive", code=2)
+    assert "people's labels" in run(*walk, "--judge-model", "python:x:y", "--alpha", 0.3, code=2)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_deciding_an_undecided_answer_never_lowers_the_threshold(data: st.DataObject) -> None:
+    """So each threshold on a walk is at most the one that all labels give, and stopping at any keeps its promise."""
+    n = data.draw(st.integers(15, 120))
+    score = data.draw(st.lists(st.integers(0, 30), min_size=n, max_size=n))
+    wrong = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    mended = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    alpha = data.draw(st.sampled_from([0.1, 0.3, 0.6]))
+    outcomes = [
+        thresholds.fit(
+            score, [each and not right for each, right in zip(wrong, rights, strict=True)], **RULE, alpha=alpha
+        )
+        for rights in ([False] * n, mended)
+    ]
+    before, after = (-math.inf if outcome.threshold is None else outcome.threshold for outcome in outcomes)
+    assert after >= before
+
+
+RULE: dict[str, Any] = {"rule": "certified", "delta": 0.1, "diagnose": "fast"}
+
+
+class YesJudge(BaseChatModel):
+    """A judge that says yes."""
+
+    asked: list[str] = Field(default_factory=list)
+    """Prompts so far; the copies of a model share the list."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "yes-judge"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.asked.append(str(messages[-1].text))
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("yes"))])
+
+
+JUDGE = YesJudge()
+
+
+def test_a_judge_of_undecided_answers_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its verdicts on disk are not asked for again, and until it is done the records keep every byte."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records = scored_population(tmp_path)
+    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    undecided, before = [each for each in read_records(records).records if each.is_undecided], records.read_bytes()
+    n = len({(each.question, each.references, each.answer) for each in undecided})
+    command = ("label", str(records), "--undecided", "--judge-model", f"python:{__name__}:JUDGE")
+    append, appended = chat_judge._Cache.append, 0
+
+    def killed(cache: Any, key: str, reply: str) -> None:
+        nonlocal appended
+        if appended == 10:
+            raise KeyboardInterrupt
+        append(cache, key, reply)
+        appended += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_judge._Cache, "append", killed)
+        assert CliRunner().invoke(app, command).exit_code != 0
+    assert records.read_bytes() == before
+    assert (tmp_path / "r.judge.jsonl").read_text().count("\n") == 10 < n
+    first = len(JUDGE.asked)
+    run(*command)
+    assert len(JUDGE.asked) - first == n - 10, "verdicts on file are not asked for again"
+    file = read_records(records)
+    assert (len(file.records), int(file.records.undecided().sum())) == (120, 0)
+    assert "nothing is undecided" in run(*command)

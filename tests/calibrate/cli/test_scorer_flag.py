@@ -17,7 +17,7 @@ from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.scorer import load_scorer
 
 HERE = "tests.calibrate.cli.test_scorer_flag"
-MODEL = ScriptedChat(script={f"q{i}": [f"a{i}"] for i in range(200)})
+MODEL = ScriptedChat(script={f"q{i}": [f"a{i}"] for i in range(200)}, probability=0.5)
 
 
 @scorer(version=1, higher="certain", params={"of": 200})
@@ -60,6 +60,37 @@ def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) 
     assert (loaded.estimator.name, loaded.plan.follow_ups) == ("score:rank@1", ("score:rank@1",))
     guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=rank)
     assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
+
+
+@scorer(version=1, higher="certain")
+def coarse(answer: str) -> float:
+    """Two values: half of the answers tie."""
+    return 0.9 if int(answer[1:]) >= 100 else 0.5
+
+
+def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
+    records, artifact = str(tmp_path / "r.jsonl"), str(tmp_path / "a.json")
+    model = ["--model", f"python:{HERE}:MODEL"]
+    collected = called("collect", str(questions), *model, "--out", records, "--estimator", "sequence_nll")
+    assert collected.exit_code == 0, collected.output
+    labelled = called("label", records, "--rule", "exact")
+    assert labelled.exit_code == 0, labelled.output
+    scored = called("score", records, "--scorer", f"{HERE}:coarse", "--ties-by", "sequence_nll")
+    assert scored.exit_code == 0, scored.output
+    (key,) = [key for key in read_records(records).header.estimators if key.startswith("tie_break:")]
+    assert f"--estimator {key}" in " ".join(scored.output.split())
+    result = called("fit", records, "--estimator", key, "--alpha", "0.2", "--rule", "certified", "--out", artifact)
+    assert result.exit_code == 0, result.output
+    loaded = CalibrationArtifact.load(artifact)
+    assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("tie_break", 0, True)
+    assert loaded.plan.follow_ups == ("score:coarse@1",)
+    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=coarse)
+    on_file = {record.id: record.scores[key].value for record in read_records(records).records}
+    for place in (3, 50, 150, 199):
+        assert guard.assess(f"q{place}").uncertainty.value == on_file[str(place)]
+    alone = called("score", records, "--ties-by", "sequence_nll", "--estimators", "all")
+    assert alone.exit_code != 0
+    assert "--ties-by orders ties of a named score" in " ".join(alone.output.split())
 
 
 def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> No
     problems = [bad_row.problem for bad_row in imported.bad]
     wheres = [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems]
     assert wheres == ["2", "4", "5", "6"]
-    assert "it is already at" in problems[2]
+    assert "field 'id': got 'r1'; this id is already at" in problems[2]
     assert "field 'answer': got nothing" not in problems[2]
     listed = tmp_path / "skipped.jsonl"
     write_bad(listed, imported.bad)
@@ -558,3 +558,26 @@ def test_rows_in_memory_are_read_like_a_file(tmp_path: Path) -> None:
         import_rows([RawRow("frame[0]", {"answer": "x"})])
     with pytest.raises(UsageError, match="holds no row"):
         import_rows([])
+
+
+def test_a_question_that_occurs_twice_is_not_called_an_id(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "twice.jsonl", [{"prompt": "Who?", "answer": "x"}] * 2)
+    with pytest.raises(RecordError, match=r"2: field 'prompt': got 'Who\?'; this question is already at.*id=COLUMN"):
+        import_file(path, ImportSettings(columns=parse_map(["question=prompt"])))
+
+
+def test_columns_that_are_nearly_fields_are_named_with_their_mapping(tmp_path: Path) -> None:
+    row = {"question": "q?", "answer": "x", "reference": "y", "Confidence": 0.5, "gruop": "g", "gold answer": "y"}
+    path = jsonl(tmp_path / "near.jsonl", [row])
+    notes = import_file(path, ImportSettings(columns=parse_map(["correct=-"]))).notes
+    assert [note for note in notes if note.startswith("Column")] == [
+        "Column 'Confidence' was not read. If it holds a confidence in [0, 1]: --map confidence=Confidence",
+        "Column 'gold answer' was not read. If it holds the accepted answers: --map 'references=gold answer'",
+        "Column 'gruop' was not read. If it holds the field group: --map group=gruop",
+        "Column 'reference' was not read. If it holds the accepted answers: --map references=reference",
+    ]
+    mapped = ["references=reference", "confidence=Confidence", "group=gruop"]
+    read = import_file(path, ImportSettings(columns=parse_map(mapped)))
+    assert not [note for note in read.notes if note.startswith("Column")], "each field has its column"
+    (record,) = read.file.records
+    assert (record.references, record.group) == (("y",), "g")

@@ -256,7 +256,7 @@ def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[Re
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"level": 0.6}, "below 0.5"), ({"target": 15}, "Write 0.15")])
-def test_misuse(parts: tuple[RecordFile, RecordFile], settings: dict[str, float], message: str) -> None:
+def test_misuse(parts: tuple[RecordFile, RecordFile], settings: dict[str, Any], message: str) -> None:
     old, fresh = parts
     artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
     with pytest.raises(UsageError, match=message):

@@ -71,7 +71,10 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
 
 def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15)  # the fakes give every word probability .5
-    assert "Use another estimator" in (ranking(artifact) or "")
+    text = ranking(artifact) or ""
+    assert "Use another estimator" in text
+    assert "on fresh labels" in text
+    assert "--estimator auto" not in text  # not on the same labels
 
 
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:

@@ -16,7 +16,7 @@ from calibrate.cli.candidates import _fitting
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
-from calibrate.pipeline import fit_artifact, looked_before, part_header
+from calibrate.pipeline import fit_artifact, part_header
 from calibrate.scoring.reach import at_look, cut_at, draw_to_label
 from calibrate.scoring.scores import score_records
 from calibrate.thresholds import fit
@@ -374,18 +374,6 @@ def test_a_schedule_can_be_declared_without_a_draw() -> None:
 def test_schedules_that_are_refused_at_the_draw(looks: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="looks must be increasing numbers of labels, the last of them all 240"):
         draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=1, n=240, looks=looks)
-
-
-def test_an_earlier_look_is_known_by_its_scores() -> None:
-    first, second = (fit_artifact(looked_at(240), estimator=KEY, alpha=0.15, look=look) for look in (1, 2))
-    assert not looked_before(first, second)  # declared together
-    undeclared = fit_artifact(looked_at(120, looks=()), estimator=KEY, alpha=0.15)
-    assert looked_before(first, undeclared)
-    assert looked_before(undeclared, fit_artifact(looked_at(240, looks=()), estimator=KEY, alpha=0.15))
-    assert not looked_before(undeclared, first)
-    file = looked_at(240, looks=())
-    others = fit_artifact(file, estimator=KEY, alpha=0.15, part=file.records[150:])
-    assert not looked_before(first, others)  # other questions
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

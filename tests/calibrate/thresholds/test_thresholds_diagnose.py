@@ -209,7 +209,9 @@ def test_the_reason_ends_with_the_step_that_helps() -> None:
         "Check whether the score is upside down: higher must mean less certain (AUROC 0.00, and 0.5 is guessing)."
     )
     mixed = [0, 1] * 50
-    assert "Use another uncertainty score" in infeasible([0, *mixed], alpha=0.1).detail
+    another = infeasible([0, *mixed], alpha=0.1).detail
+    assert "Use another uncertainty score" in another
+    assert another.endswith("Fit another score on fresh labels: a second fit on these is a selection, and is paid for.")
     few = infeasible([0] * 20 + [1] + [0] * 14 + [1] * 5, alpha=0.1, rule="certified")  # 1 of 35 is not yet shown
     assert few.detail.endswith(
         "Label more questions: that rate is within the target, but the items are too few to show it."

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
+from guardrail.guard.decide import decide
 from guardrail.judges import ToolCallJudge, canonical_calls, make_judge
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.uncertainty import make_estimator, measure
 
@@ -145,3 +147,19 @@ def test_a_text_nested_too_deep_for_a_call_is_compared_as_a_text() -> None:
     """It raised RecursionError."""
     deep = '{"name":"t","arguments":' + '{"a":' * 700 + "1" + "}" * 701
     assert ToolCallJudge(text=True).equivalent("", [(deep, deep), (deep, deep.replace("1", "2"))]) == [True, False]
+
+
+def test_arguments_that_are_left_out_are_not_judged_and_the_verdict_says_so() -> None:
+    judge = ToolCallJudge(arguments={"pay": ["to"]})
+    text = call(to="bob", note="rent", memo="May")
+    assert judge.left_out(text) == ("pay: memo, note",)
+    assert judge.left_out(call("close", account="a")) == ()  # a tool that is not listed keeps all
+    assert judge.left_out("no call") == ToolCallJudge().left_out(text) == ()
+    estimator = make_estimator("discrete_semantic_entropy", judge=judge)
+    artifact = make_artifact(ScriptedChat(), estimator=estimator, n=5)
+    answer = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"to": "bob", "note": "rent"}),))
+    for samples, accepted in (((answer,) * 5, True), ((answer,) * 3 + (Sample(text="no"),) * 2, False)):
+        drawn = SampleSet(question="q", primary=answer, samples=samples)
+        verdict = decide(drawn, artifact, estimator)
+        assert verdict.accepted is accepted
+        assert verdict.detail.endswith("the artifact leaves it out of the comparison: pay: note. Check it.")

@@ -254,3 +254,25 @@ def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: http
             assert answer.status_code == 409, answer.text
     assert len([event for event in store.trail(item.id) if event.what == "decided"]) == 1
     assert Candidate(text="Virginia Woolf") == item.content.candidate
+
+
+def test_a_system_decides_part_by_part(store: ReviewStore, system: httpx.Client) -> None:
+    parts = (
+        {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
+        {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
+    )
+    item = store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', parts=parts))
+    shown = system.get(f"/api/items/{item.id}").json()["content"]["parts"]
+    assert [part["kept"] for part in shown] == [True, False]
+    total = {"place": "/total", "action": "edit", "text": "13.75"}
+    refused: list[dict[str, Any]] = [
+        {"parts": []},
+        {"action": "approve", "parts": [total]},
+        {"parts": [{**total, "place": "/number"}]},
+    ]
+    for wrong in refused:
+        assert decide(system, item.id, {"reviewer": "Dora", **wrong}).status_code == 400
+    decided = decide(system, item.id, {"reviewer": "Dora", "parts": [total]})
+    assert decided.status_code == 200
+    assert decided.json()["decision"]["action"] == "edit"
+    assert decided.json()["decision"]["candidate"]["text"] == '{"number": "A-1", "total": 13.75}'

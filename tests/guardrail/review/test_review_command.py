@@ -83,7 +83,7 @@ def test_a_trusted_proxy_that_cannot_be(capsys: pytest.CaptureFixture[str], prox
 def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     observed: dict[str, Any] = {}
 
-    def delivers(*_: Any, destinations: tuple[Destination, ...]) -> Mock:
+    def delivers(*_: Any, destinations: tuple[Destination, ...], hosts: tuple[str, ...]) -> Mock:
         observed["formats"] = [destination.format for destination in destinations]
         return Mock()
 

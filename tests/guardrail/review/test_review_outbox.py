@@ -26,11 +26,13 @@ from sqlalchemy.exc import OperationalError
 
 from guardrail.errors import UsageError
 from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, sign, verify
-from guardrail.review.delivery import _Post, post_within, standard_headers
+from guardrail.review.delivery import _Post, _refuse_near, post_within, standard_headers
 from guardrail.review.queue import rows
 
 ROOT = Path(__file__).parents[3]
 SECRET = "a secret that both sides know"
+HERE = ("127.0.0.1", "localhost", "*.example.org", "hook.test")
+"""Receivers of these tests run on this machine, which must be allowed."""
 
 
 class Receiver(ThreadingHTTPServer):
@@ -103,10 +105,47 @@ def decide(store: ReviewStore, url: str, key: str = "k") -> str:
     return item.id
 
 
+@pytest.mark.parametrize("hosts", [(), ("hooks.example.com",)])
+def test_a_callback_to_this_machine_needs_leave_and_sends_nothing_without(
+    store: ReviewStore, receiver: Receiver, hosts: tuple[str, ...]
+) -> None:
+    ticket = decide(store, receiver.url.replace("127.0.0.1", "localhost"))
+    deliverer = Deliverer(store, SECRET, hosts=hosts)
+    assert deliverer.run_once() == 0
+    assert receiver.bodies == []
+    (failed,) = [event for event in store.trail(ticket) if event.what == "delivery_failed"]
+    assert failed.detail["given_up"], "another attempt would end alike"
+    assert "'localhost'" in failed.detail["problem"]
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 0
+    decide(store, receiver.url, key="named")
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        *(("127.0.0.1", True), ("169.254.169.254", True), ("fe80::1%eth0", True), ("::ffff:127.0.0.1", True)),
+        *(("0.0.0.0", True), ("10.0.0.8", False), ("93.184.216.34", False), ("2001:db8::1", False)),
+    ],
+)
+def test_addresses_of_this_machine_and_link_are_near(address: str, refused: bool) -> None:
+    if refused:
+        with pytest.raises(Exception, match="--callback-host"):
+            _refuse_near("hooks.example.com", address)
+    else:
+        _refuse_near("hooks.example.com", address)
+
+
+@pytest.mark.parametrize("url", ["http://a.example/x\r\nX: y", "http://a.example/\tx", "http://a.example/ x"])
+def test_a_callback_with_a_line_break_or_white_space_is_refused(store: ReviewStore, url: str) -> None:
+    with pytest.raises(UsageError, match="line break, white space or a control character"):
+        decide(store, url)
+
+
 def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
     ticket = decide(store, receiver.url)
-    assert Deliverer(store, SECRET).run_once() == 1
-    assert Deliverer(store, SECRET).run_once() == 0
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 1
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 0
     (event,) = receiver.accepted
     assert receiver.signed == [True]
     assert (event["ticket"], event["key"], event["metadata"]) == (ticket, "k", {"thread": 7})
@@ -118,7 +157,7 @@ def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
 def test_the_caller_is_told_that_nobody_decided(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
     item = store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
-    deliverer = Deliverer(store, SECRET)
+    deliverer = Deliverer(store, SECRET, hosts=HERE)
     now[0] += 9
     assert deliverer.run_once() == 0
     now[0] += 1
@@ -166,7 +205,7 @@ def test_that_nobody_decided_is_not_told_after_the_decision(
     store: ReviewStore, receiver: Receiver, now: list[float]
 ) -> None:
     content = Content(question="q", candidate=Candidate(text="a"))
-    deliverer = Deliverer(store, SECRET, first_pause=60)
+    deliverer = Deliverer(store, SECRET, hosts=HERE, first_pause=60)
     store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
     other = store.enqueue(content, key="other", callback=receiver.url, expires_in=10)
     now[0] += 10
@@ -189,7 +228,7 @@ def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiv
     content = Content(question="q", candidate=Candidate(text="a"))
     store.enqueue(content, key="k", callback=receiver.url, expires_in=10)
     now[0] += 10
-    deliverer = Deliverer(store, SECRET)
+    deliverer = Deliverer(store, SECRET, hosts=HERE)
     store.expire()
     on_its_way = deliverer._take()
     assert on_its_way is not None
@@ -243,7 +282,7 @@ def test_a_receiver_that_drips_holds_up_nobody(store: ReviewStore, receiver: Rec
     dripping = Dripping()
     decide(store, dripping.url, "first")
     decide(store, receiver.url, "second")
-    assert Deliverer(store, SECRET, timeout=3).run_once() == 1
+    assert Deliverer(store, SECRET, hosts=HERE, timeout=3).run_once() == 1
     assert not dripping.tired, "the deliverer waited for the receiver instead of cutting the post"
     assert dripping.cut.wait(60)
     dripping.close()
@@ -273,7 +312,7 @@ def test_while_a_receiver_hangs_the_others_get_theirs(tmp_path: Path, hanging: H
     with ReviewStore(tmp_path / "thread.db") as store:
         for i in range(5):
             decide(store, f"{hanging.url}/{i}", f"first {i}")
-        deliverer = Deliverer(store, SECRET, timeout=3600)
+        deliverer = Deliverer(store, SECRET, hosts=HERE, timeout=3600)
         deliverer.start(poll=0.02)
         decide(store, receiver.url, "another")
         until = time.monotonic() + 60
@@ -292,7 +331,7 @@ def test_a_receiver_that_did_not_answer_is_left_alone_for_a_while(
     for i in range(3):
         decide(store, f"{hanging.url}?{i}", str(i))
         decide(store, f"{receiver.url}/{i}", f"other {i}")
-    deliverer = Deliverer(store, SECRET, timeout=0.1, first_pause=8)
+    deliverer = Deliverer(store, SECRET, hosts=HERE, timeout=0.1, first_pause=8)
     for attempts in (1, 2):
         assert deliverer.run_once() == (3 if attempts == 1 else 0)
         assert len([event for event in store.trail() if event.what == "delivery_failed"]) == attempts
@@ -312,15 +351,15 @@ def test_what_counts_as_one_receiver() -> None:
         "https://a.example?y",
         "https://a.example#y",
     ):
-        assert _Post("", "", url, b"", 1).receiver == "https://a.example"
+        assert _Post("", "", url, b"", 1, trusted=True).receiver == "https://a.example"
     for url in ("https://a.example.org/", "http://a.example/", "https://a.example:444/", "https://u@a.example/"):
-        assert _Post("", "", url, b"", 1).receiver == url.removesuffix("/")
+        assert _Post("", "", url, b"", 1, trusted=True).receiver == url.removesuffix("/")
 
 
 def test_a_receiver_that_is_gone_is_not_asked_again(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     decide(store, receiver.url)
     receiver.script = [410]
-    deliverer = Deliverer(store, SECRET)
+    deliverer = Deliverer(store, SECRET, hosts=HERE)
     assert deliverer.run_once() == 0
     now[0] += 10_000
     assert deliverer.run_once() == 0
@@ -338,7 +377,7 @@ def test_the_headers_of_standard_webhooks(store: ReviewStore, receiver: Receiver
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
     }
     decide(store, receiver.url)
-    Deliverer(store, SECRET).run_once()
+    Deliverer(store, SECRET, hosts=HERE).run_once()
     (headers,) = receiver.headers
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + receiver.bodies[0]
     mac = base64.b64encode(hmac.digest(SECRET.encode(), signed, "sha256")).decode()
@@ -370,7 +409,7 @@ def test_a_failure_is_tried_again_after_a_growing_pause(
 ) -> None:
     decide(store, receiver.url)
     receiver.script = [500, 404, 307]
-    deliverer = Deliverer(store, SECRET, first_pause=8, longest_pause=20)
+    deliverer = Deliverer(store, SECRET, hosts=HERE, first_pause=8, longest_pause=20)
     for pause in (8, 16, 20):
         assert deliverer.run_once() == 0
         now[0] += pause / 2 - 0.01  # a pause is shortened by a half at most
@@ -385,7 +424,7 @@ def test_a_failure_is_tried_again_after_a_growing_pause(
 
 def test_after_the_last_attempt_it_is_kept_but_dead(store: ReviewStore, now: list[float]) -> None:
     decide(store, "http://127.0.0.1:9/closed")
-    deliverer = Deliverer(store, SECRET, attempts=2)
+    deliverer = Deliverer(store, SECRET, hosts=HERE, attempts=2)
     for _ in range(3):
         deliverer.run_once()
         now[0] += 10_000
@@ -397,16 +436,16 @@ def test_after_the_last_attempt_it_is_kept_but_dead(store: ReviewStore, now: lis
 def test_a_dead_receiver_does_not_hold_up_the_others(store: ReviewStore, receiver: Receiver) -> None:
     decide(store, "http://127.0.0.1:9/closed", "first")
     decide(store, receiver.url, "second")
-    assert Deliverer(store, SECRET).run_once() == 1
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 1
 
 
 def test_a_killed_deliverer_leaves_the_callback_due(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     decide(store, receiver.url)
-    dies = Deliverer(store, SECRET, timeout=5)
+    dies = Deliverer(store, SECRET, hosts=HERE, timeout=5)
     assert dies._take() is not None  # and nothing after it
-    assert Deliverer(store, SECRET).run_once() == 0
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 0
     now[0] += 10
-    assert Deliverer(store, SECRET).run_once() == 1
+    assert Deliverer(store, SECRET, hosts=HERE).run_once() == 1
 
 
 def test_signatures() -> None:
@@ -436,7 +475,7 @@ def test_a_short_secret_is_refused(store: ReviewStore) -> None:
 
 def test_the_thread_delivers_and_ends(tmp_path: Path, receiver: Receiver) -> None:
     with ReviewStore(tmp_path / "thread.db") as store:
-        deliverer = Deliverer(store, SECRET)
+        deliverer = Deliverer(store, SECRET, hosts=HERE)
         deliverer.start(poll=0.02)
         decide(store, receiver.url)
         until = time.monotonic() + 60
@@ -478,7 +517,7 @@ def test_a_database_that_fails_for_a_while_does_not_end_the_deliveries(
         late = store.enqueue(
             Content(question="q", allowed=("reject",)), key="late", expires_in=0.001, callback=receiver.url
         )
-        deliverer = Deliverer(store, SECRET, timeout=0.5, first_pause=0.01)
+        deliverer = Deliverer(store, SECRET, hosts=HERE, timeout=0.5, first_pause=0.01)
         deliverer.start(poll=0.01)
         until = time.monotonic() + 60
         while (store.stats().undelivered or store.item(late.id).state != "expired") and time.monotonic() < until:
@@ -508,7 +547,7 @@ class Waits(threading.Event):
 
 def test_the_pause_grows_while_the_database_fails(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReviewStore, "expire", failing(7, ReviewStore.expire))
-    deliverer = Deliverer(store, SECRET)
+    deliverer = Deliverer(store, SECRET, hosts=HERE)
     deliverer._stop = waits = Waits(9)
     deliverer.run(poll=1.5)
     assert waits.seconds == [3, 6, 12, 24, 48, 60, 60, 1.5, 1.5]
@@ -519,7 +558,7 @@ def test_an_item_that_cannot_be_closed_holds_up_no_callback(
 ) -> None:
     decide(store, receiver.url)
     monkeypatch.setattr(ReviewStore, "expire", failing(1, ReviewStore.expire))
-    deliverer = Deliverer(store, SECRET)
+    deliverer = Deliverer(store, SECRET, hosts=HERE)
     deliverer._stop = Waits(1)
     deliverer.run()
     assert len(receiver.accepted) == 1
@@ -529,7 +568,8 @@ WORKER = """
 import sys
 from guardrail.review import *
 store = ReviewStore(sys.argv[1])
-deliverer = Deliverer(store, sys.argv[2], timeout=0.3, first_pause=0.05, longest_pause=0.2, attempts=1000)
+pauses = {"first_pause": 0.05, "longest_pause": 0.2}
+deliverer = Deliverer(store, sys.argv[2], hosts=("127.0.0.1",), timeout=0.3, attempts=1000, **pauses)
 deliverer.run(poll=0.02)
 """
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
@@ -719,7 +719,7 @@ def test_a_database_that_fails_is_a_page_that_says_so(
     assert "server closed" in caplog.text
     assert "Erna" not in caplog.text
     assert ann.get("/health")[0] == 200
-    monkeypatch.setattr(store.database, "read", fails)
+    monkeypatch.setattr(store.database, "write", fails)
     assert ann.get("/health") == (503, '{"status":"the database is not available"}')
 
 
@@ -735,6 +735,32 @@ def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, addr
         assert not path.exists()
     elsewhere.rename(path)
     assert "Who wrote The Waves?" in ann.get(f"/items/{item.id}")[1]
+
+
+def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, address: str) -> None:
+    items = {
+        key: store.enqueue(held_back(question), key=key)
+        for key, question in (
+            ("order-7", 'Who wrote "Orlando"?'),
+            ("order-8", "100% of it?"),
+            ("<b>", "Wer schrieb Z\u00fcrich?"),
+        )
+    }
+    ann = Client(address).sign_in("ann")
+
+    def found(wanted: str) -> set[str]:
+        status, text = ann.get(f"/search?q={quote(wanted)}")
+        assert status == 200
+        return {key for key, item in items.items() if f"/items/{item.id}" in text}
+
+    assert found("order-7") == {"order-7"}
+    assert found(items["order-8"].id) == {"order-8"}
+    assert found('wrote "orlando') == {"order-7"}
+    assert found("100%") == {"order-8"}, "a % is no wildcard"
+    assert found("Z\u00fcrich") == {"<b>"}
+    assert found("nobody asked this") == found("  ") == found("\0") == set()
+    assert "<script>" not in ann.get(f"/search?q={quote('<script>')}")[1]
+    assert Client(address).get("/search?q=order")[0] != 200, "only for reviewers"
 
 
 def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
@@ -827,9 +853,10 @@ def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
     now[0] += 31
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "write", lambda: pytest.fail("it writes"))
-        for path in ("/", "/history", "/trail", "/monitor", f"/items/{late.id}", "/health", "/sign-in"):
+        for path in ("/", "/history", "/search?q=a", "/trail", "/monitor", f"/items/{late.id}", "/sign-in"):
             assert eve.get(path)[0] == 200
         assert "too late" in eve.get("/")[1]
+    with monkeypatch.context() as patched:
         patched.setattr(store, "stats", lambda **_: pytest.fail("it counts"))
         assert eve.get("/health") == (200, '{"status":"ok"}')
         patched.setattr(store.database, "url", store.database.url.set(database="/nowhere/reviews.db"))

@@ -258,9 +258,9 @@ def test_malformed_bodies_are_refused_in_openais_shape(serve: Serve) -> None:
             assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_everything_else_is_404_and_names_the_switch(serve: Serve) -> None:
+def test_everything_else_is_404_and_names_the_setting(serve: Serve) -> None:
     served = serve()
-    assert "use_responses_api=False" in served.http.post("/v1/responses", json={}).json()["error"]["message"]
+    assert "pass_through" in served.http.post("/v1/embeddings", json={}).json()["error"]["message"]
     for method, path in (
         ("POST", "/v1/embeddings"),
         ("GET", "/v1/chat/completions"),

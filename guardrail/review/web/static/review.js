@@ -1,14 +1,61 @@
 // Shortcuts, and renewal of the lease while the page is open. The page works without this file.
 "use strict";
 
-const typing = (target) => target instanceof Element && target.closest("input, textarea, select") !== null;
+const typing = (target) =>
+  target instanceof Element && target.closest("input:not([type=radio]), textarea, select") !== null;
+
+// Parts that are decided one by one: a key decides the part in focus and goes on to the next open one.
+const parts = [...document.querySelectorAll("[data-part]")];
+const decided = (part) => part.querySelector("input[type=radio]:checked") !== null;
+const step = (from, by) => parts[Math.min(Math.max(parts.indexOf(from) + by, 0), parts.length - 1)];
+const nextOpen = (from) => {
+  const at = parts.indexOf(from);
+  return [...parts.slice(at + 1), ...parts.slice(0, at)].find((part) => !decided(part));
+};
+const goOn = (part) => (nextOpen(part) ?? document.querySelector(".by-part [data-key=s]")).focus();
+const decide = (part, way) => {
+  const radio = part.querySelector(`[data-way="${way}"]`);
+  const field = part.querySelector("input[name^='value:']");
+  radio.checked = true;
+  part.dataset.decided = radio.value;
+  if (way === "e") {
+    field.focus();
+    field.select();
+  } else {
+    goOn(part);
+  }
+};
+const byPart = (event) => {
+  const part = (event.target instanceof Element && event.target.closest("[data-part]")) || parts[0];
+  const key = event.key.toLowerCase();
+  if (["a", "r", "e"].includes(key)) decide(part, key);
+  else if (key === "j") step(part, 1).focus();
+  else if (key === "k") step(part, -1).focus();
+  else return false;
+  event.preventDefault();
+  return true;
+};
+parts.forEach((part) => {
+  const field = part.querySelector("input[name^='value:']");
+  part.addEventListener("change", () => { part.dataset.decided = part.querySelector("input:checked")?.value ?? ""; });
+  field.addEventListener("input", () => {
+    part.querySelector("[data-way=e]").checked = true;
+    part.dataset.decided = "edit";
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
+    event.preventDefault(); // Enter ends the edit; it must not send the form
+    goOn(part);
+  });
+});
+parts[0]?.focus({ preventScroll: true });
 
 document.addEventListener("keydown", (event) => {
   if (typing(event.target)) {
     if (event.key === "Escape") {
       event.target.blur();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      const button = event.target.closest("details")?.querySelector("button[name=action]");
+      const button = event.target.closest("details, .by-part")?.querySelector("button[name=action]");
       if (button) {
         event.preventDefault();
         button.click();
@@ -17,6 +64,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (parts.length && byPart(event)) return;
   const found = document.querySelector(`[data-key="${CSS.escape(event.key.toLowerCase())}"]`);
   if (!found) return;
   event.preventDefault();

@@ -1,0 +1,284 @@
+"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--questions 600] [--calibrations 250]`.
+
+Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts
+about a town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's
+separate answers to each field, the j-th sample of a record of the j-th sample of each field. The fields of a record are
+then as dependent as its questions are, and no more.
+
+Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool.
+Printed: right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the
+share of samples of which any field differs), and how often the true risk is above alpha.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.correctness import CorrectnessRule, make_rule
+from calibrate.data.questions import Question
+from calibrate.parts.evaluate import compared_rules, simulate_parts
+from calibrate.parts.fit import PartsRule
+from calibrate.parts.rules import AnswerParts
+from calibrate.thresholds import fit
+from examples.tiny_model.asking import greedy, load, sample
+from examples.tiny_model.dice import Dice
+from examples.tiny_model.world import Fact, build_world
+from guardrail.outcome import Feasible
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.types import Missing, Sample, SampleSet
+
+TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
+SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
+DELTA, N = 0.1, 300
+UNKNOWN = ("fact-seen-0", "arithmetic-multiply", "arithmetic-add-huge", "arithmetic-add-giant")
+"""Tiers of which the model gets less than a tenth right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Answers with their parts, labels and the score of the whole answer.
+
+    Attributes:
+        name: Of the data.
+        parts: Uncertainties and labels.
+        whole: Share of samples that differ from the whole answer, shape (n,).
+    """
+
+    name: str
+    parts: AnswerParts
+    whole: NDArray[np.float64]
+
+    @property
+    def wrong(self) -> NDArray[np.int8]:
+        """1 for an answer with a wrong part, shape (n,)."""
+        return np.isfinite(self.parts.first_broken()).astype(np.int8)
+
+
+# -- Records of several fields -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record: its name, its question, the accepted answers and its tier."""
+
+    name: str
+    question: str
+    references: tuple[str, ...]
+    tier: str
+
+
+def records_of(count: int) -> list[list[Field]]:
+    """Make records of three to six fields: facts about one subject, then sums."""
+    facts: dict[str, list[Fact]] = {}
+    for fact in build_world().facts:
+        facts.setdefault(fact.subject, []).append(fact)
+    rows = (json.loads(line) for line in (TINY / "questions" / "open.jsonl").open(encoding="utf-8"))
+    sums = [row for row in rows if not row["group"].startswith("fact") and row["group"] != "contradictory"]
+    dice, records, used = Dice("benchmarks/parts"), [], 0
+    for subject in list(facts)[:count]:
+        own = dice.shuffled(facts[subject])[: dice.pick((2, 3, 4))]
+        fields = [
+            Field(fact.relation.name, fact.question(fact.open_template), fact.value.forms, fact.group) for fact in own
+        ]
+        for k in range(dice.pick((1, 2))):
+            row = sums[used % len(sums)]
+            used += 1
+            fields.append(Field(f"sum_{k + 1}", row["question"], tuple(row["references"]), row["group"]))
+        records.append(fields)
+    return records
+
+
+def asked(records: Sequence[Sequence[Field]], path: Path) -> list[dict[str, Any]]:
+    """Return greedy answers and samples of every field, asking the model unless ``path`` has them."""
+    if path.is_file():
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    model, tokenizer = load(TINY / "orrin-1.5m")
+    questions = [field.question for fields in records for field in fields]
+    first = greedy(model, tokenizer, questions)
+    others = sample(model, tokenizer, questions, SAMPLES, TEMPERATURE, TOP_P, seed=0)
+    flat = iter(zip(first, others, strict=True))
+    rows = []
+    for fields in records:
+        drawn = [next(flat) for _ in fields]
+        rows.append(
+            {
+                "names": [field.name for field in fields],
+                "references": [list(field.references) for field in fields],
+                "answers": [answer for answer, _ in drawn],
+                "samples": [texts for _, texts in drawn],
+            }
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return rows
+
+
+def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compose other records of the same answers: three to six fields of the tiers that the model can know.
+
+    On records of all fields a gate of whole answers passes nothing, so that no ratio can be given.
+    """
+    answers = [
+        {key: row[key][k] for key in row}
+        for fields, row in zip(records, rows, strict=True)
+        for k, field in enumerate(fields)
+        if field.tier not in UNKNOWN
+    ]
+    dice, composed = Dice("benchmarks/parts/known"), []
+    for _ in rows:
+        chosen = {answer["names"]: answer for answer in dice.shuffled(answers)[:12]}
+        some = list(chosen.values())[: dice.pick((3, 4, 5, 6))]
+        composed.append({key: [answer[key] for answer in some] for key in rows[0]})
+    return composed
+
+
+def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
+    """Measure the fields of composed JSON answers.
+
+    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers. A sample
+    differs from the whole answer if any field does, by the same judges.
+    """
+    rule, names = make_rule("token_f1"), sorted({name for row in rows for name in row["names"]})
+    cap = max(len(row["names"]) for row in rows)
+    judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
+    measure = parts_measure(json_spec(cap=cap, judges=judges))
+    scores, labels, whole = [], [], []
+    for row in rows:
+        primary = _composed(row["names"], row["answers"])
+        supported = []
+        for texts in zip(*row["samples"], strict=True):
+            one = SampleSet(question="", primary=primary, samples=(_composed(row["names"], texts),))
+            parts = measure.parts(one)
+            assert not isinstance(parts, Missing), parts
+            supported.append([part.uncertainty == 0 for part in parts])
+        agree = np.array(supported)
+        scores.append((np.count_nonzero(~agree, axis=0) / len(agree)).tolist())
+        labels.append([_wrong(rule, *pair) for pair in zip(row["answers"], row["references"], strict=True)])
+        whole.append(float((~agree.all(axis=1)).mean()))
+    return Pool(name, AnswerParts.of(scores, labels, cap=cap), np.array(whole))
+
+
+def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
+    return Sample(text=json.dumps(dict(zip(names, answers, strict=True))))
+
+
+def _wrong(rule: CorrectnessRule, answer: str, references: Sequence[str]) -> int:
+    return int(rule.label(answer, Question(id="0", question="field", references=tuple(references))).correct is not True)
+
+
+# -- Calibrations ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Means over calibrations, as printed.
+
+    Attributes:
+        rule: The rule.
+        alpha: Its target.
+        passed: Right fields that pass, as a share of all right fields.
+        shown: Answers of which something passes.
+        wrong: Wrong ones among the fields that pass.
+        violated: Share of calibrations whose true risk is above alpha.
+        infeasible: Share of calibrations that pass nothing.
+    """
+
+    rule: str
+    alpha: float
+    passed: float
+    shown: float
+    wrong: float
+    violated: float
+    infeasible: float
+
+
+def whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) -> Line:
+    """Calibrate the gate of whole answers many times, by rule certified."""
+    rng, error = np.random.default_rng(seed), pool.wrong
+    per_answer = np.bincount(pool.parts.answer, weights=pool.parts.wrong == 0, minlength=pool.parts.n)
+    passed, shown, wrong, risks = [], [], [], []
+    for _ in range(calibrations):
+        drawn = rng.integers(0, pool.parts.n, N)
+        outcome = fit(pool.whole[drawn], error[drawn], alpha=alpha, rule="certified", delta=DELTA, diagnose="fast")
+        accepted = pool.whole <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(pool.parts.n, bool)
+        passed.append(float(per_answer[accepted].sum() / per_answer.sum()))
+        shown.append(float(accepted.mean()))
+        if accepted.any():
+            risks.append(float(error[accepted].mean()))
+            wrong.append(1 - per_answer[accepted].sum() / pool.parts.size[accepted].sum())
+    return Line(
+        "whole answers, certified",
+        alpha,
+        float(np.mean(passed)),
+        float(np.mean(shown)),
+        float(np.mean(wrong)) if wrong else float("nan"),
+        sum(risk > alpha for risk in risks) / calibrations,
+        1 - len(risks) / calibrations,
+    )
+
+
+def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
+    """Return the lines of a pool: at each target whole answers, then every rule for parts."""
+    found = []
+    for alpha in alphas:
+        found.append(whole_answers(pool, alpha, calibrations))
+        rows = simulate_parts(
+            pool.parts,
+            rules=[*compared_rules("json"), PartsRule("wrong_share", "part", start_share=0.8)],
+            alphas=[alpha],
+            n=N,
+            delta=DELTA,
+            calibrations=calibrations,
+        )
+        found += [
+            Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
+            for row in rows
+        ]
+    return found
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=600)
+    parser.add_argument("--calibrations", type=int, default=250)
+    parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1])
+    parser.add_argument("--answers", type=Path, default=Path("parts-answers.jsonl"), help="answers are kept here")
+    options = parser.parse_args()
+    records = records_of(options.questions)
+    rows = asked(records, options.answers)
+    for pool in (json_pool("all fields", rows), json_pool("fields the model can know", of_known_facts(records, rows))):
+        _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
+
+
+def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
+    size = pool.parts.size
+    print(
+        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {SAMPLES} samples; "
+        f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong "
+        f"one; {calibrations} calibrations on {N}, delta {DELTA:g}"
+    )
+    print(
+        f"{'rule':40}{'alpha':>6}{'right passed':>14}{'ratio':>7}{'shown':>8}{'wrong':>8}{'violated':>10}{'nothing':>9}"
+    )
+    base = 0.0
+    for line in found:
+        base = line.passed if line.rule.startswith("whole") else base
+        ratio = f"{line.passed / base:.2f}" if base else "-"
+        print(
+            f"{line.rule:40}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
+            f"{line.violated:10.1%}{line.infeasible:9.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,567 @@
+"""What commands do with parts of answers (`--parts`): each command branches here once, before anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import RecordError, UsageError
+from guardrail.judges import Entailment, Judge, make_judge
+from guardrail.notebook import percent
+from guardrail.parts.json_fields import DateJudge, json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
+from guardrail.parts.spec import PartFigures, PartsSpec
+from guardrail.types import SamplingPlan
+
+from ...data.progress import bar
+from ...data.questions import read_rows
+from ...data.records import Record, RecordFile, read_records, write_records
+from ...data.split import Groups, split
+from ...evaluation.evaluate import csv_text
+from ...parts.answers import (
+    MeasuredParts,
+    key_of_parts,
+    label_parts,
+    labels_by_hand,
+    measure_file,
+    measure_records,
+    packed_answers,
+    with_usual_cap,
+)
+from ...parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
+from ...parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
+from ...parts.page import write_parts_report
+from ...parts.promises import figures_lines, promise_line
+from ...parts.wording import (
+    Tested,
+    bands_table,
+    caveats,
+    check_promise,
+    facts,
+    path_warnings,
+    paths_table,
+)
+from ...pipeline import CERTIFICATE_DELTA, part_header
+from ...scoring.names import named_entailment
+from ...spec_syntax import assignment, parse_name, parse_rule
+from .files import changed_file, keep_inputs, open_pool
+from .next_commands import listed
+from .options import PartsOption
+from .terminal import console, finish, print_line, table
+
+__all__ = [
+    "FitParts",
+    "ScoreParts",
+    "audit_by_parts",
+    "evaluate_by_parts",
+    "fit_by_parts",
+    "inspect_parts",
+    "label_by_parts",
+    "plan_by_parts",
+    "print_parts",
+    "refuse_with_parts",
+    "report_by_parts",
+    "score_by_parts",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreParts:
+    """How answers are split into parts and the parts compared."""
+
+    parts: PartsOption = None
+    cap: Annotated[
+        int | None,
+        typer.Option(
+            help="With --parts: most parts of an answer that are ever kept. Default: the leaf fields of the schema; "
+            "without one the 90th percentile of the numbers of parts (the median below 300 answers)."
+        ),
+    ] = None
+    field_judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --parts json: PATH=JUDGE for a field that is not compared by value: /total=numeric, "
+            "/items/*/name=exact, \"/due=date(formats=['%d.%m.%Y'])\". May be repeated."
+        ),
+    ] = None
+    key_field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --parts json: PATH=FIELD, the field by which the objects of a list are matched: /items=sku. "
+            "Without it a list of objects is one part. May be repeated."
+        ),
+    ] = None
+    optional_field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --parts json: path of a field that an answer may leave out; leaving it out is a claim as well. "
+            "Default: those that the schema does not require. May be repeated."
+        ),
+    ] = None
+    schema: Annotated[
+        Path | None, typer.Option(help="With --parts json: JSON schema of the answers. Default: that of the plan.")
+    ] = None
+    least: Annotated[
+        float, typer.Option(help="With --parts sentences --entailment: probability from which a sample supports one.")
+    ] = 0.5
+
+    def spec(self, plan: SamplingPlan, cap: int | None, entailment: Entailment | None) -> PartsSpec:
+        """The specification for records of a plan.
+
+        Raises:
+            UsageError: The cap is None, and nothing else says how many parts an answer has.
+        """
+        if self.parts == "sentences":
+            if cap is None:
+                raise UsageError("sentences need a cap: --cap.")
+            return sentence_spec(cap, entailment=entailment, least=self.least)
+        return json_spec(
+            plan.bindings,
+            schema=None if self.schema is None else _schema(self.schema),
+            judges={path: _field_judge(text) for path, text in map(assignment, self.field_judge or ())},
+            keys=dict(map(assignment, self.key_field or ())),
+            optional=self.optional_field,
+            cap=cap,
+        )
+
+
+def _schema(path: Path) -> Mapping[str, Any]:
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not a JSON schema: {error}") from error
+    if not isinstance(schema, dict):
+        raise UsageError(f"{path} is not a JSON schema: it is a {type(schema).__name__}, not an object.")
+    return schema
+
+
+def _field_judge(text: str) -> Judge:
+    name, params = parse_name(text)
+    return DateJudge(**params) if name == "date" else make_judge(name, **params)
+
+
+def score_by_parts(source: Path, target: Path, options: ScoreParts, entailment: str | None) -> None:
+    """Split every answer and measure its parts."""
+    model = None if entailment is None else named_entailment(entailment)
+    first = read_records(source)
+    plan = first.header.plan
+    if options.cap is not None:
+        spec = options.spec(plan, options.cap, model)
+    else:
+        spec = with_usual_cap(lambda cap: options.spec(plan, cap, model), first.records, model)
+    measure = parts_measure(spec, entailment=model)
+    with bar(console, "measuring parts", "records") as progress:
+        _, key = measure_file(source, target, measure, progress=progress)
+    file = read_records(target)
+    _print_measured(file, key, spec)
+    finish([target], f"calibrate label {listed([target])} --parts {spec.kind}")
+
+
+def _print_measured(file: RecordFile, key: str, spec: PartsSpec) -> None:
+    sizes, unmeasured, scores = [], 0, []
+    reasons: dict[str, int] = {}
+    for record in file.records:
+        parts = record.parts.get(key)
+        if parts is None:
+            reason = record.scores[key].reason if key in record.scores else None
+            name = "no answer" if reason is None else reason.value
+            reasons[name] = reasons.get(name, 0) + 1
+            continue
+        sizes.append(len(parts))
+        scores += [part.uncertainty for part in parts if part.uncertainty is not None]
+        unmeasured += sum(part.uncertainty is None for part in parts)
+    listed_reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "0"
+    beyond = sum(max(0, size - spec.cap) for size in sizes)
+    rows = [
+        ("answers measured", str(len(sizes))),
+        ("answers not measured (they abstain)", listed_reasons),
+        ("parts", f"{sum(sizes)}" + (f", {min(sizes)} to {max(sizes)} an answer" if sizes else "")),
+        ("parts not measured (held back)", str(unmeasured)),
+        (f"parts beyond the cap of {spec.cap} (held back)", str(beyond)),
+        (
+            "parts that every sample supports",
+            f"{percent(sum(s == 0 for s in scores) / len(scores)) if scores else '-'}",
+        ),
+    ]
+    console.print(table(f"Parts: {spec.kind}", ("", ""), rows))
+
+
+def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -> None:
+    """Label the parts of every answer: by its reference, or as people did."""
+
+    def change(file: RecordFile) -> RecordFile:
+        key = key_of_parts(file, kind)
+        if labels is None:
+            return label_parts(file, key)
+        try:
+            rows = [row.values for row in read_rows(labels)]
+            digest = hashlib.sha256(labels.read_bytes()).hexdigest()
+        except OSError as error:
+            raise RecordError(f"{labels} cannot be read: {error}") from error
+        return labels_by_hand(file, key, rows, labels.name, digest)
+
+    file = changed_file(source, target, change)
+    key = key_of_parts(file, kind)
+    labelled = [record.part_labels[key] for record in file.records if key in record.part_labels]
+    right = [label for some in labelled for label in some.right]
+    undecided = right.count(None)
+    wrong = len(right) - right.count(True)
+    print_line(
+        f"{len(labelled)} of {len(file.records)} answers have labelled parts: {wrong} of {len(right)} parts are wrong "
+        f"({percent(wrong / len(right) if right else None)})"
+        + (f", {undecided} of them undecided, which count as wrong." if undecided else ".")
+    )
+    broken = sum(any(label is not True for label in some.right) for some in labelled)
+    share = percent(broken / len(labelled) if labelled else None)
+    print_line(f"{broken} of {len(labelled)} answers have a wrong part ({share}).")
+    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class FitParts:
+    """The gate of parts."""
+
+    parts: PartsOption = None
+    cap: Annotated[
+        int | None,
+        typer.Option(help="With --parts: another cap than that of the parts. Fix it before looking at labels."),
+    ] = None
+    cut: Annotated[
+        float | None,
+        typer.Option(help="With --parts: parts above this uncertainty were not labelled and are never kept."),
+    ] = None
+    planned: Annotated[
+        int | None,
+        typer.Option(
+            help="With --parts: answers that you will have labelled at your last look. You may then fit as often as "
+            "you like while labels come in, in the order of `label --interactive`, and stop at any fit.",
+            min=1,
+        ),
+    ] = None
+    by_length: Annotated[
+        str | None,
+        typer.Option(
+            help="With --parts: a threshold for each band of the number of parts: 2,4 makes 1-2, 3-4 and 5 or more. "
+            "--segment-delta says how they share delta."
+        ),
+    ] = None
+
+
+def refuse_with_parts(**options: object) -> None:
+    """Refuse options of whole answers together with --parts.
+
+    Raises:
+        UsageError: Naming the first one that was given.
+    """
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"--{given.replace('_', '-')} is about whole answers: leave it out with --parts.")
+
+
+def _bands(text: str | None) -> tuple[int, ...]:
+    try:
+        return () if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"bands are whole numbers with commas between them, got {text!r}. Write 2,4.") from None
+
+
+def fit_by_parts(
+    records: Sequence[Path],
+    out: Path,
+    options: FitParts,
+    *,
+    alpha: float,
+    delta: float | None,
+    rule: str | None,
+    band_delta: Literal["together", "each"],
+    groups: Groups,
+    test_fraction: float,
+    test: Sequence[Path],
+    seed: int,
+) -> None:
+    """Fit a gate of parts, test it on what was kept out, and print the verdict.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise.
+    """
+    beside = out.with_suffix(".test.jsonl")
+    keep_inputs([*records, *test], [out, *([beside] if test_fraction else [])])
+    if test and test_fraction:
+        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
+    file = open_pool(records)
+    chosen = replace(
+        PartsRule.of(*_rule(rule)), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
+    )
+    part: Sequence[Record] = file.records
+    rest: Sequence[Record] | None = None
+    if test_fraction:
+        part, rest = split(file.records, test_fraction=test_fraction, seed=seed, groups=groups)
+    artifact = fit_parts_artifact(
+        file,
+        alpha=alpha,
+        kind=options.parts,
+        rule=chosen,
+        delta=CERTIFICATE_DELTA if delta is None else delta,
+        part=part,
+        groups=groups,
+        cap=options.cap,
+        cut=options.cut,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifact.save(out)
+    written = [out]
+    if rest is not None:
+        write_records(beside, part_header(file.header, rest), rest)
+        written.append(beside)
+    key = key_of_parts(file, options.parts)
+    print_parts(artifact)
+    data = packed_answers(file, key, part=part, cap=options.cap)
+    print_paths(artifact, data, key)
+    held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
+    result = None if held_out is None else print_tested(artifact, *held_out_parts(artifact, held_out))
+    tests = test or ([beside] if rest is not None else [])
+    tail = "".join(f" --test {shlex.quote(str(path))}" for path in tests)
+    finish(written, f"calibrate report {listed(records)} --artifact {listed([out])}{tail}")
+    if result is not None and result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def _rule(text: str | None) -> tuple[str | None, dict[str, Any]]:
+    if text is None:
+        return None, {}
+    parsed = parse_rule(text)
+    return (parsed, {}) if isinstance(parsed, str) else (parsed[0], dict(parsed[1]))
+
+
+# -- What every command prints about a gate of parts -------------------------------------------------------------------
+
+
+def print_parts(artifact: CalibrationArtifact) -> None:
+    """Print the promise and the figures of a gate of parts."""
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    print_line(promise_line(gate), "bold" if gate.threshold is not None else "bold red")
+    if gate.threshold is None:
+        print_line(getattr(artifact.outcome, "detail", ""), "red")
+        return
+    if gate.figures is not None:
+        for line in figures_lines(gate, gate.figures):
+            print_line(line)
+
+
+def print_paths(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> None:
+    """Print a table of field paths and one of bands of the number of parts."""
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    limits = thresholds_of(gate, data.parts)
+    rows = paths_table(data.parts, limits, data.records, key)
+    if len(rows) > 1:
+        console.print(table("Parts by path", ("path", "parts", "wrong", "kept", "wrong among kept"), rows))
+    bands = bands_table(data.parts, limits, gate.allowed)
+    if len(bands) > 1:
+        heads = ("parts an answer", "answers", "shown", "complete", "broken among shown")
+        console.print(table("By the number of parts", heads, bands))
+    for line in path_warnings(gate, data.parts, limits, data.records, key):
+        print_line(line, "yellow")
+
+
+def print_tested(artifact: CalibrationArtifact, figures: PartFigures, data: MeasuredParts, **test: Any) -> Tested:
+    """Print the gate's figures on answers that it was not fitted on, and the test of its promise."""
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    print_line(f"On {figures.answers} answers that it was not fitted on:", "bold")
+    for line in figures_lines(gate, figures):
+        print_line(line)
+    result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), **test)
+    print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
+    return result
+
+
+def inspect_parts(artifact: CalibrationArtifact) -> None:
+    """Say what a gate of parts promises."""
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    print_parts(artifact)
+    print_line(f"Promise: {gate.promise}")
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, value in facts(artifact):
+        rows.add_row(escape(name), escape(value))
+    console.print(rows, highlight=False)
+    console.print("\n[bold]What this does not promise[/bold]")
+    for caveat in caveats(gate):
+        print_line(f"- {caveat}")
+    finish([], "Guardrail(model, artifact=...) passes on the parts that are kept")
+
+
+# -- report, audit, evaluate, plan -------------------------------------------------------------------------------------
+
+
+def report_by_parts(
+    records: Sequence[Path], artifact: Path, loaded: CalibrationArtifact, out: Path, test: Sequence[Path]
+) -> None:
+    """Write the report of a gate of parts.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise.
+    """
+    gate = loaded.parts
+    assert gate is not None, "an artifact of parts"
+    rule = f"--rule {gate.rule}:per={gate.per}" if gate.rule in ("wrong_share", "both") else f"--rule {gate.rule}"
+    files, name = listed(records), listed([artifact])
+    tail = "".join(f" --test {shlex.quote(str(path))}" for path in test)
+    commands = (
+        f"calibrate fit {files} --parts {gate.spec.kind} --alpha {gate.alpha:g} {rule} --out {name}",
+        f"calibrate report {files} --artifact {name}{tail} --out {listed([out])}",
+    )
+    test_file = open_pool(test) if test else None
+    written, result = write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
+    print_parts(loaded)
+    if result is not None:
+        print_line(result.sentence)
+    finish(written, f"open {out} in a browser")
+    if result is not None and result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def audit_by_parts(
+    loaded: CalibrationArtifact, file: RecordFile, *, level: float, target: float | None, as_json: bool
+) -> None:
+    """Test the promise of a gate of parts on new labelled answers.
+
+    Raises:
+        typer.Exit: With code 1 where they refute it.
+    """
+    gate = loaded.parts
+    assert gate is not None, "an artifact of parts"
+    key = f"parts_{gate.spec.kind}"
+    if key not in file.header.estimators:
+        file = measure_records(file, parts_measure(gate.spec))
+    if key not in file.header.part_correctness:
+        file = label_parts(file, key)
+    figures, data = held_out_parts(loaded, file)
+    if as_json:
+        result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
+        typer.echo(json.dumps({**asdict(result), "figures": figures.model_dump(mode="json")}, indent=1))
+    else:
+        result = print_tested(loaded, figures, data, level=level, target=target)
+        print_paths(loaded, data, key)
+    if result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def evaluate_by_parts(
+    records: Sequence[Path],
+    kind: str,
+    *,
+    alphas: Sequence[float],
+    rules: Sequence[str],
+    delta: float,
+    n_calibration: int | None,
+    splits: int,
+    seed: int,
+    csv_path: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Compare rules for parts over random splits."""
+    file = open_pool(records)
+    data = packed_answers(file, key_of_parts(file, kind))
+    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or compared_rules(kind)
+    with bar(console, "comparing rules", "rows") as progress:
+        rows = evaluate_parts(
+            data.parts,
+            rules=chosen,
+            alphas=alphas,
+            delta=delta,
+            n_calibration=n_calibration,
+            splits=splits,
+            seed=seed,
+            progress=progress,
+        )
+    _print_rows(
+        rows, f"Parts ({kind}), {data.parts.n} answers, {splits} splits", "VR: splits above alpha on their test part"
+    )
+    written = []
+    for path in (csv_path, json_path):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = [asdict(row) for row in rows]
+            text = csv_text(content) if path is csv_path else json.dumps(content, indent=1) + "\n"
+            path.write_text(text, encoding="utf-8", newline="")
+            written.append(path)
+    finish(written, f"calibrate fit {listed(records)} --parts {kind} --alpha {alphas[0]:g}")
+
+
+def plan_by_parts(
+    pilot: Sequence[Path],
+    kind: str,
+    *,
+    alpha: float,
+    rules: Sequence[str],
+    delta: float,
+    sizes: Sequence[int],
+    repetitions: int,
+    seed: int,
+    json_path: Path | None,
+) -> None:
+    """Simulate calibrations of several sizes on a pilot with labelled parts."""
+    file = open_pool(pilot)
+    data = packed_answers(file, key_of_parts(file, kind))
+    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or [PartsRule().resolved(kind)]
+    rows: list[PartsRow] = []
+    with bar(console, "simulating", "sizes") as progress:
+        for done, n in enumerate(sizes, start=1):
+            rows += simulate_parts(
+                data.parts, rules=chosen, alphas=[alpha], n=n, delta=delta, calibrations=repetitions, seed=seed
+            )
+            progress(done, len(sizes))
+    title = f"{repetitions} calibrations on answers like the {data.parts.n} of the pilot"
+    _print_rows(rows, title, "VR: calibrations above alpha")
+    share = float(np.minimum(data.parts.size, data.parts.cap).mean() / data.parts.cap)
+    print_line(
+        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were "
+        f"kept: an answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
+    )
+    written = []
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        written.append(json_path)
+    finish(written, f"calibrate fit RECORDS --parts {kind} --alpha {alpha:g}")
+
+
+def _print_rows(rows: Sequence[PartsRow], title: str, violated: str) -> None:
+    cells = [
+        (
+            row.rule,
+            f"{row.alpha:g}",
+            str(row.n),
+            *(
+                "-" if value is None else f"{100 * value:.1f}"
+                for value in (row.right_kept, row.kept, row.wrong, row.shown, row.complete, row.broken)
+            ),
+            f"{100 * row.violated:.1f}",
+            f"{100 * row.infeasible:.1f}",
+        )
+        for row in rows
+    ]
+    heads = ("rule", "alpha", "n", "right kept", "kept", "wrong", "shown", "complete", "broken", "VR", "IF")
+    console.print(table(f"{title}, %", heads, cells))
+    print_line(
+        "right kept: share of the right parts; wrong: of the parts kept; shown, complete: of answers; broken: of shown "
+        f"answers; {violated}; IF: those that keep nothing.",
+        "dim",
+    )

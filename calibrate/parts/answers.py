@@ -1,0 +1,436 @@
+"""Records to lists of (uncertainty, wrong) per answer: measuring the parts of answers, labelling them, packing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guardrail.errors import UsageError
+from guardrail.judges import Entailment, Judge
+from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure, smallest
+from guardrail.parts.part import Part
+from guardrail.parts.spec import PartsSpec
+from guardrail.specs import CorrectnessSpec
+from guardrail.types import Missing, Uncertainty
+from guardrail.uncertainty import unmet_needs
+from guardrail.uncertainty.selfcheck import sentences
+
+from ..data.progress import Progress, silent
+from ..data.record import PartLabels
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
+from ..data.table import table_of
+from .rules import AnswerParts
+
+__all__ = [
+    "MeasuredParts",
+    "Measuring",
+    "cap_of_counts",
+    "key_of_parts",
+    "label_parts",
+    "labels_by_hand",
+    "measure_file",
+    "measure_records",
+    "numbers_of_parts",
+    "packed_answers",
+    "part_names",
+    "parts_keys",
+    "spec_of_key",
+    "with_usual_cap",
+    "without_labels",
+]
+
+REFERENCE = "part_reference"
+"""Name of the label rule that compares JSON fields with a reference, each by its judge."""
+MANY = 300
+"""Answers from which on the cap is the 90th percentile of their numbers of parts; below, it is the median."""
+
+
+# -- Which parts a file has --------------------------------------------------------------------------------------------
+
+
+def parts_keys(header: RecordHeader) -> list[str]:
+    """Keys of the parts that a file was scored with."""
+    return sorted(set(header.estimators) - set(header.whole_answer_keys))
+
+
+def key_of_parts(file: RecordFile, kind: str | None = None) -> str:
+    """Key of the parts that are meant: those of the kind, or the only ones.
+
+    Raises:
+        UsageError: The file has none, or several and no kind is named.
+    """
+    keys = parts_keys(file.header)
+    if kind is not None and f"parts_{kind}" in keys:
+        return f"parts_{kind}"
+    if kind is None and len(keys) == 1:
+        return keys[0]
+    if keys and kind is None:
+        raise UsageError(f"{file.path} has the parts {', '.join(keys)}; name one with --parts.")
+    wanted = kind or "json"
+    raise UsageError(f"{file.path} has no {wanted} parts. Run: calibrate score {file.typed} --parts {wanted}")
+
+
+def spec_of_key(header: RecordHeader, key: str) -> PartsSpec:
+    """The specification that the parts of a file were measured with."""
+    return PartsSpec.model_validate(header.estimators[key].params)
+
+
+def cap_of_counts(counts: Sequence[int]) -> int:
+    """The cap of answers without a schema: the 90th percentile of their numbers of parts, the median of fewer than 300.
+
+    No label plays a part. A larger cap needs more answers for a certificate; parts beyond it are held back.
+
+    Raises:
+        UsageError: There is no answer.
+    """
+    if not counts:
+        raise UsageError("no answer could be split, so the cap is unknown. Give it with --cap.")
+    return max(1, int(np.quantile(counts, 0.9 if len(counts) >= MANY else 0.5, method="higher")))
+
+
+def numbers_of_parts(records: Iterable[Record], measure: PartsMeasure) -> list[int]:
+    """Numbers of parts of the answers that can be split. Support is not asked for: sentences are only counted."""
+    counts = []
+    for record in records:
+        if record.drawn is None or record.drawn.primary is None:
+            continue
+        if measure.spec.kind == "sentences":
+            counts.append(len(sentences(record.drawn.primary.comparable)))
+        else:
+            parts = measure.parts(record.drawn)
+            counts.append(0 if isinstance(parts, Missing) else len(parts))
+    return [count for count in counts if count]
+
+
+def with_usual_cap(
+    make: Callable[[int | None], PartsSpec], records: Sequence[Record], entailment: Entailment | None = None
+) -> PartsSpec:
+    """A specification with the cap of its schema, or with `cap_of_counts` of these answers where it has none.
+
+    Args:
+        make: From a cap to the specification; refuses None where the schema gives no cap.
+        records: Answers, whose labels play no part.
+        entailment: The entailment model of sentences.
+    """
+    try:
+        return make(None)
+    except UsageError:
+        counts = numbers_of_parts(records, parts_measure(make(1), entailment=entailment))
+    return make(cap_of_counts(counts))
+
+
+# -- Measuring ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """The measurement of parts for a record file.
+
+    Attributes:
+        measure: Splits and measures.
+        header: Header of the measured file.
+        key: Key of the parts.
+    """
+
+    measure: PartsMeasure
+    header: RecordHeader
+    key: str
+
+    @classmethod
+    def of(cls, header: RecordHeader, measure: PartsMeasure) -> Measuring:
+        """From the header of the file to measure.
+
+        Raises:
+            UsageError: The file lacks what the support reads.
+        """
+        estimator = parts_estimator(measure)
+        unmet = unmet_needs(estimator, header.plan)
+        if unmet:
+            raise UsageError(
+                f"{measure.spec.kind} parts cannot be measured from these records: {': '.join(unmet[0])}. Collect "
+                f"again with: calibrate collect --parts {measure.spec.kind}"
+            )
+        key = estimator.name
+        update: dict[str, Any] = {"estimators": {**header.estimators, key: estimator.spec}}
+        if (old := header.estimators.get(key)) is not None and old != estimator.spec:
+            # Labels belong to parts: of another split they may label another part.
+            update["part_correctness"] = {k: v for k, v in header.part_correctness.items() if k != key}
+        return cls(measure, header.model_copy(update=update), key)
+
+    def measured(self, record: Record) -> Record:
+        """The record with its parts; labels of the same parts stay."""
+        if record.drawn is None:
+            return record
+        parts = self.measure.parts(record.drawn, self.header.plan)
+        scores = {**record.scores, self.key: self._score(parts)}
+        others = {key: value for key, value in record.parts.items() if key != self.key}
+        own = {} if isinstance(parts, Missing) else {self.key: parts}
+        labels = dict(record.part_labels)
+        if self.key not in self.header.part_correctness or _places(own.get(self.key)) != _places(
+            record.parts.get(self.key)
+        ):
+            labels.pop(self.key, None)
+        return record.model_copy(update={"scores": scores, "parts": {**others, **own}, "part_labels": labels})
+
+    def _score(self, parts: tuple[Part, ...] | Missing) -> Uncertainty:
+        value = smallest(parts)
+        missing: dict[str, Any] = {"reason": value.reason, "detail": value.detail} if isinstance(value, Missing) else {}
+        number = None if isinstance(value, Missing) else value
+        return Uncertainty(value=number, unit="probability", estimator=self.key, **missing)
+
+
+def _places(parts: Sequence[Part] | None) -> list[tuple[str, str]] | None:
+    return None if parts is None else [(part.place, part.text) for part in parts]
+
+
+def measure_records(file: RecordFile, measure: PartsMeasure) -> RecordFile:
+    """The file with its parts, in memory."""
+    measuring = Measuring.of(file.header, measure)
+    return RecordFile(file.path, measuring.header, tuple(map(measuring.measured, file.records)), file.torn)
+
+
+def measure_file(
+    source: Path, target: Path, measure: PartsMeasure, *, progress: Progress = silent
+) -> tuple[RecordHeader, str]:
+    """`measure_records` from file to file, record by record. Returns the header written and the key of the parts."""
+    written: list[Measuring] = []
+
+    def change(reader: RecordReader) -> tuple[RecordHeader, Iterable[Record]]:
+        measuring = Measuring.of(reader.header, measure)
+        written.append(measuring)
+        return measuring.header, _reported(map(measuring.measured, reader), reader.header.n_questions, progress)
+
+    stream_records(source, target, change)
+    return written[0].header, written[0].key
+
+
+def _reported(records: Iterable[Record], total: int, progress: Progress) -> Iterator[Record]:
+    done = 0
+    for done, record in enumerate(records, start=1):
+        yield record
+        if done % 20 == 0:
+            progress(done, max(done, total))
+    progress(done, done)
+
+
+# -- Labels ------------------------------------------------------------------------------------------------------------
+
+
+def label_parts(file: RecordFile, key: str, *, judges: Mapping[str, Judge] | None = None) -> RecordFile:
+    """Compare the fields of every answer with its reference, each by its judge.
+
+    Of several references the one that the most fields agree with counts. A record without a reference keeps no label.
+
+    Raises:
+        UsageError: The parts are not JSON fields, no record has a reference, or a reference is not JSON; the record is
+            named.
+    """
+    spec = spec_of_key(file.header, key)
+    if spec.kind != "json":
+        raise UsageError(
+            f"parts of kind {spec.kind!r} have no reference to compare with; label them by hand: calibrate label "
+            f"{file.typed} --parts {spec.kind} --labels FILE"
+        )
+    if not any(record.references for record in file.records):
+        raise UsageError(f"no record of {file.path} has a reference. Label by hand: --parts json --labels FILE")
+    records = tuple(_with_labels(record, key, _compared(record, key, spec, judges)) for record in file.records)
+    correctness = CorrectnessSpec(name=REFERENCE, version=1, params=dict(spec.support.params))
+    return _labelled(file, key, records, correctness)
+
+
+def _compared(record: Record, key: str, spec: PartsSpec, judges: Mapping[str, Judge] | None) -> PartLabels | None:
+    if key not in record.parts or not record.references:
+        return None
+    assert record.drawn is not None, "only answers have parts"
+    assert record.drawn.primary is not None, "only answers have parts"
+    best: PartLabels | None = None
+    for reference in record.references:
+        try:
+            comparison = compare_with_gold(record.drawn.primary, reference, spec, judges=judges)
+        except UsageError as error:
+            raise UsageError(f"record {record.id!r}: {error}") from error
+        labels = PartLabels(right=comparison.right, missed=comparison.missed, n_reference=comparison.n_reference)
+        if best is None or labels.right.count(True) > best.right.count(True):
+            best = labels
+    return best
+
+
+def _with_labels(record: Record, key: str, labels: PartLabels | None) -> Record:
+    others = {name: value for name, value in record.part_labels.items() if name != key}
+    return record.model_copy(update={"part_labels": others if labels is None else {**others, key: labels}})
+
+
+def _labelled(file: RecordFile, key: str, records: tuple[Record, ...], spec: CorrectnessSpec) -> RecordFile:
+    header = file.header.model_copy(update={"part_correctness": {**file.header.part_correctness, key: spec}})
+    return RecordFile(file.path, header, records, file.torn)
+
+
+def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]], name: str, sha256: str) -> RecordFile:
+    """Labels that people gave to parts, as rows ``{"id": ..., "parts": {"/total": true, ...}}``.
+
+    A key is the path of a field, or the number of a sentence from 1. null means that a person could not decide, which
+    counts as wrong. An answer of which some part has no label yet is not labelled.
+
+    Args:
+        file: The records.
+        key: Key of the parts.
+        rows: The labels.
+        name: Name of their file.
+        sha256: Hash of its content.
+
+    Raises:
+        UsageError: A label of a record or part that does not exist; both are named.
+    """
+    known = {record.id for record in file.records}
+    given: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        ident, parts = str(row.get("id", "")), row.get("parts")
+        if ident not in known:
+            raise UsageError(f"{name} labels the record {ident!r}, which is not in {file.path}.")
+        if not isinstance(parts, Mapping):
+            raise UsageError(f'{name}: the labels of {ident!r} must be an object, such as {{"/total": true}}.')
+        given[ident] = {**given.get(ident, {}), **parts}
+    records = tuple(
+        _with_labels(record, key, _by_hand(record, key, given.get(record.id), name)) for record in file.records
+    )
+    return _labelled(
+        file, key, records, CorrectnessSpec(name=GIVEN, version=1, params={"file": name, "sha256": sha256})
+    )
+
+
+def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: str) -> PartLabels | None:
+    parts = record.parts.get(key)
+    if parts is None or given is None:
+        return None
+    names = part_names(parts)
+    for place, label in given.items():
+        if place not in names:
+            raise UsageError(
+                f"{name} labels the part {place!r} of {record.id!r}, which has the parts {', '.join(names)}."
+            )
+        if label is not None and not isinstance(label, bool):
+            raise UsageError(
+                f"{name}: the label of {place!r} of {record.id!r} must be true, false or null, got {json.dumps(label)}."
+            )
+    if any(place not in given for place in names):
+        return None
+    return PartLabels(right=tuple(given[place] for place in names))
+
+
+def part_names(parts: Sequence[Part]) -> list[str]:
+    """Names of the parts of an answer for people: the path of a field, the number of a sentence from 1."""
+    return [part.path if part.path is not None else str(number) for number, part in enumerate(parts, start=1)]
+
+
+# -- Packing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredParts:
+    """The labelled answers of a file, as the rules read them.
+
+    Attributes:
+        records: The labelled and measured answers, in order.
+        parts: Their parts.
+        unlabelled: Measured answers without labels, with all labels right; None if there are none.
+        spec: The way they were measured.
+        correctness: The rule of the labels.
+        n_records: Records looked at.
+        n_unmeasured: Answers that could not be measured. They abstain and are left out.
+        n_unlabelled: Measured answers without labels.
+        n_unmeasured_parts: Parts of the labelled answers that could not be measured.
+        n_undecided: Labels that could not be decided.
+    """
+
+    records: Sequence[Record]
+    parts: AnswerParts
+    unlabelled: AnswerParts | None
+    spec: PartsSpec
+    correctness: CorrectnessSpec
+    n_records: int
+    n_unmeasured: int
+    n_unlabelled: int
+    n_unmeasured_parts: int
+    n_undecided: int
+
+
+def packed_answers(
+    file: RecordFile,
+    key: str,
+    *,
+    part: Sequence[Record] | None = None,
+    cap: int | None = None,
+    cut: float | None = None,
+) -> MeasuredParts:
+    """The labelled answers of a file with their parts.
+
+    Args:
+        file: Records with parts and labels.
+        key: Key of the parts.
+        part: These records only; default: all.
+        cap: Another cap than that of the parts.
+        cut: Parts above it are never kept and need no label.
+
+    Raises:
+        UsageError: The file has no labels of parts, or no answer has both parts and labels.
+    """
+    header = file.header
+    if key not in header.part_correctness:
+        kind = key.removeprefix("parts_")
+        raise UsageError(f"the parts of {file.path} have no labels. Run: calibrate label {file.typed} --parts {kind}")
+    spec = spec_of_key(header, key)
+    spec = spec if cap is None else spec.model_copy(update={"cap": cap})
+    used = table_of(file.records if part is None else part)
+    labelled: list[Record] = []
+    waiting: list[Record] = []
+    n_unmeasured = 0
+    for record in used:
+        if key not in record.parts:
+            n_unmeasured += 1
+        elif key in record.part_labels:
+            labelled.append(record)
+        else:
+            waiting.append(record)
+    if not labelled:
+        raise UsageError(f"no record of {file.path} has both parts and their labels.")
+    undecided = sum(record.part_labels[key].right.count(None) for record in labelled)
+    unmeasured = sum(part.uncertainty is None for record in labelled for part in record.parts[key])
+    return MeasuredParts(
+        records=labelled,
+        parts=_packed(labelled, key, spec.cap, cut, lambda record: _wrong(record.part_labels[key])),
+        unlabelled=without_labels(waiting, key, spec.cap, cut) if waiting else None,
+        spec=spec,
+        correctness=header.part_correctness[key],
+        n_records=len(used),
+        n_unmeasured=n_unmeasured,
+        n_unlabelled=len(waiting),
+        n_unmeasured_parts=unmeasured,
+        n_undecided=undecided,
+    )
+
+
+def without_labels(records: Iterable[Record], key: str, cap: int, cut: float | None) -> AnswerParts:
+    """The measured answers as if every part were right: for what does not read labels."""
+    measured = [record for record in records if key in record.parts]
+    return _packed(measured, key, cap, cut, lambda record: [0] * len(record.parts[key]))
+
+
+def _wrong(labels: PartLabels) -> list[int]:
+    return [0 if right is True else 1 for right in labels.right]
+
+
+def _packed(
+    records: Sequence[Record], key: str, cap: int, cut: float | None, wrong_of: Callable[[Record], list[int]]
+) -> AnswerParts:
+    return AnswerParts.of(
+        [[part.uncertainty for part in record.parts[key]] for record in records],
+        [wrong_of(record) for record in records],
+        cap=cap,
+        ids=[record.id for record in records],
+        cut=cut,
+    )

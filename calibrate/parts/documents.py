@@ -1,0 +1,173 @@
+"""JSON documents of other tools as rows that `import` reads: one row an answer, or one row a field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import RecordError, UsageError
+
+from ..data.formats import ColumnMap, Imported, ImportSettings, import_rows
+from ..data.formats.rows import Found, open_rows
+from ..data.questions import RawRow
+
+__all__ = ["document_rows", "import_document_rows", "import_documents"]
+
+_PLAIN = ("id", "question", "group", "model")
+
+
+def document_rows(
+    rows: Iterable[RawRow], columns: ColumnMap, *, field: str | None = None, textual: bool = False
+) -> Iterator[RawRow]:
+    """Rows whose references, samples and answer are JSON texts of whole documents.
+
+    Args:
+        rows: One row an answer, with a document (an object, or its JSON) in the columns of references, samples and
+            answer; or, with ``field``, one row a field with its value in these columns.
+        columns: Columns by field.
+        field: Column with the name of the field, or its path (``/buyer/name``), of rows that are one field each. Rows
+            with the same id make an answer.
+        textual: Whether all cells are texts (CSV): a cell of one field that is JSON is read, others are texts.
+
+    Raises:
+        RecordError: A row without id or with a document that is not JSON; file and row are named.
+    """
+    return _whole(rows, columns) if field is None else _from_fields(rows, columns, field, textual=textual)
+
+
+def import_documents(path: Path, settings: ImportSettings, field: str | None = None) -> Imported:
+    """Read a file of JSON documents; see `document_rows`.
+
+    Raises:
+        RecordError: As `document_rows`.
+        UsageError: As `calibrate.data.formats.import_file`.
+    """
+    source = open_rows(path, settings.format)
+    return import_document_rows(source.rows, settings, field, name=path.name, textual=source.textual)
+
+
+def import_document_rows(
+    rows: Iterable[Found], settings: ImportSettings, field: str | None = None, *, name: str, textual: bool = False
+) -> Imported:
+    """As `import_documents`, of rows in memory."""
+    composed = document_rows(_sound(rows), settings.columns, field=field, textual=textual)
+    known = ("id", "question", "group", "model", "references", "samples", "answer")
+    mapped = {field_name: (field_name,) for field_name in known if settings.columns.of(field_name)}
+    if field is not None:
+        mapped["question"] = ("question",)
+    present = replace(settings, columns=ColumnMap({k: v for k, v in mapped.items() if settings.columns.mapped(k)}))
+    return import_rows(composed, present, name=name)
+
+
+def _sound(rows: Iterable[Found]) -> Iterator[RawRow]:
+    for row in rows:
+        if isinstance(row, RecordError):
+            raise row
+        yield row
+
+
+def _whole(rows: Iterable[RawRow], columns: ColumnMap) -> Iterator[RawRow]:
+    for row in rows:
+        values = _plain(row, columns)
+        for name in ("references", "samples", "answer"):
+            cells = [row.values.get(column) for column in columns.of(name)]
+            if len(cells) == 1 and isinstance(cells[0], list):
+                cells = cells[0]
+            elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
+                cells = _list(row, columns.of(name)[0], cells[0])
+            documents = [_document(row, name, cell) for cell in cells if cell is not None and cell != ""]
+            if documents:
+                values[name] = documents[0] if name == "answer" else documents
+        yield RawRow(row.where, {**row.values, **values})
+
+
+def _plain(row: RawRow, columns: ColumnMap) -> dict[str, Any]:
+    return {name: row.values.get(column) for name in _PLAIN for column in columns.of(name)[:1] if column in row.values}
+
+
+def _list(row: RawRow, column: str, cell: str) -> list[Any]:
+    try:
+        value = json.loads(cell)
+    except ValueError as error:
+        raise row.fail(column, cell, f"it is not a list of documents as JSON ({error})") from error
+    return value if isinstance(value, list) else [value]
+
+
+def _document(row: RawRow, name: str, cell: Any) -> str:
+    """A document as JSON text. A sample that is not JSON stays what it is: it supports nothing."""
+    if not isinstance(cell, str):
+        return json.dumps(cell, ensure_ascii=False)
+    if name == "references":
+        try:
+            json.loads(cell)
+        except ValueError as error:
+            raise row.fail(name, cell, f"a reference must be a JSON document ({error})") from error
+    return cell
+
+
+def _from_fields(rows: Iterable[RawRow], columns: ColumnMap, field: str, *, textual: bool) -> Iterator[RawRow]:
+    answers: dict[str, list[RawRow]] = {}
+    (ident,) = columns.of("id")[:1] or ("id",)
+    for row in rows:
+        name, path = row.values.get(ident), row.values.get(field)
+        if name in (None, ""):
+            raise row.fail(ident, name, "a row of one field needs the id of its answer: --map id=COLUMN")
+        if not isinstance(path, str) or not path:
+            raise row.fail(field, path, "a row of one field needs the field's name or path")
+        answers.setdefault(str(name), []).append(row)
+    sources = columns.of("samples")
+    for name, own in answers.items():
+        first = own[0]
+        values: dict[str, Any] = {**_plain(first, columns), "id": name}
+        values.setdefault("question", name)
+        listed = len(sources) == 1 and any(isinstance(row.values.get(sources[0]), list) for row in own)
+        number = max((len(row.values.get(sources[0]) or ()) for row in own), default=0) if listed else len(sources)
+        values["samples"] = [_composed(own, field, _sample(sources, j, listed=listed), textual) for j in range(number)]
+        for target in ("references", "answer"):
+            column = columns.of(target)[0] if columns.of(target) else ""
+            if any(row.values.get(column) is not None for row in own):
+                document = _composed(own, field, lambda row, at=column: row.values.get(at), textual)
+                values[target] = document if target == "answer" else [document]
+        yield RawRow(first.where, values)
+
+
+def _sample(sources: Sequence[str], j: int, *, listed: bool) -> Any:
+    def of(row: RawRow) -> Any:
+        if not listed:
+            return row.values.get(sources[j])
+        cells = row.values.get(sources[0]) or []
+        return cells[j] if j < len(cells) else None
+
+    return of
+
+
+def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) -> str:
+    """The document of one value per row; a missing value leaves its field out."""
+    document: dict[str, Any] = {}
+    for row in rows:
+        value = value_of(row)
+        if value is None or (textual and value == ""):
+            continue
+        if textual and isinstance(value, str):
+            value = _read(value)
+        path = str(row.values[field])
+        steps = (
+            [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")] if path[0] == "/" else [path]
+        )
+        at = document
+        for step in steps[:-1]:
+            at = at.setdefault(step, {})
+            if not isinstance(at, dict):
+                raise UsageError(f"{row.where}: the field {path!r} lies within another field that has a value.")
+        at[steps[-1]] = value
+    return json.dumps(document, ensure_ascii=False)
+
+
+def _read(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell

@@ -1,0 +1,183 @@
+"""Counts of a gate of parts on labelled answers: by answer, by field path, by number of parts, and along thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardrail.parts.spec import PartFigures
+
+from ..data.records import Record
+from ..thresholds.bounds import clopper_pearson_interval
+from .rules import AnswerParts
+
+__all__ = ["CurvePoint", "PathRow", "curve", "kept_of", "length_bands", "part_figures", "path_rows"]
+
+_BANDS = ((1, 2), (3, 4), (5, 8), (9, 16), (17, None))
+"""Bands of the number of parts in reports; the last is open."""
+
+
+def kept_of(parts: AnswerParts, thresholds: float | Sequence[float | None] | None) -> NDArray[np.bool_]:
+    """Which parts are kept, shape (parts,).
+
+    Args:
+        parts: The parts.
+        thresholds: One for all answers, or one for each; None keeps nothing.
+    """
+    each = thresholds if isinstance(thresholds, Sequence) else [thresholds] * parts.n
+    limits = np.array([-np.inf if limit is None else limit for limit in each])[parts.answer]
+    kept: NDArray[np.bool_] = (parts.uncertainty <= limits) & np.isfinite(parts.uncertainty)
+    return kept
+
+
+def part_figures(
+    parts: AnswerParts,
+    thresholds: float | Sequence[float | None] | None,
+    *,
+    allowed: int = 0,
+    records: Sequence[Record] | None = None,
+    key: str = "",
+) -> PartFigures:
+    """Count what the thresholds keep.
+
+    Args:
+        parts: Labelled answers.
+        thresholds: One for all answers, or one for each.
+        allowed: Wrong parts that an answer may keep without being broken.
+        records: The records of these answers, for recall against references; None leaves it out.
+        key: Key of the parts in the records.
+    """
+    kept = kept_of(parts, thresholds)
+    K = np.bincount(parts.answer, weights=kept, minlength=parts.n)
+    W = np.bincount(parts.answer, weights=kept & (parts.wrong == 1), minlength=parts.n)
+    shown, broken = int((K > 0).sum()), int((allowed < W).sum())
+    recalled = None if records is None else _recall(parts, kept, records, key)
+    return PartFigures(
+        answers=parts.n,
+        shown=shown,
+        complete=int(((parts.size == K) & (K > 0)).sum()),
+        broken=broken,
+        parts=int(parts.size.sum()),
+        wrong=int(parts.wrong.sum()),
+        kept=int(K.sum()),
+        kept_wrong=int(W.sum()),
+        wrong_per_answer=float((W[K > 0] / K[K > 0]).mean()) if shown else None,
+        broken_interval=clopper_pearson_interval(broken, shown) if shown else None,
+        **({} if recalled is None else recalled),
+    )
+
+
+def _recall(parts: AnswerParts, kept: NDArray[np.bool_], records: Sequence[Record], key: str) -> dict[str, Any] | None:
+    """Fields of references that kept right parts match, over all fields of references; unit of the interval: answer."""
+    sizes = [record.part_labels[key].n_reference for record in records]
+    if not sizes or any(size is None for size in sizes):
+        return None
+    absent = np.array([part.absent for record in records for part in record.parts[key]], dtype=np.bool_)
+    matched = np.bincount(parts.answer, weights=kept & (parts.wrong == 0) & ~absent, minlength=parts.n)
+    size = np.array(sizes, dtype=np.float64)
+    if not size.sum():
+        return None
+    share = matched.sum() / size.sum()
+    # A ratio of means: its linear part is (M_i - share R_i) / mean R.
+    spread = 1.96 * (matched - share * size).std() / size.mean() / math.sqrt(parts.n)
+    interval = (max(0.0, share - spread), min(1.0, share + spread))
+    return {"reference": int(size.sum()), "recalled": int(matched.sum()), "recall_interval": interval}
+
+
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """Counts of one field path over all answers.
+
+    Attributes:
+        path: The path, with "*" for the items of a list; "sentence" for texts.
+        parts: Parts there.
+        wrong: Wrong ones.
+        kept: Kept ones.
+        kept_wrong: Wrong ones among the kept.
+    """
+
+    path: str
+    parts: int
+    wrong: int
+    kept: int
+    kept_wrong: int
+
+
+def path_rows(
+    parts: AnswerParts, thresholds: float | Sequence[float | None] | None, records: Sequence[Record], key: str
+) -> list[PathRow]:
+    """Counts by field path, in the order in which the paths first occur."""
+    kept = kept_of(parts, thresholds)
+    names = [_pattern(part.path) for record in records for part in record.parts[key]]
+    place: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        place.setdefault(name, []).append(i)
+    rows = []
+    for name, at in place.items():
+        own, bad = kept[at], parts.wrong[at] == 1
+        rows.append(PathRow(name, len(at), int(bad.sum()), int(own.sum()), int((own & bad).sum())))
+    return rows
+
+
+def _pattern(path: str | None) -> str:
+    if path is None:
+        return "sentence"
+    return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A threshold and what it keeps.
+
+    Attributes:
+        threshold: tau.
+        kept: Share of parts kept.
+        right_kept: Share of right parts kept.
+        wrong: Share of wrong ones among the kept.
+        shown: Share of answers shown.
+        broken: Share of broken ones among the shown.
+    """
+
+    threshold: float
+    kept: float
+    right_kept: float
+    wrong: float
+    shown: float
+    broken: float
+
+
+def curve(parts: AnswerParts, most: int = 200) -> list[CurvePoint]:
+    """The curve of kept against wrong parts: a point at each score that occurs, at most so many of them."""
+    scores = parts.scores
+    if scores.size > most:
+        scores = scores[np.unique(np.linspace(0, scores.size - 1, most).astype(int))]
+    kept, wrong = parts.counts(scores)
+    total, right = max(1, int(parts.size.sum())), max(1, int((parts.wrong == 0).sum()))
+    points = []
+    for j, threshold in enumerate(scores.tolist()):
+        K, W = int(kept[:, j].sum()), int(wrong[:, j].sum())
+        shown, broken = int((kept[:, j] > 0).sum()), int((wrong[:, j] > 0).sum())
+        points.append(
+            CurvePoint(threshold, K / total, (K - W) / right, W / K, shown / parts.n, broken / shown if shown else 0.0)
+        )
+    return points
+
+
+def length_bands(
+    parts: AnswerParts, thresholds: float | Sequence[float | None] | None, *, allowed: int = 0
+) -> list[tuple[str, PartFigures]]:
+    """Figures by number of parts."""
+    each = thresholds if isinstance(thresholds, Sequence) else [thresholds] * parts.n
+    rows = []
+    for low, high in _BANDS:
+        inside = (parts.size >= low) & (parts.size <= (np.inf if high is None else high))
+        if inside.any():
+            own = [each[i] for i in np.flatnonzero(inside).tolist()]
+            name = f"{low} or more" if high is None else f"{low} to {high}"
+            rows.append((name, part_figures(parts.take(inside), own, allowed=allowed)))
+    return rows

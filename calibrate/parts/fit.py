@@ -1,0 +1,448 @@
+"""From records with labelled parts to an artifact, and what its gate does on answers it has not seen."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.errors import UsageError
+from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
+from guardrail.parts.spec import PartFigures, PartScores, PartsGate
+
+from ..data.collect import package_versions
+from ..data.column_store import open_records
+from ..data.records import Record, RecordFile
+from ..data.split import all_grouped, one_per_cluster
+from ..data.table import RecordTable, table_of
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
+from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
+from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
+from .figures import part_figures
+from .rules import (
+    RULES,
+    AnswerParts,
+    Found,
+    Per,
+    both,
+    clean_answers,
+    clean_shown,
+    reading_order,
+    start_shown,
+    start_wrong_share,
+    wrong_share,
+)
+
+__all__ = ["ENOUGH_UNLABELLED", "PartsRule", "fit_parts", "fit_parts_artifact", "held_out_parts", "thresholds_of"]
+
+ENOUGH_UNLABELLED = 50
+"""Unlabelled answers from which on the start of a sequence is read off them, not off the calibration answers."""
+
+
+@dataclass(frozen=True)
+class PartsRule:
+    """A rule for parts with its options; all of them are declared before labels are seen.
+
+    Attributes:
+        name: One of `calibrate.parts.rules.RULES`; None for the default, `wrong_share`.
+        per: Unit of `wrong_share`: "part" (default for JSON) or "answer" (default for prose).
+        allowed: Wrong parts that an answer may keep (`clean_answers`, `clean_shown`).
+        seed: Seed of the order in which `wrong_share` reads answers.
+        start_share: Where `wrong_share` starts: at the first threshold at which this share of the answers would do
+            without an error (`start_wrong_share`).
+        largest_group: Most parts (answers, per answer) of a group; with it all answers of a group are used.
+        clean_alpha: Target of `clean_answers` in `both`; default: alpha.
+        bands: Largest numbers of parts of bands with their own thresholds; empty for one threshold.
+        band_delta: "together": the bands divide delta; "each": each has it.
+        planned: Answers at the last of several looks. The labelled answers must then be the first of all answers of
+            the file in reading order; no look costs anything.
+    """
+
+    name: str | None = None
+    per: Per | None = None
+    allowed: int = 0
+    seed: int = 0
+    start_share: float = 0.5
+    largest_group: int | None = None
+    clean_alpha: float | None = None
+    bands: tuple[int, ...] = ()
+    band_delta: Literal["together", "each"] = "together"
+    planned: int | None = None
+
+    @classmethod
+    def of(cls, name: str | None, options: Mapping[str, Any]) -> PartsRule:
+        """From the name and options of ``--rule NAME:option=value``.
+
+        Raises:
+            UsageError: An unknown rule or option.
+        """
+        if name is not None and name not in RULES:
+            raise UsageError(f"no rule for parts named {name!r}; choose one of: {', '.join(RULES)}")
+        known = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
+        unknown = [option for option in options if option not in known]
+        if unknown:
+            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
+        rule = cls(name=name, **options)
+        if not 0 < rule.start_share <= 0.9:
+            raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for 0.5.")
+        return rule
+
+    @property
+    def text(self) -> str:
+        """The rule as ``--rule`` takes it."""
+        unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
+        unit += f",start_share={self.start_share:g}" if unit and self.start_share != 0.5 else ""
+        return f"{self.name}{unit}"
+
+    def resolved(self, kind: str) -> PartsRule:
+        """With the defaults of a kind of parts."""
+        return replace(self, name=self.name or "wrong_share", per=self.per or ("part" if kind == "json" else "answer"))
+
+
+def fit_parts(
+    parts: AnswerParts,
+    *,
+    alpha: float,
+    delta: float | None,
+    rule: PartsRule,
+    unlabelled: AnswerParts | None = None,
+    groups: Sequence[str] | None = None,
+) -> Found:
+    """Fit one threshold.
+
+    Args:
+        parts: Calibration answers.
+        alpha: Target.
+        delta: Failure probability; None for `clean_answers` on average.
+        rule: The rule; its unit must be set.
+        unlabelled: Other answers, from which the start of a sequence is read; default: the calibration answers, whose
+            labels the start does not read.
+        groups: Group of each answer, if `rule.largest_group` is declared.
+    """
+    per = rule.per or "part"
+    if rule.name == "clean_answers":
+        return clean_answers(parts, alpha=alpha, delta=delta, allowed=rule.allowed)
+    if delta is None:
+        raise UsageError(f"rule {rule.name!r} needs a delta, the probability that its promise fails.")
+    other = unlabelled is not None and (rule.planned is not None or unlabelled.n >= ENOUGH_UNLABELLED)
+    source = unlabelled if other and unlabelled is not None else parts
+    if rule.name == "clean_shown":
+        start = start_shown(source, parts.n, alpha=alpha, delta=delta, other=other)
+        return clean_shown(parts, alpha=alpha, delta=delta, start=start, allowed=rule.allowed)
+    spent = delta / 2 if rule.name == "both" else delta
+    n = rule.planned or (parts.n if groups is None else len(set(groups)))
+    share = wrong_share(
+        parts,
+        alpha=alpha,
+        delta=spent,
+        per=per,
+        start=start_wrong_share(source, n, alpha=alpha, delta=spent, per=per, share=rule.start_share),
+        seed=rule.seed,
+        planned=rule.planned,
+        groups=groups,
+        largest_group=rule.largest_group,
+    )
+    if rule.name != "both":
+        return share
+    return both(share, clean_answers(parts, alpha=rule.clean_alpha or alpha, delta=spent, allowed=rule.allowed))
+
+
+def fit_parts_artifact(
+    records: RecordFile | str | Path,
+    *,
+    alpha: float,
+    kind: str | None = None,
+    rule: PartsRule | str | None = None,
+    delta: float | None = CERTIFICATE_DELTA,
+    part: Sequence[Record] | None = None,
+    groups: Literal["category", "cluster"] = "category",
+    cap: int | None = None,
+    cut: float | None = None,
+) -> CalibrationArtifact:
+    """Fit a threshold for the parts of answers and bind it to everything it is valid for.
+
+    Args:
+        records: Records with parts and their labels (``score --parts``, ``label --parts``).
+        alpha: Target: the share of wrong parts, or of answers with one, as the rule says.
+        kind: "json" or "sentences"; default: the only one in the file.
+        rule: Name or rule; default: `wrong_share`, per part for JSON and per answer for prose.
+        delta: Failure probability; None for `clean_answers` on average.
+        part: Fit on these records only.
+        groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
+            them where the rule declares ``largest_group``.
+        cap: Most parts of an answer that are kept; default: that of the parts in the file. Fix it without labels.
+        cut: Largest uncertainty of a part that was labelled, fixed before labelling.
+
+    Returns:
+        The artifact. An infeasible outcome is a result: it loads as a gate that holds every part back.
+
+    Raises:
+        UsageError: Records without parts or labels, or a rule that cannot be used.
+    """
+    file = records if isinstance(records, RecordFile) else open_records(records)
+    key = key_of_parts(file, kind)
+    chosen = PartsRule.of(rule, {}) if rule is None or isinstance(rule, str) else rule
+    used = table_of(file.records if part is None else part)
+    if groups == "cluster":
+        used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
+    data = packed_answers(file, key, part=used, cap=cap, cut=cut)
+    chosen = chosen.resolved(data.spec.kind)
+    if chosen.planned is not None:
+        _refuse_gaps(used, data, key, chosen)
+        # At every look the same start: that of all answers, with labels or without.
+        data = replace(data, unlabelled=without_labels(used, key, data.spec.cap, cut))
+    names = [record.group or "" for record in data.records] if groups == "cluster" else None
+    found, band_thresholds = _fitted(data, alpha, delta, chosen, names)
+    each = _each(data.parts, found.threshold, chosen.bands, band_thresholds)
+    figures = part_figures(data.parts, each, allowed=chosen.allowed, records=data.records, key=key)
+    gate = _gate(data, alpha, delta, chosen, found, band_thresholds, figures, cut, names)
+    outcome = _outcome(gate, found, data)
+    header = file.header
+    usable = table_of(data.records)
+    return CalibrationArtifact(
+        created=now(),
+        model=header.model,
+        plan=narrowed_plan(header.plan, header.estimators[key]),
+        prompt=header.prompt,
+        estimator=header.estimators[key].model_copy(update={"params": data.spec.model_dump(mode="json")}),
+        correctness=data.correctness,
+        data=_fingerprint(file, used, usable, data),
+        outcome=outcome,
+        certificate=outcome,
+        calibration=CalibrationScores(uncertainty=(), error=()),
+        packages=package_versions(),
+        turns=turns_of_records(usable),
+        parts=gate,
+    )
+
+
+def _fitted(
+    data: MeasuredParts, alpha: float, delta: float | None, rule: PartsRule, groups: Sequence[str] | None
+) -> tuple[Found, tuple[float | None, ...]]:
+    """One threshold, or one for each band and the loosest of them."""
+    if not rule.bands:
+        found = fit_parts(data.parts, alpha=alpha, delta=delta, rule=rule, unlabelled=data.unlabelled, groups=groups)
+        return found, ()
+    if list(rule.bands) != sorted(set(rule.bands)) or rule.bands[0] < 1:
+        raise UsageError(
+            f"bands are increasing numbers of parts, got {rule.bands}. Write 2,4 for 1-2, 3-4 and 5 or more."
+        )
+    if groups is not None:
+        raise UsageError("bands of the number of parts and clusters of answers exclude each other: leave out one.")
+    shared = len(rule.bands) + 1 if rule.band_delta == "together" else 1
+    spent = None if delta is None else delta / shared
+    results: list[Found] = []
+    for index in range(len(rule.bands) + 1):
+        inside = _band(data.parts, rule.bands) == index
+        if not inside.any():
+            results.append(Found(None, "", InfeasibleReason.TOO_FEW_ITEMS, "no calibration answer has so many parts"))
+            continue
+        other = data.unlabelled
+        other = None if other is None else other.take(_band(other, rule.bands) == index)
+        results.append(fit_parts(data.parts.take(inside), alpha=alpha, delta=spent, rule=rule, unlabelled=other))
+    thresholds = tuple(result.threshold for result in results)
+    feasible = [result for result in results if result.threshold is not None]
+    names = _band_names(rule.bands)
+    where = f"In each band of the number of parts ({', '.join(names)}), " + (
+        "all at once: " if rule.band_delta == "together" else "for each by itself: "
+    )
+    if not feasible:
+        worst = results[0]
+        return replace(
+            worst, detail="; ".join(f"{n}: {r.detail}" for n, r in zip(names, results, strict=True))
+        ), thresholds
+    loosest = max(feasible, key=lambda result: result.threshold or 0.0)
+    return replace(loosest, guarantee=where + loosest.guarantee), thresholds
+
+
+def _refuse_gaps(used: RecordTable, data: MeasuredParts, key: str, rule: PartsRule) -> None:
+    """Refuse a look whose labels are not those of the first answers in reading order.
+
+    Raises:
+        UsageError: Naming the first answer that was passed over, or a rule that has no looks.
+    """
+    if rule.name != "wrong_share":
+        raise UsageError(f"rule {rule.name!r} cannot be looked at several times: use wrong_share, or one look.")
+    names = [record.id for record in used if key in record.parts]
+    labelled = set(data.parts.ids)
+    ordered = [names[place] for place in reading_order(names, rule.seed)]
+    gap = next((name for name in ordered[: len(labelled)] if name not in labelled), None)
+    if gap is not None:
+        raise UsageError(
+            f"with looks, labels follow the reading order, and {gap!r} has none although later answers have. Label in "
+            "the order of `calibrate label --interactive`."
+        )
+
+
+def _band(parts: AnswerParts, bands: Sequence[int]) -> Any:
+    return np.array([bisect_left(bands, int(size)) for size in parts.size], dtype=np.int64)
+
+
+def _band_names(bands: Sequence[int]) -> list[str]:
+    lows = [1, *(high + 1 for high in bands)]
+    closed = [f"{low}" if low == high else f"{low} to {high}" for low, high in zip(lows, bands, strict=False)]
+    return [*closed, f"{lows[-1]} or more"]
+
+
+def _each(
+    parts: AnswerParts, threshold: float | None, bands: Sequence[int], band_thresholds: Sequence[float | None]
+) -> list[float | None]:
+    if not bands:
+        return [threshold] * parts.n
+    return [band_thresholds[index] for index in _band(parts, bands)]
+
+
+def thresholds_of(gate: PartsGate, parts: AnswerParts) -> list[float | None]:
+    """The threshold of each answer: its band's, or the only one."""
+    return [gate.threshold_for(int(size)) for size in parts.size]
+
+
+def _gate(
+    data: MeasuredParts,
+    alpha: float,
+    delta: float | None,
+    rule: PartsRule,
+    found: Found,
+    band_thresholds: tuple[float | None, ...],
+    figures: PartFigures,
+    cut: float | None,
+    groups: Sequence[str] | None,
+) -> PartsGate:
+    assert rule.name is not None, "resolved"
+    assert rule.per is not None, "resolved"
+    options: dict[str, Any] = {}
+    if rule.name != "clean_answers":
+        other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
+        source = "all" if rule.planned is not None else "unlabelled" if other else "calibration"
+        options |= {"grid": "scores", "start": found.start, "start_from": source}
+    if rule.name in ("wrong_share", "both"):
+        options |= {"seed": rule.seed, "start_share": rule.start_share}
+    if rule.name == "both":
+        options |= {"clean_alpha": rule.clean_alpha or alpha}
+    declared = {"largest_group": rule.largest_group, "planned": rule.planned}
+    options |= {name: value for name, value in declared.items() if value is not None}
+    if rule.bands:
+        options["band_delta"] = rule.band_delta
+    stored = [record.parts[f"parts_{data.spec.kind}"] for record in data.records]
+    return PartsGate(
+        spec=data.spec,
+        rule=rule.name,
+        promise=found.guarantee,
+        alpha=alpha,
+        delta=delta,
+        threshold=found.threshold,
+        per=rule.per,
+        allowed=rule.allowed,
+        cut=cut,
+        options=options,
+        n_unmeasured_answers=data.n_unmeasured,
+        n_unmeasured_parts=data.n_unmeasured_parts,
+        n_undecided=data.n_undecided,
+        bands=rule.bands,
+        band_thresholds=band_thresholds,
+        figures=figures,
+        scores=PartScores(
+            sizes=tuple(map(len, stored)),
+            uncertainty=tuple(part.uncertainty for some in stored for part in some),
+            wrong=tuple(int(value) for value in data.parts.wrong),
+            ids=data.parts.ids,
+            group=None if groups is None else tuple(groups),
+        ),
+    )
+
+
+def _outcome(gate: PartsGate, found: Found, data: MeasuredParts) -> Feasible | Infeasible:
+    """The outcome in answers: accepted are those that show something, errors those that are broken."""
+    figures = gate.figures
+    assert figures is not None, "a fit counts"
+    delta = gate.delta
+    everything = np.isfinite(data.parts.first_broken(gate.allowed)).mean()
+    common: dict[str, Any] = {
+        "rule": gate.rule,
+        "alpha": gate.alpha,
+        "delta": delta,
+        "options": {"per": gate.per, "allowed": gate.allowed, **gate.options},
+        "n": figures.answers,
+        "guarantee": gate.promise,
+        "certifies": delta is not None,
+        "diagnostics": Diagnostics(
+            base_error=float(everything),
+            auroc=None,
+            zero_error_floor=None if delta is None else zero_error_floor(gate.alpha, delta),
+            max_acceptance=1.0,
+            smallest_feasible_alpha=None,
+        ),
+    }
+    if found.threshold is None or not figures.shown:
+        reason = found.reason or InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+        return Infeasible(reason=reason, detail=found.detail or "No part is kept at this threshold.", **common)
+    low, high = clopper_pearson_interval(figures.broken, figures.shown)
+    first = data.parts.first_kept()
+    return Feasible(
+        threshold=found.threshold,
+        n_accepted=figures.shown,
+        n_errors=figures.broken,
+        interval=(low, high),
+        tie_block=int((first == found.threshold).sum()),
+        **common,
+    )
+
+
+def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, data: MeasuredParts) -> DataFingerprint:
+    return DataFingerprint(
+        name=file.header.questions_name,
+        sha256=usable.fingerprint(),
+        version=2,
+        n_questions=len(used),
+        n_used=len(data.records),
+        n_unmeasured=data.n_unmeasured,
+        n_unlabelled=data.n_unlabelled,
+        questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
+    )
+
+
+def held_out_parts(
+    artifact: CalibrationArtifact, file: RecordFile, records: Sequence[Record] | None = None
+) -> tuple[PartFigures, MeasuredParts]:
+    """Counts of an artifact's gate on labelled answers that it was not fitted on.
+
+    Raises:
+        UsageError: Answers that it was fitted on, parts measured otherwise, or none that are labelled.
+    """
+    gate = artifact.parts
+    if gate is None:
+        raise UsageError("this artifact gates whole answers; give records without --parts.")
+    key = key_of_parts(file, gate.spec.kind)
+    require_same_parts(artifact, file, key)
+    data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=None)
+    refuse_fitted(artifact, data.records, "test")
+    limits = thresholds_of(gate, data.parts)
+    return part_figures(data.parts, limits, allowed=gate.allowed, records=data.records, key=key), data
+
+
+def require_same_parts(artifact: CalibrationArtifact, file: RecordFile, key: str) -> None:
+    """Refuse records whose parts were made otherwise than the artifact says.
+
+    Raises:
+        UsageError: Both sides are named.
+    """
+    gate, header = artifact.parts, file.header
+    assert gate is not None, "an artifact of parts"
+    differences = artifact.model.differences(header.model)
+    spec = header.estimators[key].params
+    ours = gate.spec.model_dump(mode="json")
+    sides: list[tuple[str, object, object]] = [
+        ("prompt", artifact.prompt, header.prompt),
+        *((name, ours[name], spec.get(name)) for name in ("kind", "splitter", "support")),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
+    ]
+    differences += [f"{name}: artifact {a!r}, records {b!r}" for name, a, b in sides if a != b]
+    if differences:
+        listed = "\n  ".join(differences)
+        raise UsageError(f"{file.path} does not fit the artifact:\n  {listed}\nCollect and score both alike.")

@@ -1,0 +1,213 @@
+"""One self-contained HTML file about a gate of parts, and its figure as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError, require
+from guardrail.files import atomic_write
+from guardrail.notebook import percent
+
+from ..data.records import Record, RecordFile
+from ..pipeline import hashes_of_fit
+from ..report import page as whole_answers
+from ..report.figures import Figure, Palette, render
+from .answers import MeasuredParts, key_of_parts, packed_answers, part_names
+from .figures import curve, kept_of, part_figures
+from .fit import held_out_parts, require_same_parts, thresholds_of
+from .promises import figures_lines, promise_line
+from .wording import (
+    Tested,
+    bands_table,
+    caveats,
+    check_promise,
+    facts,
+    path_warnings,
+    paths_table,
+)
+
+__all__ = ["write_parts_report"]
+
+MOST_EXAMPLES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """Figures of one set of answers."""
+
+    name: str
+    count: int
+    lines: Sequence[str]
+    warnings: Sequence[str]
+    paths: Sequence[Sequence[str]]
+    bands: Sequence[Sequence[str]]
+
+
+def write_parts_report(
+    path: str | Path,
+    artifact: CalibrationArtifact,
+    file: RecordFile,
+    *,
+    test: RecordFile | None = None,
+    commands: Sequence[str] = (),
+) -> tuple[list[Path], Tested | None]:
+    """Write the report of a gate of parts.
+
+    Args:
+        path: The HTML file; its figure goes next to it as PNG.
+        artifact: An artifact with parts.
+        file: The records it was fitted on; others among them are left out.
+        test: Labelled records that it was not fitted on.
+        commands: Commands that reproduce the artifact.
+
+    Returns:
+        The files written, and the test of the promise; None without test records.
+
+    Raises:
+        UsageError: The artifact gates whole answers, or the records are not those of the fit.
+    """
+    gate = artifact.parts
+    if gate is None:
+        raise UsageError("this artifact gates whole answers; its report is that of `calibrate.report.write_report`.")
+    key = key_of_parts(file, gate.spec.kind)
+    require_same_parts(artifact, file, key)
+    fitted = set(hashes_of_fit(artifact).tolist())
+    hashes = file.records.question_hashes().tolist()
+    own = [record for record, value in zip(file.records, hashes, strict=True) if value in fitted]
+    if not own:
+        raise UsageError(f"none of the records of {file.path} is one that the artifact was fitted on.")
+    data = packed_answers(file, key, part=own, cap=gate.spec.cap, cut=gate.cut)
+    sections = [_section("Calibration", artifact, data, key)]
+    held_out, result = None, None
+    if test is not None:
+        _, held_out = held_out_parts(artifact, test)
+        result = check_promise(gate, held_out.parts, thresholds_of(gate, held_out.parts))
+        sections.insert(0, _section("Answers kept out of the fit", artifact, held_out, key))
+    figure = _figure(artifact, data, held_out)
+    shown = held_out or data
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = path.with_name(f"{path.stem}-parts.png")
+    picture.write_bytes(figure.png)
+    context: dict[str, Any] = {
+        "artifact": artifact,
+        "colour": "red" if gate.threshold is None or (result and result.verdict == "refuted") else "green",
+        "title": _title(artifact, result),
+        "promise": promise_line(gate),
+        "detail": getattr(artifact.outcome, "detail", "") if gate.threshold is None else "",
+        "tested": None if result is None else result.sentence,
+        "threshold": gate.threshold,
+        "sections": sections,
+        "figure": figure.svg,
+        "has_test": held_out is not None,
+        "examples": _examples(artifact, shown, key),
+        "examples_from": "test" if held_out is not None else "calibration",
+        "caveats": caveats(gate),
+        "facts": facts(artifact),
+        "commands": commands,
+    }
+    atomic_write(path, _rendered(context), mode=0o644)
+    return [path, picture], result
+
+
+def _title(artifact: CalibrationArtifact, result: Tested | None) -> str:
+    if artifact.parts is None or artifact.parts.threshold is None:
+        return "Holds every part back"
+    if result is not None and result.verdict == "refuted":
+        return "Refuted by the test answers"
+    figures = artifact.parts.figures
+    return "Keeps parts" if figures is None else f"Keeps {percent(figures.kept / figures.parts)} of the parts"
+
+
+def _section(name: str, artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> _Section:
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    limits = thresholds_of(gate, data.parts)
+    figures = part_figures(data.parts, limits, allowed=gate.allowed, records=data.records, key=key)
+    return _Section(
+        name,
+        data.parts.n,
+        figures_lines(gate, figures),
+        path_warnings(gate, data.parts, limits, data.records, key),
+        paths_table(data.parts, limits, data.records, key),
+        bands_table(data.parts, limits, gate.allowed),
+    )
+
+
+def _figure(artifact: CalibrationArtifact, data: MeasuredParts, test: MeasuredParts | None) -> Figure:
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+
+    def draw(axes: Any, colour: Palette) -> None:
+        points = curve(data.parts)
+        x, y = [100 * point.kept for point in points], [100 * point.wrong for point in points]
+        axes.plot(x, y, color=colour.blue, lw=2.2, marker="o" if len(x) <= 60 else "", ms=4.5, label="calibration")
+        top = max(y, default=1.0)
+        if test is not None:
+            other = curve(test.parts)
+            axes.plot(
+                [100 * point.kept for point in other],
+                [100 * point.wrong for point in other],
+                color=colour.green,
+                lw=1.8,
+                ls=(0, (5, 2)),
+                label="test",
+            )
+        if gate.threshold is not None and gate.figures is not None and gate.figures.kept:
+            at = 100 * gate.figures.kept / gate.figures.parts, 100 * gate.figures.kept_wrong / gate.figures.kept
+            axes.plot(*at, "o", color=colour.blue, mec=colour.ink, ms=10, label="threshold in use", zorder=6)
+        axes.axhline(100 * gate.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=f"target {100 * gate.alpha:g} %")
+        axes.set(xlim=(0, 101), ylim=(0, min(102.0, max(1.3 * top, 180 * gate.alpha))))
+        axes.set(xlabel="parts kept, %", ylabel="wrong among the kept, %")
+        axes.legend(frameon=False, labelcolor=colour.ink, loc="upper left")
+
+    return render(draw, "parts", "Share of wrong parts among those kept against the share of parts kept")
+
+
+def _examples(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> list[dict[str, Any]]:
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    kept = kept_of(data.parts, thresholds_of(gate, data.parts)).tolist()
+    start = [0, *data.parts.size.cumsum().tolist()]
+    step = max(1, len(data.records) // MOST_EXAMPLES)
+    return [
+        {
+            "question": record.question,
+            "parts": _example_parts(record, key, kept[start[i] : start[i + 1]]),
+        }
+        for i, record in list(enumerate(data.records))[::step][:MOST_EXAMPLES]
+    ]
+
+
+def _example_parts(record: Record, key: str, kept: Sequence[bool]) -> list[dict[str, Any]]:
+    parts, right = record.parts[key], record.part_labels[key].right
+    return [
+        {
+            "name": name,
+            "text": "(left out)" if part.absent else part.text,
+            "kept": flag,
+            "right": label is True,
+            "score": "not measured" if part.uncertainty is None else f"{part.uncertainty:.2g}",
+        }
+        for name, part, flag, label in zip(part_names(parts), parts, kept, right, strict=True)
+    ]
+
+
+def _rendered(context: dict[str, Any]) -> str:
+    jinja2 = require("jinja2", extra="calibrate")
+    markup = require("markupsafe", extra="calibrate").Markup
+    # Autoescape is on for everything, because questions and answers are foreign text. Only our own SVG is exempt.
+    folders = [Path(__file__).parent, Path(whole_answers.__file__).parent]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text: str = environment.get_template("report.html.j2").render({**context, "figure": markup(context["figure"])})
+    return text

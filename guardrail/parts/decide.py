@@ -1,0 +1,105 @@
+"""From measured parts to the verdict, and what is left of the answer: pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..types import Missing, SampleSet, SamplingPlan, Uncertainty
+from ..uncertainty.base import Estimator
+from ..verdict import Reason, Verdict
+from .gate import kept
+from .measure import measure_of, smallest
+from .part import Part, PartVerdict
+from .release import release
+from .spec import PartsGate
+
+__all__ = ["LISTED", "by_parts", "measured_parts", "released_call", "undivided"]
+
+LISTED = 12
+"""Most places that a verdict's detail lists."""
+
+
+def measured_parts(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, tuple[Part, ...]]:
+    """The parts of the answer, and the uncertainty of the most certain one; no parts if the answer is unmeasured."""
+    parts = measure_of(estimator).parts(drawn, plan)
+    value = smallest(parts)
+    if isinstance(value, Missing):
+        uncertainty = estimator.unmeasured(value.reason, value.detail)
+    else:
+        uncertainty = Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name)
+    return uncertainty, () if isinstance(parts, Missing) else parts
+
+
+def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdict:
+    """The verdict on the whole answer, with the verdict on each part.
+
+    Accepted iff some part is kept; the candidate then has the kept parts only. A tool call of which an argument is held
+    back is not accepted: it must not run without it.
+
+    Args:
+        verdict: The verdict by the most certain part.
+        parts: The parts of its candidate.
+        gate: The artifact's gate; the threshold is the verdict's, or that of the answer's band of the number of parts.
+    """
+    if gate.bands:
+        verdict = _in_band(verdict, gate.threshold_for(len(parts)), len(parts))
+    flags = kept([part.uncertainty for part in parts], verdict.threshold, gate.spec.cap)
+    judged = tuple(
+        PartVerdict(**part.model_dump(), kept=verdict.accepted and bool(flag))
+        for part, flag in zip(parts, flags, strict=True)
+    )
+    answer = verdict.candidate
+    if not verdict.accepted or answer is None:
+        return verdict.model_copy(update={"parts": judged})
+    held = [part for part in judged if not part.kept]
+    counted = f"{len(judged) - len(held)} of {len(judged)} parts"
+    if not held:
+        whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} parts."}
+        return verdict.model_copy(update={"parts": judged, **whole})
+    places = ", ".join(part.place or "(the whole value)" for part in held[:LISTED])
+    more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
+    partly = {"parts": judged, "reason": Reason.PARTLY_HELD_BACK}
+    if answer.tool_calls:
+        detail = (
+            f"Held back: {counted} are certain enough (uncertainty <= {verdict.threshold:.4g}), but a call must not "
+            f"run without the others: {places}{more}. A person decides about them."
+        )
+        return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
+    detail = f"Accepted in part: kept {counted} (uncertainty <= {verdict.threshold:.4g}). Held back: {places}{more}."
+    return verdict.model_copy(
+        update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
+    )
+
+
+def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:
+    """The verdict by the threshold for answers with so many parts, which is at most the one that was compared."""
+    value = verdict.uncertainty.value
+    if not verdict.accepted or (limit is not None and value is not None and value <= limit):
+        return verdict.model_copy(update={"threshold": limit})
+    reason = Reason.INFEASIBLE if limit is None else Reason.ABOVE_THRESHOLD
+    least = "none was found" if limit is None else f"{limit:.4g}"
+    detail = (
+        f"Held back: for answers of {n_parts} parts the threshold is another one ({least}), and the uncertainty of the "
+        f"most certain part is {value:.4g}."
+    )
+    return verdict.model_copy(update={"accepted": False, "reason": reason, "threshold": limit, "detail": detail})
+
+
+def undivided(verdict: Verdict) -> Verdict:
+    """For callers that can use no part of an answer: an abstention unless everything is kept."""
+    if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
+        return verdict
+    detail = f"{verdict.detail} The caller reads a whole object, so nothing is given out."
+    return verdict.model_copy(
+        update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
+    )
+
+
+def released_call(verdict: Verdict) -> Verdict:
+    """For callers that read the arguments of a call and never run it: a call of the kept arguments, accepted."""
+    answer = verdict.candidate
+    if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
+        return verdict
+    left = release(answer, verdict.parts)
+    detail = verdict.detail.replace("Held back:", "Accepted in part:", 1)
+    return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer, "detail": detail})

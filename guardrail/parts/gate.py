@@ -1,0 +1,58 @@
+"""The gate of parts: the one comparison that calibration, evaluation and run time share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["kept", "measured"]
+
+
+def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: int) -> NDArray[np.float64]:
+    """The uncertainties of one answer's parts as the gate compares them; infinity is never kept.
+
+    A part that could not be measured (None, NaN or an infinity) becomes infinity. Beyond the ``cap`` most certain parts
+    all others do, too; of equal ones the first in the text are among the most certain. The certificate needs the cap:
+    with more parts than that, one answer could be wrong in more places than calibration allowed for.
+
+    Args:
+        uncertainties: One for each part, in the order of the text; higher is less certain.
+        cap: Most parts of an answer that can be kept, at least 1. Fixed without labels and stored with the threshold.
+
+    Returns:
+        A new array, shape (parts,).
+
+    Raises:
+        ValueError: The cap is below 1.
+    """
+    if cap < 1:
+        raise ValueError(f"cap must be at least 1, got {cap}. Give the most parts of an answer that can be kept.")
+    values = np.array([math.nan if value is None else value for value in uncertainties], dtype=np.float64)
+    values[~np.isfinite(values)] = math.inf
+    if values.size > cap:
+        values[np.argsort(values, kind="stable")[cap:]] = math.inf
+    return values
+
+
+def kept(
+    uncertainties: Sequence[float | None] | NDArray[np.float64], threshold: float | None, cap: int
+) -> NDArray[np.bool_]:
+    """Which parts are kept: those with ``uncertainty <= threshold`` after `measured`.
+
+    Equal uncertainties are kept together, except at the cap.
+
+    Args:
+        uncertainties: One for each part, in the order of the text.
+        threshold: The largest uncertainty that is kept; None keeps nothing.
+        cap: As in `measured`.
+
+    Returns:
+        A boolean array, shape (parts,).
+    """
+    values = measured(uncertainties, cap)
+    if threshold is None:
+        return np.zeros(values.size, dtype=np.bool_)
+    return (values <= threshold) & np.isfinite(values)

@@ -1,0 +1,511 @@
+"""JSON fields: the leaves of a document, and whether another document supports them. No I/O.
+
+A document is a value of `guardrail.judges.json_value.read_json`, with exact numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from ..errors import UsageError
+from ..judges.base import BatchJudge, Judge
+from ..judges.json_value import canonical_value, read_json
+from ..judges.registry import make_judge
+from ..judges.tool_call import point_in_time, read_calls
+from ..specs import JudgeSpec
+from ..types import Bindings, Sample
+from .spec import PartsSpec, Procedure
+
+__all__ = [
+    "ABSENT",
+    "DateJudge",
+    "Document",
+    "Leaf",
+    "document_of",
+    "field_judges",
+    "json_spec",
+    "json_text",
+    "kept_value",
+    "leaf_fields",
+    "leaves",
+    "placed",
+    "supports",
+]
+
+Document: TypeAlias = Any
+SPLITTER, SUPPORT = "json_fields", "samples"
+VERSION = 1
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Any = _Absent()
+"""The value of an optional field that an answer leaves out. None is a value: null is a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedItem:
+    """A step into a list of objects: to the item whose key field has this value."""
+
+    field: str
+    key: str
+
+
+Address: TypeAlias = tuple[str | _KeyedItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part of a document.
+
+    Attributes:
+        path: JSON pointer in the document.
+        pattern: The path with "*" for each item of a list; the field's judge is found by it.
+        value: The value there, or `ABSENT`.
+        address: Steps to the same field in another document; of a list item, to its list.
+        place: For an item of a list of scalars: how many items up to and with this one equal it, from 1. 0 otherwise.
+    """
+
+    path: str
+    pattern: str
+    value: Document
+    address: Address
+    place: int = 0
+
+
+# -- Documents -----------------------------------------------------------------------------------------------------
+
+
+def document_of(answer: Sample, call: str | None) -> Document:
+    """The document of an answer: the text as JSON, or the arguments of its one tool call.
+
+    Args:
+        answer: The answer.
+        call: Name of the tool that it must call; None for an answer whose text is the document.
+
+    Raises:
+        ValueError: There is none: not JSON, a field twice, several calls, or another tool.
+    """
+    if [made.name for made in answer.tool_calls] != ([] if call is None else [call]):
+        raise ValueError(f"expected {call or 'no tool call'}, got {[made.name for made in answer.tool_calls]}")
+    if call is None:
+        return read_json(answer.comparable)
+    return read_json(json.dumps(answer.tool_calls[0].arguments, allow_nan=False))
+
+
+def reference_document(reference: str, call: str | None) -> tuple[Document, str | None]:
+    """The document of a reference text, and the tool it calls; None if it names none.
+
+    Args:
+        reference: JSON.
+        call: Tool that the answer calls; None for a text, whose reference is a document as it stands.
+
+    Raises:
+        ValueError: It is not JSON, or holds several calls.
+    """
+    calls = None if call is None else read_calls(reference)
+    if calls is None:
+        return read_json(reference), None
+    if len(calls) > 1:
+        raise ValueError(f"it holds {len(calls)} calls")
+    return document_of(Sample(text="", tool_calls=tuple(calls)), calls[0].name), calls[0].name
+
+
+def json_text(value: Document) -> str:
+    """JSON of a document with every number as the answer wrote it."""
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(key, ensure_ascii=False)}: {json_text(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(json_text, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+
+
+# -- Leaves --------------------------------------------------------------------------------------------------------
+
+
+def leaves(document: Document, spec: PartsSpec, judges: Mapping[str, Judge]) -> list[Leaf]:
+    """The parts of a document, in the order of the text.
+
+    One part for each leaf path. A list of scalars gives one part for each item; any other list is one part, unless
+    ``spec.keys`` names a key field by which its items are matched. Null, ``[]`` and ``{}`` are parts. A field of
+    ``spec.optional`` that an object leaves out is a part whose value is `ABSENT`, after the object's other fields.
+    """
+    return list(_walk(document, "", "", (), spec, judges))
+
+
+def _walk(
+    value: Document, path: str, pattern: str, address: Address, spec: PartsSpec, judges: Mapping[str, Judge]
+) -> Iterator[Leaf]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            step = _escaped(name)
+            yield from _walk(inner, f"{path}/{step}", f"{pattern}/{step}", (*address, name), spec, judges)
+        left_out = [name for name in _optional_in(pattern, spec) if name not in value]
+        for name in left_out:
+            step = _escaped(name)
+            yield Leaf(f"{path}/{step}", f"{pattern}/{step}", ABSENT, (*address, name))
+        if value or left_out:
+            return
+    elif isinstance(value, list) and value:
+        keys = _keys_of(value, spec.keys.get(pattern))
+        if keys is not None:
+            for i, (item, key) in enumerate(zip(value, keys, strict=True)):
+                at = (*address, _KeyedItem(spec.keys[pattern], key))
+                yield from _walk(item, f"{path}/{i}", f"{pattern}/*", at, spec, judges)
+            return
+        if not any(isinstance(item, dict | list) for item in value):
+            judge = judges.get(f"{pattern}/*")
+            for i, item in enumerate(value):
+                place = sum(_same(item, earlier, judge) is True for earlier in value[:i]) + 1
+                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, place)
+            return
+    yield Leaf(path, pattern, value, address)
+
+
+def _keys_of(items: Sequence[Document], field: str | None) -> list[str] | None:
+    """The keys of objects in a list; None unless every item has one, each another."""
+    if field is None or not all(isinstance(item, dict) and field in item for item in items):
+        return None
+    keys = [canonical_value(_nfc(item[field])) for item in items]
+    return keys if len(set(keys)) == len(keys) else None
+
+
+def _optional_in(pattern: str, spec: PartsSpec) -> list[str]:
+    """Names of the optional fields of the object at a path."""
+    at = (path.rpartition("/") for path in spec.optional)
+    return [_unescaped(name) for parent, _, name in at if parent == pattern]
+
+
+def supports(leaf: Leaf, other: Document, judges: Mapping[str, Judge]) -> bool | None:
+    """Whether another document supports a part; None if the field's judge gives no verdict.
+
+    * A value: the other document has the same one at that path.
+    * An item of a list: it has at least as many equal items as there are up to this one.
+    * An absent field: it does not have that field.
+    """
+    there = _at(other, leaf.address)
+    if leaf.value is ABSENT:
+        return there is ABSENT
+    judge = judges.get(leaf.pattern)
+    if not leaf.place:
+        return False if there is ABSENT else _same(leaf.value, there, judge)
+    if not isinstance(there, list):
+        return False
+    verdicts = [_same(leaf.value, item, judge) for item in there]
+    if verdicts.count(True) >= leaf.place:
+        return True
+    return None if None in verdicts else False
+
+
+def _at(document: Document, address: Address) -> Document:
+    """The value at an address, or `ABSENT`."""
+    value = document
+    for step in address:
+        if isinstance(step, str):
+            if not isinstance(value, dict) or step not in value:
+                return ABSENT
+            value = value[step]
+            continue
+        keys = _keys_of(value, step.field) if isinstance(value, list) else None
+        if keys is None or step.key not in keys:
+            return ABSENT
+        value = value[keys.index(step.key)]
+    return value
+
+
+# -- Values --------------------------------------------------------------------------------------------------------
+
+
+def _same(a: Document, b: Document, judge: Judge | None) -> bool | None:
+    """Whether two values are the same. Values of different types never are: a text is not a number.
+
+    Without a judge: numbers by value, texts by every character after Unicode's normal form C, others by both.
+    """
+    if _kind(a) != _kind(b):
+        return False
+    a, b = _nfc(a), _nfc(b)
+    if judge is None or canonical_value(a) == canonical_value(b):
+        return canonical_value(a) == canonical_value(b)
+    if a is None or isinstance(a, bool):
+        return False
+    texts = tuple(value if isinstance(value, str) else json_text(value) for value in (a, b))
+    (verdict,) = judge.equivalent("", [(texts[0], texts[1])])
+    if verdict is not None and not isinstance(verdict, bool):
+        raise ValueError(f"a verdict must be True, False or None, got a {type(verdict).__name__}")
+    return verdict
+
+
+def _kind(value: Document) -> str:
+    return "number" if isinstance(value, Decimal) else type(value).__name__
+
+
+def _nfc(value: Document) -> Document:
+    if isinstance(value, str):
+        return value if value.isascii() else unicodedata.normalize("NFC", value)
+    if isinstance(value, dict):
+        return {key: _nfc(inner) for key, inner in value.items()}
+    return [_nfc(inner) for inner in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class DateJudge(BatchJudge):
+    """Two texts are the same iff they name one point in time in the given formats of ``strptime``.
+
+    A text that fits several formats with different meanings, or none, is compared as a text.
+
+    Attributes:
+        formats: E.g. ("%Y-%m-%d", "%d.%m.%Y").
+    """
+
+    formats: Sequence[str] = ("%Y-%m-%d",)
+
+    is_slow = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.formats, str) or not all("%" in form for form in self.formats):
+            raise UsageError(f"formats is a list of strptime formats, such as ['%d.%m.%Y'], got {self.formats!r}")
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="date", version=1, params={"formats": list(self.formats)})
+
+    def can_merge(self, a: str, b: str, further: int) -> bool:
+        """Never: equality is an equivalence relation."""
+        return False
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of the points in time; the question plays no part."""
+        return [self._read(a) == self._read(b) for a, b in pairs]
+
+    def _read(self, text: str) -> str:
+        return point_in_time(text.strip(), self.formats) or f"text {text}"
+
+
+def field_judges(spec: PartsSpec, own: Mapping[str, Judge] | None = None) -> dict[str, Judge]:
+    """The judge of each field that has its own, by path.
+
+    Args:
+        spec: The parts.
+        own: Judge objects by path, for judges that cannot be made by name.
+
+    Raises:
+        UsageError: A judge cannot be made by name and was not given, or another one was given; both are named.
+    """
+    own = dict(own or {})
+    if unknown := sorted(set(own) - set(spec.judges)):
+        raise UsageError(f"judges were given for {unknown}, but the parts name judges for {sorted(spec.judges)}")
+    judges: dict[str, Judge] = {}
+    for path, stored in spec.judges.items():
+        judge = own.get(path)
+        if judge is None and stored.name == "date":
+            judge = DateJudge(**stored.params)
+        elif judge is None:
+            try:
+                judge = make_judge(stored.name, **stored.params)
+            except UsageError as error:
+                raise UsageError(
+                    f"the field {path} was calibrated with judge {stored.name!r}, which cannot be made by name here "
+                    f"({error}). Pass it: judge={{{path!r}: ...}}."
+                ) from error
+        if judge.spec != stored:
+            raise UsageError(
+                f"the judge of the field {path} differs: calibrated with {stored!r}, running {judge.spec!r}. "
+                "Calibrate again, or install the version that made the artifact."
+            )
+        judges[path] = judge
+    return judges
+
+
+# -- What is left --------------------------------------------------------------------------------------------------
+
+
+def kept_value(document: Document, kept: Mapping[str, bool]) -> Document:
+    """The document without the parts that are held back; `ABSENT` if nothing is left.
+
+    Nothing stands in place of a part that is held back, and a container of which nothing is left is left out as well:
+    ``[]`` in place of a list with one doubtful item would be another claim.
+
+    Args:
+        document: The document.
+        kept: For the path of each part whether it is kept.
+    """
+    return _kept(document, "", kept)
+
+
+def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
+    if path in kept:
+        return value if kept[path] else ABSENT
+    if isinstance(value, dict):
+        inner = {name: _kept(item, f"{path}/{_escaped(name)}", kept) for name, item in value.items()}
+        return {name: item for name, item in inner.items() if item is not ABSENT} or ABSENT
+    if isinstance(value, list):
+        items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
+        return [item for item in items if item is not ABSENT] or ABSENT
+    return ABSENT  # a value that is not a part was never measured
+
+
+def placed(document: Document, path: str, value: Document) -> Document:
+    """The document with another value at a JSON pointer; a field that an object does not have is added to it.
+
+    Raises:
+        ValueError: The document has no such place.
+    """
+    name, _, rest = path.removeprefix("/").partition("/")
+    if not path:
+        return value
+    name, rest = _unescaped(name), f"/{rest}" if "/" in path[1:] else ""
+    if isinstance(document, dict) and (not rest or name in document):
+        return {**document, name: placed(document.get(name, ABSENT), rest, value)}
+    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+        place = int(name)
+        return [*document[:place], placed(document[place], rest, value), *document[place + 1 :]]
+    raise ValueError(f"the answer has no place {path!r}")
+
+
+# -- Paths and schemas ---------------------------------------------------------------------------------------------
+
+
+def _escaped(name: str) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The leaf fields of a JSON schema.
+
+    Attributes:
+        most: Most parts that an answer can have; None if a list has no ``maxItems``.
+        optional: Paths of fields that an answer may leave out.
+        unbounded: Paths of the lists without ``maxItems``.
+    """
+
+    most: int | None
+    optional: tuple[str, ...]
+    unbounded: tuple[str, ...]
+
+
+def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Fields:
+    """The leaf fields of a JSON schema; ``$ref`` within it and unions with null are followed.
+
+    Args:
+        schema: A JSON schema of an object.
+        keys: Key field of lists of objects, by path.
+    """
+    optional: list[str] = []
+    unbounded: list[str] = []
+
+    def count(part: Any, path: str, refs: tuple[str, ...]) -> int:
+        part, refs = _resolved(part, schema, refs)
+        properties = part.get("properties")
+        if properties:
+            required = set(part.get("required", ()))
+            optional.extend(f"{path}/{_escaped(name)}" for name in properties if name not in required)
+            return sum(count(inner, f"{path}/{_escaped(name)}", refs) for name, inner in properties.items())
+        items = part.get("items") if part.get("type") == "array" else None
+        if not isinstance(items, Mapping):
+            return 1
+        item, _ = _resolved(items, schema, refs)
+        if item.get("type") in ("object", "array") and path not in (keys or {}):
+            return 1
+        if "maxItems" not in part:
+            unbounded.append(path)
+        return max(1, int(part.get("maxItems", 1))) * count(items, f"{path}/*", refs)
+
+    most = count(schema, "", ())
+    return Fields(None if unbounded else most, tuple(optional), tuple(unbounded))
+
+
+def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """A subschema behind its reference or its one alternative to null; {} if it refers to itself."""
+    while isinstance(part, Mapping):
+        if (ref := part.get("$ref")) is not None:
+            if ref in refs:
+                return {}, refs
+            refs, part = (*refs, ref), schema
+            for step in str(ref).removeprefix("#").strip("/").split("/"):
+                part = part.get(_unescaped(step), {}) if isinstance(part, Mapping) else {}
+            continue
+        either = part.get("anyOf") or part.get("oneOf") or part.get("allOf")
+        real = [each for each in either or () if not (isinstance(each, Mapping) and each.get("type") == "null")]
+        if len(real) != 1:
+            return part, refs
+        part = real[0]
+    return {}, refs
+
+
+def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
+    """The JSON schema of answers: that of their format, or the parameters of the one tool; None if there is none."""
+    if bindings is None:
+        return None
+    if bindings.response_format is not None:
+        schema = (bindings.response_format.get("json_schema") or {}).get("schema")
+    else:
+        schema = bindings.tools[0]["function"].get("parameters") if len(bindings.tools) == 1 else None
+    return schema if isinstance(schema, Mapping) else None
+
+
+def json_spec(
+    bindings: Bindings | None = None,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    judges: Mapping[str, Judge | str] | None = None,
+    keys: Mapping[str, str] | None = None,
+    optional: Sequence[str] | None = None,
+    cap: int | None = None,
+) -> PartsSpec:
+    """The specification of JSON fields as parts.
+
+    Args:
+        bindings: The plan's tools and answer format, whose schema names the fields.
+        schema: The JSON schema, where it is not that of the bindings.
+        judges: Judge, or name of one, by path ("/items/*/price"): "numeric", "exact", "date" or an object.
+        keys: Key field of lists of objects, by path of the list: {"/items": "sku"}.
+        optional: Paths of fields that an answer may leave out. Default: those that the schema does not require.
+        cap: Most parts that can be kept. Default: the number of leaf fields of the schema.
+
+    Raises:
+        UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
+    """
+    known = schema or schema_of(bindings)
+    fields = Fields(None, (), ()) if known is None else leaf_fields(known, keys)
+    cap = cap or fields.most
+    if cap is None:
+        why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
+        raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
+    made = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
+    params: dict[str, Any] = {}
+    if keys:
+        params["keys"] = dict(sorted(keys.items()))
+    if known_optional := sorted(fields.optional if optional is None else optional):
+        params["optional"] = known_optional
+    return PartsSpec(
+        kind="json",
+        splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
+        support=Procedure(
+            name=SUPPORT,
+            version=VERSION,
+            params={"judges": {path: spec.model_dump(mode="json") for path, spec in made.items()}} if made else {},
+        ),
+        cap=cap,
+    )
+
+
+def _named_judge(judge: Judge | str) -> Judge:
+    if not isinstance(judge, str):
+        return judge
+    return DateJudge() if judge == "date" else make_judge(judge)

@@ -1,0 +1,61 @@
+"""One part of an answer: a JSON field, a list item or a sentence."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from ..types import Frozen
+
+__all__ = ["Part", "PartVerdict"]
+
+
+def _unset(value: Any) -> bool:
+    return value is None or value is False or value == ""
+
+
+class Part(Frozen):
+    """A part of an answer with its uncertainty."""
+
+    path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """JSON pointer (RFC 6901) of a field in the original answer; None for a part of a text."""
+    span: tuple[int, int] | None = Field(default=None, exclude_if=_unset)
+    """First character of a part of a text, and the one after its last; None for a JSON field."""
+    text: str
+    """The part as the answer has it: the field's value as JSON, or the words. Empty for a field that is absent."""
+    uncertainty: float | None
+    """Share of the samples that do not support it, in [0, 1]; None if it could not be measured."""
+    absent: bool = Field(default=False, exclude_if=_unset)
+    """Whether the part is the claim that an optional field has no value: the answer leaves the field out."""
+    detail: str = Field(default="", exclude_if=_unset)
+    """The reason why it could not be measured, in words."""
+
+    @model_validator(mode="after")
+    def _in_one_place(self) -> Self:
+        if (self.path is None) == (self.span is None):
+            raise ValueError("a part has either a path or a span, never both or neither")
+        if self.uncertainty is not None and not 0 <= self.uncertainty <= 1:
+            raise ValueError(f"the uncertainty of a part is a share in [0, 1], got {self.uncertainty}")
+        return self
+
+    @property
+    def place(self) -> str:
+        """The path, or the span as "12-40"."""
+        return f"{self.span[0]}-{self.span[1]}" if self.span is not None else self.path or ""
+
+
+class PartVerdict(Part):
+    """A part and whether the gate keeps it."""
+
+    kept: bool
+    """Whether the part may be returned."""
+
+    def shown(self, *, text: bool) -> dict[str, Any]:
+        """Plain JSON; without the words of the model if ``text`` is False."""
+        content = self.model_dump(mode="json")
+        return content if text else {**content, "text": ""}
+
+    def held(self) -> PartVerdict:
+        """The same part, held back."""
+        return self.model_copy(update={"kept": False})

@@ -1,0 +1,78 @@
+"""The kept parts of an answer: its own words and values, and those that a person wrote in place of a part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from ..judges.json_value import read_json
+from ..types import Sample, ToolCall
+from .json_fields import ABSENT, Document, json_text, kept_value, placed
+from .part import PartVerdict
+
+__all__ = ["GAP", "release"]
+
+GAP = "[held back]"
+"""The mark in place of sentences that are held back."""
+
+
+def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str] | None = None) -> Sample:
+    """The kept parts of an answer.
+
+    JSON fields: the object without the others; sentences: verbatim, with one mark for each gap. Text around a JSON
+    object or a tool call has no parts and is left out. An answer of which everything is kept is otherwise unchanged.
+
+    Args:
+        answer: The original answer.
+        parts: The verdict on each of its parts, in order.
+        edits: What a person wrote in place of a part, by its place: JSON for a field, words for a sentence. Such a
+            part is kept.
+
+    Raises:
+        ValueError: An edit of a field is not JSON.
+    """
+    edits = edits or {}
+    if answer.tool_calls:
+        judged = answer.judged_part
+        if all(part.kept for part in parts) and not edits:
+            return judged
+        (call,) = judged.tool_calls
+        values = {path: json.loads(text) for path, text in edits.items()}
+        left = _left(call.arguments, parts, values)
+        own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
+        return judged.model_copy(update={"tool_calls": (own,)})
+    text = _text(answer.comparable, parts, edits) if parts[0].span is not None else _json(answer, parts, edits)
+    if text == answer.text:
+        return answer
+    return answer.model_copy(update={"text": text, "tokens": None, "logprobs": None, "token_bytes": None})
+
+
+def _json(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str]) -> str:
+    document = read_json(answer.comparable)
+    if all(part.kept for part in parts) and not edits:
+        plain = answer.comparable[:1] in "{[" or not isinstance(document, dict | list)
+        return answer.text if plain else json_text(document)
+    left = _left(document, parts, {path: read_json(text) for path, text in edits.items()})
+    return "{}" if left is ABSENT else json_text(left)
+
+
+def _left(document: Document, parts: Sequence[PartVerdict], values: Mapping[str, Document]) -> Document:
+    flags = {part.path: part.kept for part in parts if part.path is not None and not part.absent}
+    for path, value in values.items():
+        document = placed(document, path, value)
+    return kept_value(document, {**flags, **dict.fromkeys(values, True)})
+
+
+def _text(text: str, parts: Sequence[PartVerdict], edits: Mapping[str, str]) -> str:
+    """The kept sentences with the white space before them, and one mark for each gap."""
+    left, at, in_gap = "", 0, False
+    for part in parts:
+        assert part.span is not None, "the parts of a text are spans"
+        start, end = part.span
+        edit = edits.get(part.place)
+        if part.kept or edit is not None:
+            left += text[at:start] + (text[start:end] if edit is None else edit)
+        elif not in_gap:
+            left += text[at:start] + GAP
+        at, in_gap = end, not part.kept and edit is None
+    return left + text[at:]

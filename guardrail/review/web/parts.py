@@ -1,0 +1,143 @@
+"""Decisions part by part on the page: the rows it shows, and the form it sends."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...judges.json_value import read_json
+from ...parts.part import PartVerdict
+from ..queue.item import Content, Decision, PartDecision, by_parts
+
+__all__ = ["PartRow", "decision_by_parts", "rows_of"]
+
+ALTERNATIVES = 3
+"""Most other values of the samples that a row shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """One part as the page shows it.
+
+    Attributes:
+        number: Its number in the form.
+        label: The path in words, or the number of the sentence.
+        text: The value; a text without its quotes.
+        before: What an edit starts from.
+        part: The part itself.
+        others: Other values that samples have in its place, each with the number of samples.
+        samples: Number of samples.
+    """
+
+    number: int
+    label: str
+    text: str
+    before: str
+    part: PartVerdict
+    others: tuple[tuple[str, int], ...]
+    samples: int
+
+    @property
+    def support(self) -> str:
+        """How many samples support it, in words."""
+        if self.part.uncertainty is None:
+            return f"not measured: {self.part.detail}"
+        if not self.samples:
+            return f"{1 - self.part.uncertainty:.0%} of the samples agree"
+        return f"{round((1 - self.part.uncertainty) * self.samples)} of {self.samples} samples agree"
+
+
+def rows_of(content: Content) -> list[PartRow]:
+    """The parts of an item's candidate, in order; nothing that hints at their scores for an item to label."""
+    samples = [] if content.to_label or content.verdict is None else list(content.verdict.get("samples", ()))
+    documents = [_document(text) for text in samples]
+    return [_row(i, part, documents) for i, part in enumerate(content.parts)]
+
+
+def _row(number: int, part: PartVerdict, documents: list[Any]) -> PartRow:
+    if part.span is not None:
+        return PartRow(number, f"sentence {number + 1}", part.text, part.text, part, (), len(documents))
+    text = "(the answer leaves this field out)" if part.absent else _shown(part.text)
+    seen = Counter(_value_at(document, part.path or "") for document in documents)
+    seen.pop(_MISSING if part.absent else _canonical(part.text), None)
+    others = tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES))
+    label = " › ".join(step.replace("~1", "/").replace("~0", "~") for step in (part.path or "").split("/")[1:])
+    return PartRow(
+        number, label or "the value", text, "" if part.absent else _shown(part.text), part, others, len(documents)
+    )
+
+
+_MISSING, _UNREADABLE = "(left out)", "(unreadable)"
+
+
+def _document(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) and "arguments" in value[0]:
+        return value[0]["arguments"]  # a tool call, as samples are stored
+    return value
+
+
+def _value_at(document: Any, path: str) -> str:
+    """The value at a path as text. Lists are compared item by item, so their items have no value of their own here."""
+    if document == _UNREADABLE:
+        return _UNREADABLE
+    for step in path.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(document, dict) and name in document:
+            document = document[name]
+        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return _MISSING
+    return json.dumps(document, ensure_ascii=False, sort_keys=True)
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text), ensure_ascii=False, sort_keys=True)
+
+
+def _shown(text: str) -> str:
+    """A JSON value as people read it: a text without quotes."""
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def decision_by_parts(content: Content, field: Callable[[str], str], note: str) -> Decision:
+    """The decision in a form that has ``part:N`` and ``value:N`` for each part that was held back.
+
+    Args:
+        content: The content of the item.
+        field: The text of a form field; empty if it is missing.
+        note: The reviewer's remark.
+
+    Raises:
+        UsageError: The parts are not all decided, or an edit is not of the part's kind.
+        ValidationError: A decision is incomplete.
+    """
+    decisions = []
+    for row in rows_of(content):
+        if row.part.kept or not (action := field(f"part:{row.number}")):
+            continue
+        text = _written(row.part, field(f"value:{row.number}").strip()) if action == "edit" else ""
+        fields: Mapping[str, Any] = {"place": row.part.place, "action": action, "text": text}
+        decisions.append(PartDecision.model_validate(fields))
+    return by_parts(content, decisions, note)
+
+
+def _written(part: PartVerdict, text: str) -> str:
+    """What a reviewer wrote, as a part has it: a field whose value is a text takes any words."""
+    if part.span is not None or not text:
+        return text
+    if part.text.startswith('"'):
+        return json.dumps(text, ensure_ascii=False)
+    if part.absent:
+        try:
+            read_json(text)
+        except ValueError:
+            return json.dumps(text, ensure_ascii=False)
+    return text

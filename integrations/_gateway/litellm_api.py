@@ -1,0 +1,100 @@
+"""LiteLLM's Generic Guardrail API: its proxy asks before an answer goes out. No I/O.
+
+The proxy sends the prompt before the call and the answer after it, without the settings of the call. So the gate draws
+and judges an answer of its own, as for any client, and the proxy's answer leaves only if it is the judged one. Every
+other answer is blocked: in a stream, the proxy ignores texts that replace others. Errors block with status 200, since a
+proxy with ``fail_open`` passes an answer after a 503.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from guardrail.types import SamplingPlan
+
+from .protocol import ApiError, Dialect, need, present
+
+__all__ = ["GUARDRAIL", "PATH", "call_of", "prompt_of", "unknown_call"]
+
+PATH = "/beta/litellm_basic_guardrail_api"
+
+
+def call_of(payload: Mapping[str, Any]) -> str:
+    """The name of the proxy's call, which only the proxy's key that made it shares.
+
+    Raises:
+        ApiError: The payload has no call.
+    """
+    call = need(payload.get("litellm_call_id"), str, "litellm_call_id")
+    return (
+        f"litellm call {need(payload.get('request_data') or {}, dict, 'request_data').get('user_api_key_hash')} {call}"
+    )
+
+
+def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """The prompt of a call, as the body of a chat completion; without messages if the call has none.
+
+    Raises:
+        ApiError: The payload is malformed.
+    """
+    messages = need(payload.get("structured_messages") or [], list, "structured_messages")
+    listed = [present(need(message, dict, "structured_messages")) for message in messages]
+    tools = {"tools": payload["tools"]} if payload.get("tools") else {}
+    return {"model": model or need(payload.get("model"), str, "model"), "messages": listed, **tools}
+
+
+def unknown_call() -> ApiError:
+    """The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
+    return ApiError(
+        400,
+        "The prompt of this answer is unknown. The proxy's guardrail needs mode: [pre_call, post_call].",
+        "unknown_call",
+    )
+
+
+def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+    """A prompt and the proxy's answer as a request for a chat completion."""
+    del plan
+    return {name: body[name] for name in ("model", "messages", "tools") if name in body}
+
+
+def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """The action for the proxy's answer (``texts`` and ``tool_calls``): it passes if it is the judged completion."""
+    message, sent = completion["choices"][0]["message"], body["sent"]
+    text, abstained = message["content"] or message["refusal"] or "", completion["guardrail"]["abstained"]
+    texts = [entry for entry in need(sent.get("texts") or [], list, "texts") if entry]
+    calls = [_call(need(call, dict, "tool_calls").get("function")) for call in sent.get("tool_calls") or ()]
+    judged = [_call(call["function"]) for call in message.get("tool_calls", ())]
+    same = calls == judged and texts == [text] * bool(text) and not sent.get("images")
+    if same and not abstained:
+        return {"action": "NONE", "guardrail": completion["guardrail"]}
+    return {**_blocked(text if abstained else OTHER), "guardrail": completion["guardrail"]}
+
+
+OTHER = (
+    "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
+    "those of the client."
+)
+
+
+def _call(function: Any) -> tuple[Any, Any]:
+    fields = need(function, dict, "tool_calls")
+    try:
+        return fields.get("name"), json.loads(fields.get("arguments") or "{}")
+    except (TypeError, ValueError):
+        return fields.get("name"), None
+
+
+def _blocked(reason: str) -> dict[str, Any]:
+    """The reply that makes the proxy raise an error."""
+    return {"action": "BLOCKED", "blocked_reason": reason}
+
+
+def error(fault: ApiError) -> dict[str, Any]:
+    """An error as a reply that blocks."""
+    return {**_blocked(fault.message), "code": fault.code}
+
+
+GUARDRAIL = Dialect("", read, reply, lambda reply, request: iter((reply,)), error, error_status=200)

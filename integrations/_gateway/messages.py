@@ -1,0 +1,257 @@
+"""Anthropic's Messages API at the edge: requests become chat completions, and completions become messages. No I/O.
+
+Blocks that a chat completion cannot carry are refused with their place; thinking is left out, as chat completions leave
+it out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from guardrail.types import SamplingPlan
+
+from .protocol import ApiError, ChatRequest, Dialect, content_of, need, present, shared
+
+__all__ = ["MESSAGES"]
+
+OWN = frozenset(
+    {
+        "cache_control",
+        "max_tokens",
+        "metadata",
+        "messages",
+        "output_config",
+        "output_format",
+        "stop_sequences",
+        "system",
+    }
+)
+"""Fields that chat completions spell differently, or lack."""
+NAMES = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+}
+"""Fields of a chat completion, by the names of this API."""
+UNKNOWN = NAMES.keys() | {"n", "logprobs", "max_completion_tokens", "stream_options", "user"}
+"""Fields of chat completions that this API lacks: a request that has them would be read in two ways."""
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""Reasons to stop, by those of a chat completion."""
+KINDS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
+"""Types of errors by HTTP status."""
+
+
+def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+    """A request for a message as one for a chat completion.
+
+    Every request must have ``max_tokens``, and clients send large defaults. The calibrated limit keeps a larger one, so
+    the larger one is left out.
+    """
+    fields = present(body)
+    chat = shared(fields, UNKNOWN, OWN, "messages")
+    if chat.get("thinking") == {"type": "disabled"}:
+        del chat["thinking"]
+    system = fields.get("system")
+    chat["messages"] = [] if system is None else [{"role": "system", "content": content_of(system, "system", _part)}]
+    for place, entry in enumerate(need(fields.get("messages"), list, "messages")):
+        chat["messages"] += _turn(need(entry, dict, f"messages[{place}]"), f"messages[{place}]")
+    limit = need(fields.get("max_tokens"), int, "max_tokens")
+    output = present(need(fields.get("output_config", {}), dict, "output_config"))
+    for name in sorted(output.keys() - {"effort", "format"}):
+        raise ApiError(400, f"'output_config.{name[:100]}' is unknown here.", "unknown_field", "output_config")
+    if (form := output.get("format", fields.get("output_format"))) is not None:
+        chat["response_format"] = _format(need(form, dict, "output_config.format"), plan)
+    renamed = {
+        "max_tokens": limit if plan is None or limit < plan.max_tokens else None,
+        "stop": fields.get("stop_sequences"),
+        "user": need(fields.get("metadata", {}), dict, "metadata").get("user_id"),
+        "reasoning_effort": output.get("effort"),
+    }
+    chat |= present(renamed)
+    if "tools" in fields:
+        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(need(fields["tools"], list, "tools"))]
+    if choice := need(fields.get("tool_choice", {}), dict, "tool_choice"):
+        chat |= _choice(choice)
+    return chat
+
+
+def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    kind = choice.get("type")
+    if kind != "tool" and (not isinstance(kind, str) or kind not in CHOICES):
+        raise ApiError(400, "'tool_choice.type' must be auto, any, tool or none.", "invalid_field", "tool_choice.type")
+    named = {"type": "function", "function": {"name": choice.get("name")}}
+    several = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
+    return {"tool_choice": named if kind == "tool" else CHOICES[kind], **several}
+
+
+def _format(form: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+    """An answer format. This API gives it no name, so it gets the name of the calibrated one."""
+    calibrated = plan.bindings.response_format if plan is not None and plan.bindings is not None else None
+    named = (calibrated or {}).get("json_schema") or {"name": "answer"}
+    return {"type": form.get("type"), "json_schema": {**named, "schema": form.get("schema")}}
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    fields = present(need(tool, dict, where))
+    if fields.pop("type", "custom") != "custom":
+        raise ApiError(
+            400,
+            f"'{where}.type' must be \"custom\": tools that run at the provider cannot be guarded.",
+            "unsupported_tool",
+            f"{where}.type",
+        )
+    fields.pop("cache_control", None)
+    parameters = need(fields.pop("input_schema", None), dict, f"{where}.input_schema")
+    if fields.get("strict") is False:
+        del fields["strict"]
+    return {"type": "function", "function": {**fields, "parameters": parameters}}
+
+
+def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """A turn as messages: results of tools are messages of their own, before the rest of the turn."""
+    role, content = entry.get("role"), entry.get("content")
+    if role not in ("user", "assistant"):
+        raise ApiError(400, f"'{where}.role' must be user or assistant.", "invalid_field", f"{where}.role")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    results, calls, rest = list[dict[str, Any]](), list[dict[str, Any]](), list[Any]()
+    for place, block in enumerate(need(content, list, f"{where}.content")):
+        at = f"{where}.content[{place}]"
+        kind = need(block, dict, at).get("type")
+        if kind == "tool_result" and role == "user":
+            call_id = need(block.get("tool_use_id"), str, f"{at}.tool_use_id")
+            output = content_of(block.get("content") or "", f"{at}.content", _part)
+            results.append({"role": "tool", "tool_call_id": call_id, "content": output})
+        elif kind == "tool_use" and role == "assistant":
+            call_id, name = (need(block.get(name), str, f"{at}.{name}") for name in ("id", "name"))
+            arguments = json.dumps(need(block.get("input"), dict, f"{at}.input"), ensure_ascii=False)
+            calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        elif kind not in ("thinking", "redacted_thinking") or role == "user":
+            rest.append(block)
+    said: Any = content_of(rest, f"{where}.content", _part) if rest else None
+    if role == "assistant":
+        said = said if said is None or isinstance(said, str) else "".join(part.get("text", "") for part in said)
+        return [{"role": role, "content": said, **({"tool_calls": calls} if calls else {})}]
+    return [*results, *([{"role": role, "content": said}] if said is not None or not results else [])]
+
+
+def _part(kind: Any, block: Mapping[str, Any], at: str) -> dict[str, Any] | None:
+    if kind == "text":
+        return {"type": "text", "text": need(block.get("text"), str, f"{at}.text")}
+    if kind != "image":
+        return None
+    source = need(block.get("source"), dict, f"{at}.source")
+    if source.get("type") == "url":
+        return {"type": "image_url", "image_url": {"url": need(source.get("url"), str, f"{at}.source.url")}}
+    if source.get("type") != "base64":
+        return None
+    media, data = (need(source.get(name), str, f"{at}.source.{name}") for name in ("media_type", "data"))
+    return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
+
+
+# -- replies ----------------------------------------------------------------------------------------------------------
+
+
+def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion as a message.
+
+    A refusal of a formatted answer has no content, which the SDK would parse, and its text is in ``stop_details``.
+    """
+    del body
+    (choice,), usage = completion["choices"], completion["usage"]
+    message, refusal = choice["message"], choice["message"]["refusal"]
+    content: list[dict[str, Any]] = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    for call in message.get("tool_calls", ()):
+        arguments = json.loads(call["function"]["arguments"])
+        content.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments})
+    stop = STOPS.get(choice["finish_reason"], "end_turn") if refusal is None else "refusal"
+    details = {"type": "refusal", "category": None, "explanation": refusal or message["content"]}
+    return {
+        "id": f"msg_{completion['id'].removeprefix('chatcmpl-')}",
+        "type": "message",
+        "role": "assistant",
+        "model": completion["model"],
+        "content": content,
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "stop_details": details if stop == "refusal" else None,
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
+        "guardrail": completion["guardrail"],
+    }
+
+
+def events(message: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+    """A message as the events of its stream."""
+    del request
+    usage = message["usage"]
+    ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
+    begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}
+    yield {"type": "message_start", "message": begun}
+    for place, block in enumerate(message["content"]):
+        if block["type"] == "text":
+            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        else:
+            spelled = json.dumps(block["input"], ensure_ascii=False)
+            empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": spelled}
+        yield {"type": "content_block_start", "index": place, "content_block": empty}
+        yield {"type": "content_block_delta", "index": place, "delta": delta}
+        yield {"type": "content_block_stop", "index": place}
+    yield {"type": "message_delta", "delta": ended, "usage": usage, "guardrail": message["guardrail"]}
+    yield {"type": "message_stop"}
+
+
+def error(fault: ApiError) -> dict[str, Any]:
+    """The body of an error, and its event in a stream."""
+    kind = KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
+    more = {"code": fault.code, "param": fault.param}
+    return {"type": "error", "error": {"type": kind, "message": fault.message, **more}}
+
+
+# -- observed replies -------------------------------------------------------------------------------------------------
+
+
+def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An upstream's message, or the events of its stream, as a chat completion."""
+    message: dict[str, Any] = dict(listed[0].get("message", listed[0]))
+    blocks: dict[int, dict[str, Any]] = dict(enumerate(message["content"]))
+    for event in listed:
+        if event["type"] == "content_block_start":
+            blocks[event["index"]] = {**event["content_block"], "json": ""}
+        elif event["type"] == "content_block_delta":
+            block, delta = blocks[event["index"]], event["delta"]
+            block["text"] = block.get("text", "") + delta.get("text", "")
+            block["json"] += delta.get("partial_json", "")
+        elif event["type"] == "message_delta":
+            message |= {**event["delta"], "usage": {**message["usage"], **event.get("usage", {})}}
+    texts, calls = list[str](), list[dict[str, Any]]()
+    for block in blocks.values():
+        if block["type"] == "text":
+            texts.append(block["text"])
+        elif block["type"] == "tool_use":
+            function = {"name": block["name"], "arguments": block.get("json") or json.dumps(block["input"])}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+        elif block["type"] not in ("thinking", "redacted_thinking"):
+            raise ValueError(f"a {block['type']} is not part of an answer that a guard would give")
+    finish = {ours: reason for reason, ours in STOPS.items()}.get(message["stop_reason"], "stop")
+    said = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+    usage = {"prompt_tokens": message["usage"]["input_tokens"], "completion_tokens": message["usage"]["output_tokens"]}
+    return {
+        "model": message["model"],
+        "choices": [{"index": 0, "message": said, "finish_reason": finish}],
+        "usage": usage,
+    }
+
+
+MESSAGES = Dialect("messages", read, reply, events, error, observed, NAMES)

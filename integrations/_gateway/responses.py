@@ -1,0 +1,310 @@
+"""OpenAI's Responses API at the edge: requests become chat completions, and completions become responses. No I/O.
+
+The gateway keeps no responses, so fields that continue a stored one are refused. Items that a chat completion cannot
+carry are refused with their place; reasoning items are left out, as chat completions leave them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from guardrail.types import SamplingPlan
+
+from .protocol import ApiError, ChatRequest, Dialect, content_of, need, present, shared
+
+__all__ = ["RESPONSES"]
+
+STORED = {
+    "store": "Send store: false, and the whole conversation in 'input'",
+    "previous_response_id": "Send the whole conversation in 'input'",
+    "conversation": "Send the whole conversation in 'input'",
+    "background": "Leave it out and wait for the reply, or stream it",
+    "prompt": "Send the text of the prompt in 'instructions' and 'input'",
+}
+"""Fields that need an endpoint that keeps state, and the way out."""
+OWN = frozenset({"include", "input", "instructions", "max_output_tokens", "reasoning", "stream_options", "text"})
+"""Fields that chat completions spell differently."""
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+    "reasoning_effort": "reasoning.effort",
+    "logprobs": "include",
+}
+"""Fields of a chat completion, by the names of this API."""
+UNKNOWN = NAMES.keys() | {"n", "max_completion_tokens"}
+"""Fields of chat completions that this API lacks: a request that has them would be read in two ways."""
+LOGPROBS = "message.output_text.logprobs"
+TEXT, REASONING = frozenset({"format", "verbosity"}), frozenset({"effort", "summary", "generate_summary"})
+ROLES = frozenset({"user", "assistant", "system", "developer"})
+ECHOED: Mapping[str, Any] = {
+    "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
+    "parallel_tool_calls": True, "prompt_cache_key": None, "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None, "service_tier": "default", "temperature": None, "tool_choice": "auto", "top_logprobs": 0,
+    "top_p": None, "truncation": "disabled", "user": None,
+}  # fmt: skip
+"""Fields of a request that its response repeats, with the values that stand for leaving them out."""
+
+
+def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+    """A request for a response as one for a chat completion."""
+    del plan
+    fields = present(body)
+    for name, way_out in STORED.items():
+        if fields.get(name):
+            raise ApiError(
+                400,
+                f"The gateway keeps no responses, so {name!r} is refused. {way_out}; or ask the operator for "
+                "'mode: observe' in front of an endpoint that keeps them.",
+                "not_kept",
+                name,
+            )
+    chat = shared(fields, UNKNOWN, OWN | STORED.keys(), "responses")
+    if fields.get("truncation") == "disabled":
+        del chat["truncation"]
+    system = fields.get("instructions")
+    first = [] if system is None else [{"role": "system", "content": need(system, str, "instructions")}]
+    chat["messages"] = [*first, *_messages(fields.get("input"))]
+    text, reasoning = _inner(fields, "text", TEXT), _inner(fields, "reasoning", REASONING)
+    renamed = {
+        "max_tokens": fields.get("max_output_tokens"),
+        "reasoning_effort": reasoning.get("effort"),
+        "verbosity": text.get("verbosity"),
+        "logprobs": LOGPROBS in need(fields.get("include", []), list, "include") or None,
+    }
+    chat |= present(renamed)
+    if form := present(need(text.get("format", {}), dict, "text.format")):
+        schema = {name: value for name, value in form.items() if name != "type"}
+        chat["response_format"] = {"type": form.get("type"), **({"json_schema": schema} if schema else {})}
+    if "tools" in fields:
+        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(need(fields["tools"], list, "tools"))]
+    if isinstance(choice := fields.get("tool_choice"), dict):
+        if choice.get("type") != "function":
+            raise ApiError(400, "'tool_choice' must be a text or name a function.", "invalid_field", "tool_choice")
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    return chat
+
+
+def _inner(fields: Mapping[str, Any], name: str, known: frozenset[str]) -> dict[str, Any]:
+    """A field that is an object, all of whose fields are known."""
+    inner = present(need(fields.get(name, {}), dict, name))
+    for unknown in sorted(inner.keys() - known):
+        raise ApiError(400, f"'{name}.{unknown[:100]}' is unknown here.", "unknown_field", f"{name}.{unknown[:100]}")
+    return inner
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    fields = present(need(tool, dict, where))
+    if fields.pop("type", None) != "function":
+        raise ApiError(
+            400,
+            f"'{where}.type' must be \"function\": tools that run at the provider cannot be guarded.",
+            "unsupported_tool",
+            f"{where}.type",
+        )
+    if fields.get("strict") is False:  # what chat completions do without it
+        del fields["strict"]
+    return {"type": "function", "function": fields}
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    """The items of ``input`` as messages. Calls belong to the assistant's message before them."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    messages: list[dict[str, Any]] = []
+    for place, item in enumerate(need(value, list, "input")):
+        where = f"input[{place}]"
+        kind = need(item, dict, where).get("type") or "message"
+        if kind == "message":
+            role = item.get("role")
+            if not isinstance(role, str) or role not in ROLES:
+                raise ApiError(
+                    400, f"'{where}.role' must be one of {', '.join(sorted(ROLES))}.", "invalid_field", f"{where}.role"
+                )
+            parts = _parts(item.get("content"), f"{where}.content")
+            if role == "assistant" and isinstance(parts, list):
+                parts = "".join(need(part.get("text"), str, f"{where}.content") for part in parts)
+            messages.append({"role": role, "content": parts})
+        elif kind == "function_call":
+            call_id, name, arguments = (
+                need(item.get(name), str, f"{where}.{name}") for name in ("call_id", "name", "arguments")
+            )
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            messages[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            call_id = need(item.get("call_id"), str, f"{where}.call_id")
+            output = _parts(item.get("output"), f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+        elif kind == "item_reference":
+            raise ApiError(
+                400,
+                f"{where} refers to an item that the gateway did not keep. Send the item (AI SDK: store: false).",
+                "not_kept",
+                where,
+            )
+        elif kind != "reasoning":
+            raise ApiError(
+                400, f"'{where}.type' {str(kind)[:60]!r} cannot be guarded.", "unsupported_item", f"{where}.type"
+            )
+    if not messages:
+        raise ApiError(400, "'input' must have at least one message.", "invalid_field", "input")
+    return messages
+
+
+def _parts(value: Any, where: str) -> str | list[dict[str, Any]]:
+    def part(kind: Any, fields: Mapping[str, Any], at: str) -> dict[str, Any] | None:
+        if kind in ("input_text", "output_text", "text"):
+            return {"type": "text", "text": need(fields.get("text"), str, f"{at}.text")}
+        if kind == "refusal":
+            return {"type": "text", "text": need(fields.get("refusal"), str, f"{at}.refusal")}
+        if kind == "input_image" and fields.get("file_id") is None:
+            url = {"url": need(fields.get("image_url"), str, f"{at}.image_url")}
+            detail = {} if fields.get("detail") in (None, "auto") else {"detail": fields["detail"]}
+            return {"type": "image_url", "image_url": {**url, **detail}}
+        return None
+
+    return content_of(value, where, part)
+
+
+# -- replies ----------------------------------------------------------------------------------------------------------
+
+
+def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion as a response.
+
+    An abstention is a completed response: the Agents SDK raises on ``response.incomplete`` and shows no text. The
+    object ``guardrail`` tells it from an answer.
+    """
+    (choice,), usage, number = completion["choices"], completion["usage"], completion["id"].removeprefix("chatcmpl-")
+    message, finish = choice["message"], choice["finish_reason"]
+    output: list[dict[str, Any]] = []
+    if message["refusal"] is not None:
+        output.append(_message(number, {"type": "refusal", "refusal": message["refusal"]}))
+    elif message["content"] is not None:
+        logprobs = (choice["logprobs"] or {}).get("content") or []
+        part = {"type": "output_text", "text": message["content"], "annotations": [], "logprobs": logprobs}
+        output.append(_message(number, part))
+    for place, call in enumerate(message.get("tool_calls", ())):
+        spelled = {"call_id": call["id"], "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        output.append({"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed", **spelled})
+    cut = None if completion["guardrail"]["abstained"] else CUT.get(finish)
+    fields, text = present(body), present(body.get("text") or {})
+    return {
+        **ECHOED,
+        **{name: fields[name] for name in ECHOED if name in fields},
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": completion["created"],
+        "completed_at": completion["created"],
+        "status": "completed" if cut is None else "incomplete",
+        "background": False,
+        "error": None,
+        "incomplete_details": None if cut is None else {"reason": cut},
+        "model": completion["model"],
+        "output": output,
+        "previous_response_id": None,
+        "store": False,
+        "text": {"format": {"type": "text"}, **text},
+        "tools": [{"strict": False, "parameters": None, **tool} for tool in fields.get("tools") or ()],
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        },
+        "guardrail": completion["guardrail"],
+    }
+
+
+CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Reasons of an incomplete response, by those of a chat completion."""
+
+
+def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": f"msg_{number}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+
+
+def events(response: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+    """A response as the events of its stream."""
+    del request
+    for number, event in enumerate(_unnumbered(response)):
+        yield {**event, "sequence_number": number}
+
+
+def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    begun = {**response, "status": "in_progress", "completed_at": None, "incomplete_details": None, "output": []}
+    begun["usage"] = None
+    for kind in ("created", "in_progress"):
+        yield {"type": f"response.{kind}", "response": begun}
+    for place, item in enumerate(response["output"]):
+        at = {"output_index": place, "item_id": item["id"]}
+        empty: dict[str, Any] = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        opened = {**item, "status": "in_progress"} | empty
+        yield {"type": "response.output_item.added", "output_index": place, "item": opened}
+        if item["type"] == "function_call":
+            yield {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]}
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **at, **done}
+        else:
+            yield from _part(item["content"][0], {**at, "content_index": 0})
+        yield {"type": "response.output_item.done", "output_index": place, "item": item}
+    yield {"type": f"response.{response['status']}", "response": response}
+
+
+def _part(part: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    kind, field = part["type"], "text" if part["type"] == "output_text" else "refusal"
+    empty = {**part, field: ""} | ({"logprobs": []} if kind == "output_text" else {})
+    more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
+    yield {"type": "response.content_part.added", **at, "part": empty}
+    if part[field]:
+        yield {"type": f"response.{kind}.delta", **at, "delta": part[field], **more}
+    yield {"type": f"response.{kind}.done", **at, field: part[field], **more}
+    yield {"type": "response.content_part.done", **at, "part": part}
+
+
+def error(fault: ApiError) -> dict[str, Any]:
+    """The body of an error; as an event of a stream it has the fields of both forms that clients read."""
+    inner = fault.body["error"]
+    event = {"type": "error", "sequence_number": 0, **{name: inner[name] for name in ("code", "message", "param")}}
+    return {**event, "error": inner}
+
+
+# -- observed replies -------------------------------------------------------------------------------------------------
+
+
+def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An upstream's response, or the events of its stream, as a chat completion."""
+    last = listed[-1]
+    response = last.get("response", last)
+    texts, refusals, calls = list[str](), list[str](), list[dict[str, Any]]()
+    for item in response["output"]:
+        if item["type"] == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
+        elif item["type"] == "message":
+            for part in item["content"]:
+                texts += [part["text"]] if part["type"] == "output_text" else ()
+                refusals += [part["refusal"]] if part["type"] == "refusal" else ()
+        elif item["type"] != "reasoning":
+            raise ValueError(f"a {item['type']} is not part of an answer that a guard would give")
+    ended = {"completed": "tool_calls" if calls else "stop", "incomplete": "length"}
+    usage = response.get("usage") or {}
+    message = {
+        "role": "assistant",
+        "content": "".join(texts),
+        "refusal": "".join(refusals) or None,
+        "tool_calls": calls,
+    }
+    return {
+        "model": response.get("model"),
+        "choices": [{"index": 0, "message": message, "finish_reason": ended.get(response["status"])}],
+        "usage": {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")},
+    }
+
+
+RESPONSES = Dialect("responses", read, reply, events, error, observed, NAMES)

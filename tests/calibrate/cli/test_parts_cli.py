@@ -1,0 +1,213 @@
+"""`--parts`: from records to a report and an audit on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from calibrate import from_frame
+from calibrate.cli import app
+from calibrate.data.records import read_records
+from guardrail.artifact import CalibrationArtifact
+from guardrail.testing import ScriptedChat
+from tests.calibrate.parts.cards import invoices, record_file
+
+KEY = "parts_json"
+
+
+def called(*arguments: str | Path, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=typed)
+
+
+def printed(result: Result, code: int = 0) -> str:
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("records")
+    path = folder / "records.jsonl"
+    record_file(path, invoices(280))
+    printed(called("score", path, "--parts", "json"))
+    printed(called("label", path, "--parts", "json"))
+    return path
+
+
+@pytest.fixture
+def folder(labelled: Path, tmp_path: Path) -> Path:
+    (tmp_path / "records.jsonl").write_bytes(labelled.read_bytes())
+    return tmp_path
+
+
+def test_from_records_to_a_report(folder: Path) -> None:
+    records, artifact = folder / "records.jsonl", folder / "artifact.json"
+    text = printed(called("fit", records, "--parts", "json", "-a", "0.1", "--test-fraction", "0.3", "--out", artifact))
+    assert "At most 10 % of the parts kept are wrong, with 90 % confidence." in text
+    assert "/due" in text
+    assert re.search(r"Of the kept values of /due, [\d.]+ % are wrong", text)
+    gate = CalibrationArtifact.load(artifact).parts
+    assert gate is not None
+    assert gate.spec.cap == 4
+    assert "What this does not promise" in printed(called("inspect", artifact))
+    report = folder / "report.html"
+    test = folder / "artifact.test.jsonl"
+    printed(called("report", records, "--artifact", artifact, "--test", test, "--out", report))
+    assert "Answers kept out of the fit" in report.read_text()
+
+
+def test_rules_by_name_and_bands(folder: Path) -> None:
+    records, artifact = folder / "records.jsonl", folder / "artifact.json"
+    arguments = ("fit", records, "--parts", "json", "-a", "0.15", "--out", artifact)
+    for rule in ("clean_shown", "clean_answers:allowed=1", "both:clean_alpha=0.3", "wrong_share:per=answer"):
+        printed(called(*arguments, "--rule", rule))
+        gate = CalibrationArtifact.load(artifact).parts
+        assert gate is not None
+        assert gate.rule == rule.partition(":")[0]
+        assert gate.threshold is not None
+    printed(called(*arguments, "--by-length", "2,4", "--segment-delta", "each"))
+    gate = CalibrationArtifact.load(artifact).parts
+    assert gate is not None
+    assert gate.bands == (2, 4)
+    assert gate.threshold_for(1) is None
+    assert gate.threshold_for(4) == gate.threshold
+    printed(called(*arguments, "--rule", "wrong_share", "--by-length", "two"), 2)
+    printed(called(*arguments, "--rule", "certified"), 2)
+
+
+def test_a_promise_that_new_answers_refute(folder: Path) -> None:
+    records, artifact = folder / "records.jsonl", folder / "artifact.json"
+    printed(called("fit", records, "--parts", "json", "-a", "0.1", "--out", artifact))
+    fresh = record_file(folder / "fresh.jsonl", invoices(250, seed=3, prefix="fresh"))
+    text = printed(called("audit", "--records", fresh.path, "--artifact", artifact))
+    assert "On 244 answers" in text
+    # The gold of another document: every value that is kept is wrong.
+    golds = [record.references for record in fresh.records]
+    shifted = [r.model_copy(update={"references": golds[i - 1]}) for i, r in enumerate(fresh.records)]
+    record_file(folder / "shifted.jsonl", shifted)
+    result = called("audit", "--records", folder / "shifted.jsonl", "--artifact", artifact, "--json")
+    assert json.loads(printed(result, 1))["verdict"] == "refuted"
+
+
+def test_evaluate_and_plan(folder: Path) -> None:
+    records = folder / "records.jsonl"
+    table = folder / "rules.csv"
+    text = printed(called("evaluate", records, "--parts", "json", "-a", "0.15", "--splits", "4", "--csv", table))
+    assert "clean_answers" in text
+    assert len(table.read_text().splitlines()) == 6
+    arguments = ("plan", "--parts", "json", "--pilot", records, "-a", "0.15", "--n", "12", "--n", "150")
+    text = printed(called(*arguments, "--repetitions", "5"))
+    assert "100.0" in text  # with 12 answers nothing is kept
+    # ln 10 / ln(1 + .9 * .15/.85) = 15.7
+    assert "Without a single wrong part 16 answers would do" in text
+
+
+def test_labels_by_hand_part_by_part(tmp_path: Path) -> None:
+    path = record_file(tmp_path / "records.jsonl", invoices(2)).path
+    printed(called("score", path, "--parts", "json", "--cap", "4"))
+    stopped = printed(called("label", path, "--parts", "json", "--interactive", typed="y\nn\ny\nu\ns\ny\ny\nq\n"))
+    assert "1 of 2 answers are labelled" in stopped
+    printed(called("label", path, "--parts", "json", "--interactive", typed="y\n" * 4))
+    labels = {record.id: record.part_labels[KEY].right for record in read_records(path).records}
+    assert sorted(labels.values(), key=str) == sorted([(True, False, None, True), (True,) * 4], key=str)
+
+
+CARDS = """id,prompt,gold,s1,s2,s3
+1,one,"{""a"": 1, ""b"": ""x|y""}","{""a"": 1, ""b"": ""x|y""}","{""a"": 1, ""b"": ""z""}","{""a"": 1, ""b"": ""x|y""}"
+2,two,"{""a"": 5, ""b"": ""q""}","{""a"": 5, ""b"": ""q""}",oops,"{""a"": 5, ""b"": ""q""}"
+"""
+FIELDS = """doc,name,value,s1,s2,s3
+1,a,1,1,1,1
+1,b,x|y,x|y,z,x|y
+2,a,5,5,,5
+2,b,q,q,,q
+"""
+
+
+def test_one_row_an_answer_and_one_row_a_field_are_the_same_records(tmp_path: Path) -> None:
+    (tmp_path / "cards.csv").write_text(CARDS)
+    (tmp_path / "fields.csv").write_text(FIELDS)
+    samples = ("--map", "samples=s1,s2,s3")
+    printed(
+        called(
+            *("import", tmp_path / "cards.csv", "--parts", "json", "--map", "question=prompt"),
+            *("--map", "references=gold", *samples, "--out", tmp_path / "cards.jsonl"),
+        )
+    )
+    printed(
+        called(
+            *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "name", "--map", "id=doc"),
+            *("--map", "references=value", *samples, "--out", tmp_path / "fields.jsonl"),
+        )
+    )
+    for name in ("cards", "fields"):
+        path = tmp_path / f"{name}.jsonl"
+        printed(called("score", path, "--parts", "json", "--cap", "2"))
+        printed(called("label", path, "--parts", "json"))
+        shares = {
+            record.id: {part.path: part.uncertainty for part in record.parts[KEY]}
+            for record in read_records(path).records
+        }
+        assert shares == {"1": {"/a": 0.0, "/b": 1 / 3}, "2": {"/a": 1 / 3, "/b": 1 / 3}}
+        assert all(all(record.part_labels[KEY].right) for record in read_records(path).records)
+
+
+def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cards.jsonl").write_text('{"question": "q", "references": "{", "samples": ["{}"]}\n')
+    result = called("import", tmp_path / "cards.jsonl", "--parts", "json", "--out", tmp_path / "r.jsonl")
+    assert result.exit_code != 0
+    assert "a reference must be a JSON document" in result.output
+
+
+def test_in_python() -> None:
+    rows = [
+        {"question": f"q{i}", "references": {"a": i, "b": "x"}, "samples": [{"a": i, "b": "x"}] * 3} for i in range(60)
+    ]
+    records = from_frame(rows, parts="json").score_parts("json").label_parts()
+    artifact = records.fit_parts(alpha=0.1)
+    assert artifact.parts is not None
+    assert artifact.parts.threshold == 0
+    assert artifact.parts.figures is not None
+    assert artifact.parts.figures.recalled == 120
+
+
+ANSWERS = ["One is right. Two is not.", "One is right. Two is so.", "One is right. Two is not."]
+MODEL = ScriptedChat(script={f"q{i}": list[str | Exception](ANSWERS) for i in range(4)})
+
+
+def test_collect_asks_the_model_about_sentences(tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"id": str(i), "question": f"q{i}"}) + "\n" for i in range(4)))
+    path = tmp_path / "records.jsonl"
+    model = "python:tests.calibrate.cli.test_parts_cli:MODEL"
+    text = printed(called("collect", questions, "--model", model, "--parts", "sentences", "--n", "2", "--out", path))
+    assert f"calibrate score {path} --parts sentences" in text.replace("\n", "")
+    record = read_records(path).records[0]
+    assert record.drawn is not None
+    assert "supported_sentences" in record.drawn.follow_ups
+
+
+def test_labels_from_the_review_page_part_by_part(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.review import PartDecision, ReviewStore, by_parts
+
+    path = record_file(tmp_path / "records.jsonl", invoices(2)).path
+    printed(called("score", path, "--parts", "json"))
+    arguments = ("label", path, "--parts", "json", "--review-store", tmp_path / "reviews.db")
+    assert "2 of 2 answers wait for a person" in printed(called(*arguments))
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        while (lease := store.claim("ann")) is not None:
+            content = lease.item.content
+            assert [part.uncertainty for part in content.parts] == [None] * 4  # a score would sway the label
+            decisions = [
+                PartDecision(place=part.place, action="reject" if part.place == "/due" else "approve")
+                for part in content.parts
+            ]
+            store.decide(lease, by_parts(content, decisions))
+    printed(called(*arguments))
+    labels = [record.part_labels[KEY].right for record in read_records(path).records]
+    assert labels == [(True, True, True, False)] * 2

@@ -1,0 +1,159 @@
+"""Records with parts: measuring, labelling by reference and by hand, packing for a fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calibrate.data.records import RecordFile, read_records
+from calibrate.parts.answers import (
+    cap_of_counts,
+    key_of_parts,
+    label_parts,
+    labels_by_hand,
+    measure_file,
+    measure_records,
+    packed_answers,
+    with_usual_cap,
+)
+from guardrail.errors import UsageError
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
+from guardrail.types import Unmeasured
+from tests.calibrate.parts.cards import N_SAMPLES, SCHEMA, invoices, record_file, sentences
+
+KEY = "parts_json"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
+    file = record_file(tmp_path_factory.mktemp("parts") / "records.jsonl", invoices(80))
+    return measure_records(file, parts_measure(json_spec(file.header.plan.bindings)))
+
+
+def test_each_field_has_the_share_of_samples_without_it(measured: RecordFile) -> None:
+    record = measured.records[0]
+    assert record.drawn is not None
+    assert record.drawn.primary is not None
+    own = json.loads(record.drawn.primary.text)
+    others = [json.loads(sample.text) for sample in record.drawn.samples]
+    assert {part.path: part.uncertainty for part in record.parts[KEY]} == {
+        f"/{name}": sum(other[name] != own[name] for other in others) / N_SAMPLES for name in own
+    }
+    smallest = min(part.uncertainty for part in record.parts[KEY] if part.uncertainty is not None)
+    assert record.scores[KEY].value == smallest
+
+
+def test_an_answer_that_cannot_be_split_has_no_parts(measured: RecordFile) -> None:
+    record = measured.records[39]
+    assert KEY not in record.parts
+    assert record.scores[KEY].reason is Unmeasured.UNREADABLE
+
+
+def test_file_to_file_gives_the_same_records_and_keeps_old_ones_readable(tmp_path: Path) -> None:
+    file = record_file(tmp_path / "records.jsonl", invoices(45))
+    before = (tmp_path / "records.jsonl").read_bytes()
+    assert b'"parts"' not in before  # records without parts are written as they were
+    assert b"part_correctness" not in before
+    measure = parts_measure(json_spec(file.header.plan.bindings))
+    header, key = measure_file(tmp_path / "records.jsonl", tmp_path / "out.jsonl", measure)
+    again = read_records(tmp_path / "out.jsonl")
+    expected = measure_records(file, measure)
+    assert (key, header) == (KEY, expected.header)
+    assert list(again.records) == list(expected.records)
+
+
+def test_labels_by_reference(measured: RecordFile) -> None:
+    labelled = label_parts(measured, KEY)
+    for record in labelled.records:
+        if KEY not in record.parts:
+            assert KEY not in record.part_labels
+            continue
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        own, gold = json.loads(record.drawn.primary.text), json.loads(record.references[0])
+        labels = record.part_labels[KEY]
+        assert labels.right == tuple(own[name] == gold[name] for name in own)
+        assert labels.n_reference == len(gold)
+        assert set(labels.missed) == {f"/{name}" for name in gold if own[name] != gold[name]}
+
+
+def test_the_reference_that_most_fields_agree_with_counts(measured: RecordFile) -> None:
+    record = measured.records[0]
+    other = record.model_copy(update={"references": ('{"number": 0}', *record.references)})
+    both = label_parts(RecordFile(measured.path, measured.header, (other,)), KEY)
+    alone = label_parts(RecordFile(measured.path, measured.header, (record,)), KEY)
+    assert both.records[0].part_labels == alone.records[0].part_labels
+
+
+def test_labels_survive_a_new_measurement_of_the_same_parts_only(measured: RecordFile) -> None:
+    labelled = label_parts(measured, KEY)
+    same = measure_records(labelled, parts_measure(json_spec(measured.header.plan.bindings)))
+    assert [r.part_labels for r in same.records] == [r.part_labels for r in labelled.records]
+    other = measure_records(labelled, parts_measure(json_spec(schema=SCHEMA, judges={"/total": "numeric"})))
+    assert KEY not in other.header.part_correctness
+    assert not any(record.part_labels for record in other.records)
+    with pytest.raises(UsageError, match=r"have no labels\. Run: calibrate label .* --parts json"):
+        packed_answers(other, KEY)
+
+
+def test_packing_counts_what_is_left_out(measured: RecordFile) -> None:
+    labelled = label_parts(measured, KEY)
+    records = [r.model_copy(update={"part_labels": {}}) if i < 10 else r for i, r in enumerate(labelled.records)]
+    data = packed_answers(RecordFile(labelled.path, labelled.header, tuple(records)), KEY, cap=2)
+    assert (data.n_records, data.n_unmeasured, data.n_unlabelled) == (80, 2, 10)
+    assert data.parts.n == 68
+    assert data.unlabelled is not None
+    assert data.unlabelled.n == 10
+    assert data.parts.cap == data.spec.cap == 2
+    assert (data.parts.uncertainty.reshape(-1, 4) < 2).sum(axis=1).tolist() == [2] * 68
+
+
+def test_labels_by_hand(tmp_path: Path) -> None:
+    file = record_file(tmp_path / "records.jsonl", invoices(3))
+    file = measure_records(file, parts_measure(json_spec(file.header.plan.bindings)))
+    every = {f"/{name}": True for name in SCHEMA["properties"]}
+    rows = [
+        {"id": "invoice-0", "parts": every | {"/total": False}},
+        {"id": "invoice-1", "parts": {"/total": True}},
+        {"id": "invoice-2", "parts": every | {"/due": None}},
+    ]
+    labelled = labels_by_hand(file, KEY, rows, "labels.jsonl", "0" * 64)
+    assert labelled.records[0].part_labels[KEY].right == (True, False, True, True)
+    assert not labelled.records[1].part_labels  # not all of its parts are labelled
+    data = packed_answers(labelled, KEY)
+    assert data.n_undecided == 1
+    assert data.parts.wrong.tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
+    for bad, message in (
+        ({"id": "nobody", "parts": {}}, "labels the record 'nobody'"),
+        ({"id": "invoice-0", "parts": {"/totl": True}}, "labels the part '/totl'"),
+        ({"id": "invoice-0", "parts": {"/total": "yes"}}, 'must be true, false or null, got "yes"'),
+        ({"id": "invoice-0", "parts": [True]}, "must be an object"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            labels_by_hand(file, KEY, [bad], "labels.jsonl", "0" * 64)
+
+
+def test_sentences_are_named_by_number_and_need_labels_by_hand(tmp_path: Path) -> None:
+    file = record_file(tmp_path / "records.jsonl", sentences(4), schema=False)
+    with pytest.raises(UsageError, match="calibrate collect --parts sentences"):
+        measure_records(file, parts_measure(sentence_spec(3)))
+
+
+def test_the_cap_is_that_of_the_schema_or_a_quantile() -> None:
+    records = invoices(20)
+    assert with_usual_cap(lambda cap: json_spec(schema=SCHEMA, cap=cap), records).cap == 4
+    assert with_usual_cap(lambda cap: json_spec(cap=cap), records).cap == 4
+    assert cap_of_counts([1, 2, 9]) == 2
+    assert cap_of_counts([1] * 269 + [5] * 31) == 5
+    with pytest.raises(UsageError, match="no answer could be split"):
+        cap_of_counts([])
+
+
+def test_keys(measured: RecordFile) -> None:
+    assert key_of_parts(measured) == KEY
+    with pytest.raises(UsageError, match="has no sentences parts"):
+        key_of_parts(measured, "sentences")

@@ -1,0 +1,251 @@
+"""Artifacts of parts: what they hold, what they refuse, and that run time keeps what calibration kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrate.data.records import RecordFile
+from calibrate.parts.answers import label_parts, measure_records, packed_answers
+from calibrate.parts.evaluate import compared_rules, evaluate_parts, simulate_parts
+from calibrate.parts.figures import kept_of, part_figures, path_rows
+from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
+from calibrate.parts.page import write_parts_report
+from calibrate.parts.promises import figures_lines, promise_line
+from calibrate.parts.rules import RULES, AnswerParts, reading_order
+from calibrate.parts.wording import check_promise
+from calibrate.pipeline import fit_artifact
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Feasible, Infeasible
+from guardrail.parts.gate import kept
+from guardrail.parts.json_fields import json_spec
+from guardrail.parts.measure import parts_measure
+from guardrail.specs import CorrectnessSpec
+from tests.calibrate.parts.cards import invoices, record_file
+
+KEY = "parts_json"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
+    made = record_file(tmp_path_factory.mktemp("parts") / "records.jsonl", invoices(300))
+    return label_parts(measure_records(made, parts_measure(json_spec(made.header.plan.bindings))), KEY)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
+    made = record_file(tmp_path_factory.mktemp("fresh") / "fresh.jsonl", invoices(300, seed=4, prefix="fresh"))
+    return label_parts(measure_records(made, parts_measure(json_spec(made.header.plan.bindings))), KEY)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile, tmp_path: Path, rule: str) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.15, rule=rule)
+    again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
+    assert again == artifact
+    assert artifact.schema_version == 3
+    gate, data = again.parts, packed_answers(file, KEY)
+    assert gate is not None
+    assert isinstance(artifact.outcome, Feasible)
+    assert artifact.threshold == gate.threshold is not None
+    ours = kept_of(data.parts, gate.threshold)
+    theirs = [kept(u, gate.threshold, gate.spec.cap) for u, _ in gate.scores.answers]
+    assert np.array_equal(ours, np.concatenate(theirs))
+    assert gate.figures is not None
+    assert gate.figures.kept == ours.sum()
+    assert artifact.n_accepted == gate.figures.shown
+    assert artifact.n_errors == gate.figures.broken
+
+
+def test_defaults_by_kind(file: RecordFile) -> None:
+    gate = fit_parts_artifact(file, alpha=0.1).parts
+    assert gate is not None
+    assert (gate.rule, gate.per, gate.delta, gate.spec.cap) == ("wrong_share", "part", 0.1, 4)
+    assert gate.options["start_from"] == "calibration"
+    assert PartsRule().resolved("sentences").per == "answer"
+
+
+def test_the_start_is_read_off_unlabelled_answers_where_there_are_enough(file: RecordFile) -> None:
+    records = [r.model_copy(update={"part_labels": {}}) if i % 4 == 0 else r for i, r in enumerate(file.records)]
+    gate = fit_parts_artifact(RecordFile(file.path, file.header, tuple(records)), alpha=0.1).parts
+    assert gate is not None
+    assert gate.options["start_from"] == "unlabelled"
+
+
+def test_infeasible_is_a_result(file: RecordFile, tmp_path: Path) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.1, part=list(file.records[:15]))
+    again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
+    assert isinstance(again.outcome, Infeasible)
+    assert again.outcome.reason.value == "too_few_items"
+    assert again.parts is not None
+    assert again.parts.threshold is None
+    assert "Every part is held back" in promise_line(again.parts)
+
+
+def test_clean_answers_never_stands_without_shown_and_broken(file: RecordFile) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.1, rule="clean_answers")
+    gate = artifact.parts
+    assert gate is not None
+    assert gate.figures is not None
+    lines = " ".join(figures_lines(gate, gate.figures))
+    assert "show something" in lines
+    assert "of those shown" in lines
+    assert "counts as clean" in gate.promise
+
+
+def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> None:
+    rule = PartsRule(bands=(3,), band_delta="together")
+    artifact = fit_parts_artifact(file, alpha=0.15, rule=rule)
+    gate = artifact.parts
+    assert gate is not None
+    assert gate.band_thresholds[0] is None  # no answer has up to three parts
+    assert gate.threshold_for(3) is None
+    assert gate.threshold_for(4) == gate.threshold == artifact.threshold
+    differ = 0
+    for alpha in (0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3):
+        banded = fit_parts_artifact(file, alpha=alpha, rule=PartsRule("clean_answers", bands=(3,)))
+        half, whole = (fit_parts_artifact(file, alpha=alpha, rule="clean_answers", delta=d) for d in (0.05, 0.1))
+        assert banded.threshold == half.threshold
+        differ += half.threshold != whole.threshold
+    assert differ
+    data = packed_answers(file, KEY)
+    assert set(thresholds_of(gate, data.parts)) == {gate.threshold}
+    with pytest.raises(UsageError, match="bands are increasing"):
+        fit_parts_artifact(file, alpha=0.15, rule=PartsRule(bands=(4, 2)))
+
+
+def test_looks_follow_the_reading_order_and_cost_nothing(file: RecordFile) -> None:
+    names = [record.id for record in file.records if KEY in record.parts]
+    order = [names[place] for place in reading_order(names)]
+
+    def look(n: int, skipped: int = 0) -> CalibrationArtifact:
+        labelled = {*order[skipped:n]}
+        records = [r if r.id in labelled else r.model_copy(update={"part_labels": {}}) for r in file.records]
+        part = RecordFile(file.path, file.header, tuple(records))
+        return fit_parts_artifact(part, alpha=0.15, rule=PartsRule("wrong_share", "part", planned=len(names)))
+
+    last, early = look(len(names)).parts, look(120).parts
+    assert last is not None
+    assert early is not None
+    assert early.delta == last.delta == 0.1
+    assert early.options["planned"] == len(names)
+    assert early.options["start"] == last.options["start"]
+    whole = fit_parts_artifact(file, alpha=0.15).parts
+    assert whole is not None
+    assert last.threshold == whole.threshold
+    with pytest.raises(UsageError, match=f"{order[0]!r} has none although later answers have"):
+        look(120, skipped=1)
+    with pytest.raises(UsageError, match="cannot be looked at several times"):
+        fit_parts_artifact(file, alpha=0.15, rule=PartsRule("clean_shown", planned=400))
+
+
+def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.1)
+    with pytest.raises(UsageError, match="was fitted on"):
+        held_out_parts(artifact, file)
+    figures, data = held_out_parts(artifact, fresh)
+    assert figures.answers == data.parts.n == 293
+    assert figures.reference == 4 * 293
+    other = measure_records(fresh, parts_measure(json_spec(fresh.header.plan.bindings, judges={"/total": "numeric"})))
+    with pytest.raises(UsageError, match="support: artifact"):
+        held_out_parts(artifact, label_parts(other, KEY))
+
+
+def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported() -> None:
+    u = [[0.0, 0.1]] * 200
+    gate = _gate([[0, 0]] * 200)
+    for wrong, verdict in (([[1, 0]] * 200, "refuted"), ([[0, 0]] * 200, "supported")):
+        parts = AnswerParts.of(u, wrong, cap=2, ids=[f"t{i}" for i in range(200)])
+        assert check_promise(gate, parts, [0.1] * 200).verdict == verdict
+    mixed = [[1, 0] if i % 5 == 0 else [0, 0] for i in range(200)]  # 10 %, the target
+    parts = AnswerParts.of(u, mixed, cap=2, ids=[f"t{i}" for i in range(200)])
+    assert check_promise(gate, parts, [0.1] * 200).verdict == "undecided"
+
+
+def _gate(wrong: list[list[int]]):  # type: ignore[no-untyped-def]
+    from guardrail.parts.spec import PartScores, PartsGate
+
+    return PartsGate(
+        spec=json_spec(cap=2),
+        rule="wrong_share",
+        promise="p",
+        alpha=0.1,
+        delta=0.1,
+        threshold=0.1,
+        per="part",
+        scores=PartScores(sizes=(), uncertainty=(), wrong=()),
+    )
+
+
+def test_figures_by_hand() -> None:
+    parts = AnswerParts.of([[0.0, 0.5], [0.2, 0.9], [0.9]], [[0, 1], [1, 0], [0]], cap=2)
+    figures = part_figures(parts, 0.5)
+    assert (figures.answers, figures.shown, figures.complete, figures.broken) == (3, 2, 1, 2)
+    assert (figures.parts, figures.wrong, figures.kept, figures.kept_wrong) == (5, 2, 3, 2)
+    assert figures.wrong_per_answer == pytest.approx((0.5 + 1) / 2)
+    assert part_figures(parts, None).shown == 0
+    assert part_figures(parts, [0.0, None, 0.9]).kept == 2
+
+
+def test_paths(file: RecordFile) -> None:
+    data = packed_answers(file, KEY)
+    rows = path_rows(data.parts, 0.2, data.records, KEY)
+    assert [row.path for row in rows] == ["/number", "/total", "/buyer", "/due"]
+    assert sum(row.parts for row in rows) == data.parts.size.sum()
+    assert rows[0].wrong < rows[3].wrong
+
+
+def test_rules_over_splits_and_simulated(file: RecordFile) -> None:
+    data = packed_answers(file, KEY)
+    rows = evaluate_parts(data.parts, rules=compared_rules("json"), alphas=[0.15], splits=5)
+    names = [row.rule.partition(":")[0] for row in rows]
+    assert names == ["wrong_share", "wrong_share", "clean_shown", "clean_answers", "both"]
+    assert all(row.infeasible == 0 for row in rows)
+    share, _, _, clean, both = rows
+    assert share.right_kept >= clean.right_kept >= both.right_kept > 0
+    few = simulate_parts(data.parts, rules=[PartsRule("wrong_share", "part")], alphas=[0.15], n=10, calibrations=4)[0]
+    assert (few.infeasible, few.kept, few.wrong) == (1.0, 0.0, None)
+
+
+def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.1)
+    written, result = write_parts_report(tmp_path / "report.html", artifact, file, test=fresh, commands=("fit",))
+    assert [path.name for path in written] == ["report.html", "report-parts.png"]
+    page = written[0].read_text()
+    assert result is not None
+    for words in ("/due", "held back", "Answers kept out of the fit", "an estimate, not certified", result.sentence):
+        assert words in page
+    hostile = file.records[0].model_copy(update={"question": "<script>alert(1)</script>"})
+    assert "<script>" not in page
+    other = RecordFile(file.path, file.header, (hostile,))
+    with pytest.raises(UsageError, match="none of the records"):
+        write_parts_report(tmp_path / "r.html", artifact, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("certified", {}, "no rule for parts named 'certified'"),
+        ("wrong_share", {"expect": 1}, "no option 'expect'"),
+        ("wrong_share", {"start_share": 2}, "start_share must be in"),
+    ],
+)
+def test_unknown_rules_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PartsRule.of(name, options)
+
+
+def test_parts_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> None:
+    """The score beside the parts is that of the most certain one; a threshold on it would let whole answers through."""
+    records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
+    header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
+    with pytest.raises(UsageError, match="--parts json"):
+        fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1)
+
+
+def test_an_artifact_of_parts_is_not_refitted_on_scores_it_does_not_have(file: RecordFile) -> None:
+    with pytest.raises(UsageError, match="fitted again from its records"):
+        fit_parts_artifact(file, alpha=0.1).at(alpha=0.2)

@@ -1,0 +1,298 @@
+"""Fits on the same labels: what counts as one, what each spends, where they are remembered, and what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli import app
+from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.dataframe import Records
+from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
+from calibrate.pipeline import fit_artifact
+from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.errors import UsageError
+from guardrail.specs import CorrectnessSpec
+from guardrail.types import Sample, SampleSet, Uncertainty
+
+from .scoring.test_reach import KEY, scored
+
+ALPHA, N = 0.1, 200
+OTHERS = ("imported:v", "imported:w")
+SECOND = 6 / (2 * pi) ** 2
+"""Share of delta that the second fit spends."""
+
+
+def file_of(n: int = N, seed: int = 1) -> RecordFile:
+    """Records with three scores, of which every fifth answer is wrong and has a high score."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < 0.2
+    spec = CorrectnessSpec(name="given", version=1, params={})
+    file = scored((rng.random(n) + wrong).tolist(), [not each for each in wrong], correctness=spec)
+    specs = dict(file.header.estimators)
+    records = list(file.records)
+    for key in OTHERS:
+        specs[key] = specs[KEY].model_copy(update={"name": key})
+        records = [
+            record.model_copy(
+                update={
+                    "scores": {
+                        **record.scores,
+                        key: Uncertainty(value=float(rng.random() + (not record.correct)), unit="nats", estimator=key),
+                    }
+                }
+            )
+            for record in records
+        ]
+    return RecordFile(file.path, file.header.model_copy(update={"estimators": specs}), tuple(records), False)
+
+
+def fitted(
+    file: RecordFile,
+    fits: Fits,
+    key: str = KEY,
+    *,
+    alpha: float = ALPHA,
+    rule: str = "certified",
+    delta: float | None = None,
+    declare: tuple[str, ...] = (),
+    part: Sequence[Record] | None = None,
+    strict: bool = False,
+    **options: float,
+) -> CalibrationArtifact:
+    """Fit and count."""
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            file,
+            estimator=key,
+            alpha=alpha,
+            rule=rule,
+            delta=delta,
+            part=part,
+            options=options,
+            selection=selection,
+        )
+
+    return counted(make, fits, FitSettings(key, delta, options, declare), strict=strict)
+
+
+def counts(artifact: CalibrationArtifact) -> tuple[Any, ...]:
+    """Return the number of fits, delta of the certificate, and its confidence."""
+    assert artifact.selection is not None
+    return artifact.selection.fits, artifact.certificate.delta, artifact.confidence(artifact.certificate.delta or 0.0)
+
+
+def test_the_first_fit_spends_delta_and_later_ones_less() -> None:
+    file, fits = file_of(), Fits()
+    first, second, third = (fitted(file, fits, key) for key in (KEY, *OTHERS))
+    assert counts(first) == (1, 0.1, 0.9)
+    assert counts(second) == (2, pytest.approx(0.1 * SECOND), pytest.approx(0.9 - 0.1 * SECOND))
+    spent = 0.1 * (1 + SECOND + 6 / (3 * pi) ** 2)
+    assert counts(third) == (3, pytest.approx(0.6 / (3 * pi) ** 2), pytest.approx(1 - spent))
+    assert third.outcome.guarantee.endswith("whichever is used, the promise holds with 87.8 % confidence.")
+    assert "with 87.8 % confidence" in third.promises[0]
+    assert selection_warning(first) is None
+    assert "have carried 3 fits" in (selection_warning(third) or "")
+    # The first one again: by now the choice is among three.
+    again = fitted(file, fits)
+    assert counts(again) == (3, 0.1, pytest.approx(1 - spent))
+    assert again.outcome.threshold == first.outcome.threshold
+
+
+def test_no_number_of_fits_spends_more_than_four_tenths_of_delta_above_it() -> None:
+    assert 1 + sum(6 / (pi * number) ** 2 for number in range(2, 100_000)) < 1.4
+
+
+def test_what_is_the_same_fit_and_what_is_another_one() -> None:
+    file, fits = file_of(), Fits()
+    fitted(file, fits)
+    same = [{"alpha": 0.2}, {"rule": "acrc"}, {"rule": "acrc", "alpha": 0.3}, {"delta": 0.1}]
+    for settings in same:
+        assert counts(fitted(file, fits, **settings))[0] == 1, settings  # type: ignore[arg-type]
+    others = [
+        {"rule": "fixed_sequence"},
+        {"delta": 0.05},
+        {"min_accept": 40},
+        {"expect": 0.5},
+        {"part": file.records[:150]},
+    ]
+    for number, settings in enumerate(others, start=2):
+        assert counts(fitted(file, fits, **settings))[0] == number, settings  # type: ignore[arg-type]
+    relabelled = list(file.records)
+    relabelled[0] = relabelled[0].model_copy(update={"correct": not relabelled[0].correct})
+    assert counts(fitted(RecordFile(file.path, file.header, tuple(relabelled), False), fits))[0] == 7
+    assert counts(fitted(file, Fits(), part=file.records[:100]))[0] == 1
+
+
+def test_a_fit_without_a_threshold_counts_and_other_questions_do_not() -> None:
+    file, fits = file_of(), Fits()
+    failed = fitted(file, fits, alpha=0.001, part=file.records[:100])
+    assert failed.threshold is None
+    assert counts(fitted(file, fits, part=file.records[100:]))[0] == 1
+    assert counts(fitted(file, fits))[0] == 3
+
+
+def test_declared_scores_share_delta_and_may_all_be_fitted() -> None:
+    file, fits = file_of(), Fits()
+    names = (KEY, *OTHERS)
+    artifacts = [fitted(file, fits, KEY, declare=names), *(fitted(file, fits, key) for key in OTHERS)]
+    for artifact in artifacts:
+        assert counts(artifact) == (1, pytest.approx(0.1 / 3), pytest.approx(0.9))
+        assert "declared before the first fit" in artifact.outcome.guarantee
+        assert selection_warning(artifact) is None
+    # Something else is a second fit.
+    assert counts(fitted(file, fits, rule="fixed_sequence")) == (
+        2,
+        pytest.approx(0.1 * SECOND),
+        pytest.approx(0.9 - 0.1 * SECOND),
+    )
+    with pytest.raises(UsageError, match="Scores are declared before the first fit"):
+        fitted(file, fits, declare=(KEY, OTHERS[0]))
+    with pytest.raises(UsageError, match="is not among the declared scores"):
+        fitted(file, Fits(), declare=OTHERS)
+
+
+def test_a_declaration_pays_for_one_fit_of_each_score() -> None:
+    file, fits = file_of(), Fits()
+    names = (KEY, *OTHERS)
+    fitted(file, fits, declare=names)
+    moved = [
+        record.model_copy(update={"scores": {**record.scores, KEY: Uncertainty(value=0.5, unit="nats", estimator=KEY)}})
+        for record in file.records
+    ]
+    rescored = RecordFile(file.path, file.header, tuple(moved), False)
+    with pytest.raises(UsageError, match="was fitted on these labels before, with other values"):
+        fitted(rescored, fits, declare=names)
+    assert counts(fitted(rescored, fits))[0] == 2
+
+
+def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
+    """Records of which thirty were undecided, ten times three of the most certain; the first of them are decided."""
+    file = file_of()
+    ranked = sorted(range(N), key=lambda i: file.records[i].scores[KEY].value or 0.0)[:30]
+    records = list(file.records)
+    answer = SampleSet(question="q", primary=Sample(text="an answer"))
+    for number, place in enumerate(ranked):
+        is_right = None if number >= decided else number not in wrong
+        detail = "names nothing" if is_right is None else ""
+        update = {"correct": is_right, "label_detail": detail, "drawn": answer}
+        records[place] = records[place].model_copy(update=update)
+    params = {"undecided": "by people"} if decided else {}
+    spec = CorrectnessSpec(name="stated", version=1, params=params)
+    header = file.header.model_copy(update={"correctness": spec})
+    return RecordFile(file.path, header, tuple(records), False)
+
+
+def test_deciding_undecided_answers_is_the_same_fit() -> None:
+    fits = Fits()
+    thresholds = []
+    for decided in (0, 10, 30):
+        artifact = fitted(undecided_file(decided), fits)
+        assert artifact.data.n_undecided == 30 - decided
+        assert counts(artifact) == (1, 0.1, 0.9)
+        thresholds.append(-1.0 if artifact.threshold is None else artifact.threshold)
+    assert thresholds == sorted(thresholds)
+    assert thresholds[-1] > thresholds[0]
+    # A label that rises, more answers that become right than were undecided, and another rule are other fits.
+    assert counts(fitted(undecided_file(30, wrong=[3]), fits))[0] == 2
+    fits = Fits()
+    fitted(undecided_file(20), fits)
+    more = undecided_file(30)
+    records = [record.model_copy(update={"correct": True}) for record in more.records]
+    assert counts(fitted(RecordFile(more.path, more.header, tuple(records), False), fits))[0] == 2
+    fits = Fits()
+    fitted(undecided_file(0), fits, rule="fixed_sequence")
+    assert counts(fitted(undecided_file(10), fits, rule="fixed_sequence"))[0] == 2
+
+
+def test_strict_refuses_before_anything_is_remembered() -> None:
+    file, fits = file_of(), Fits()
+    fitted(file, fits, strict=True)
+    with pytest.raises(UsageError, match=r"have carried 1 fit \(imported:u by certified on 200\)\. --strict refuses"):
+        fitted(file, fits, OTHERS[0], strict=True)
+    assert len(fits.read()) == 1
+    fitted(file, fits, alpha=0.3, strict=True)  # the same fit
+
+
+def test_fits_are_remembered_beside_the_records_and_by_artifacts(tmp_path: Path) -> None:
+    file = file_of()
+    path = tmp_path / "records.jsonl"
+    write_records(path, file.header, file.records)
+    first = fitted(read_records(path), Fits([beside(path)]))
+    assert [fit.score for fit in Fits([beside(path)]).read()] == [KEY]
+    assert counts(fitted(read_records(path), Fits([beside(path)]), OTHERS[0]))[0] == 2
+    # Without the file, the artifact in the folder counts; of both, each fit once.
+    beside(path).unlink()
+    first.save(tmp_path / "a.json")
+    (tmp_path / "other.json").write_text("{}")
+    assert counts(fitted(read_records(path), Fits([beside(path)], tmp_path), OTHERS[0]))[0] == 2
+    assert counts(fitted(read_records(path), Fits([beside(path)], tmp_path)))[0] == 2
+    # An artifact that nobody counted spent its delta.
+    fit_artifact(file, estimator=OTHERS[1], alpha=ALPHA, rule="fixed_sequence", delta=0.05).save(tmp_path / "b.json")
+    uncounted = Fit.of(CalibrationArtifact.load(tmp_path / "b.json"))
+    assert (uncounted.spent, uncounted.rule) == (0.05, "fixed_sequence")
+    assert counts(fitted(file, Fits([], tmp_path)))[2] == pytest.approx(1 - 0.1 - 0.05)
+
+
+def test_a_damaged_memory_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "records.fits.jsonl"
+    path.write_text('{"format": 1}\n')
+    with pytest.raises(UsageError, match=r"records.fits.jsonl, line 1 is not a line that"):
+        Fits([path]).read()
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("calibrate.fits.atomic_write", refused)
+    fits = Fits([tmp_path / "records.fits.jsonl"])
+    assert counts(fitted(file_of(), fits))[0] == 1
+    assert fits.unwritten == tmp_path / "records.fits.jsonl"
+
+
+def test_records_in_python_count_their_fits(tmp_path: Path) -> None:
+    records = Records(file_of())
+    records.fit(alpha=ALPHA, estimator=KEY)
+    second = records.fit(alpha=ALPHA, estimator=OTHERS[0])
+    assert counts(second)[0] == 2
+    with pytest.raises(UsageError, match="--strict refuses"):
+        records.fit(alpha=ALPHA, estimator=OTHERS[1], strict=True)
+    part, _ = records.split(0.3)
+    assert counts(part.fit(alpha=ALPHA, estimator=KEY))[0] == 3
+    records.write(tmp_path / "records.jsonl")
+    assert counts(Records.read(tmp_path / "records.jsonl").fit(alpha=ALPHA, estimator=OTHERS[1]))[0] == 4
+
+
+def test_the_command_says_counts_declares_and_refuses(tmp_path: Path) -> None:
+    file = file_of()
+    path = tmp_path / "records.jsonl"
+    write_records(path, file.header, file.records)
+
+    def run(*arguments: object, code: int = 0) -> str:
+        command = ["fit", path, "-a", "0.2", "--rule", "certified", *arguments]
+        result = CliRunner().invoke(app, [str(each) for each in command], env={"COLUMNS": "240"})
+        assert result.exit_code == code, (result.output, result.exception)
+        return " ".join(result.output.replace("\u2502", " ").split())
+
+    names = ",".join((KEY, OTHERS[0]))
+    shown = run("-e", KEY, "--declare", names, "-o", tmp_path / "a.json")
+    assert "One of 2 scores declared before the first fit on these labels" in shown
+    shown = run("-e", OTHERS[0], "-o", tmp_path / "b.json")
+    assert "have carried" not in shown
+    assert "with 90 % confidence" in shown
+    shown = run("-e", OTHERS[1], "-o", tmp_path / "c.json")
+    assert "These labels, or a part of them, have carried 2 fits." in shown
+    assert "with 88.5 % confidence" in shown
+    shown = run("-e", OTHERS[1], "-o", tmp_path / "d.json", "--delta", "0.05", "--strict", code=2)
+    assert "--strict refuses another one" in shown
+    assert not (tmp_path / "d.json").exists()
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "c.json")], env={"COLUMNS": "240"}).output
+    assert "2; this one spends 15.2 % of delta" in " ".join(shown.split())

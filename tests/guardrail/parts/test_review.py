@@ -1,0 +1,256 @@
+"""Parts that are held back: one item, decided part by part; the released answer is the candidate plus decisions."""
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from guardrail import Guardrail, Partial
+from guardrail.errors import UsageError
+from guardrail.review import (
+    Candidate,
+    Content,
+    Decision,
+    PartDecision,
+    ReviewStore,
+    ask_reviewer,
+    audit_sample,
+    by_parts,
+    content_of,
+    ticket,
+)
+from guardrail.review.web.accounts import Accounts
+from guardrail.review.web.app import review_app
+from tests.guardrail.parts.test_guard import CALL, SURE, Invoice, Q, answers, as_calls, guard_of
+from tests.review_pages import REVIEWERS
+
+DOUBTFUL = answers({"total": 13}, {"total": 14, "tags": ["y"]}, {"tags": []}, {})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ReviewStore:
+    return ReviewStore(tmp_path / "reviews.db")
+
+
+def content(**changes: Any) -> Content:
+    verdict = guard_of(DOUBTFUL).assess(Q)
+    return content_of(verdict, []).model_copy(update=changes)
+
+
+def decide(total: str | None, tags: str | None, number: str = "") -> tuple[PartDecision, ...]:
+    def one(place: str, what: str | None) -> PartDecision:
+        action = "reject" if what is None else "approve" if what == "right" else "edit"
+        return PartDecision(place=place, action=action, text=what if action == "edit" and what else "")
+
+    return (one("/total", total), one("/tags/0", tags))
+
+
+def released(decision: Decision, of: Content) -> Any:
+    outcome = decision.outcome(of)
+    return None if outcome is None else json.loads(outcome.text)
+
+
+# -- what follows from the decisions
+
+
+@pytest.mark.parametrize(
+    ("total", "tags", "action", "left"),
+    [
+        ("right", "right", "approve", SURE),
+        ("right", None, "edit", {"number": "A-1", "total": 12.5, "due": "2020-01-02"}),
+        (None, None, "edit", {"number": "A-1", "due": "2020-01-02"}),
+        ("13.75", "right", "edit", {**SURE, "total": 13.75}),
+        ("null", '"y"', "edit", {**SURE, "total": None, "tags": ["y"]}),
+    ],
+)
+def test_the_released_object_is_the_candidate_plus_decisions(
+    total: str | None, tags: str | None, action: str, left: dict[str, Any]
+) -> None:
+    item = content()
+    assert [part.place for part in item.parts if not part.kept] == ["/total", "/tags/0"]
+    assert item.candidate is not None
+    assert json.loads(item.candidate.text) == SURE, "the frozen candidate is the whole answer"
+    decision = by_parts(item, decide(total, tags), "a note")
+    assert (decision.action, released(decision, item), decision.note) == (action, left, "a note")
+
+
+def test_each_part_is_decided_exactly_once_and_the_others_never() -> None:
+    item, (total, tags) = content(), decide("right", "right")
+    other = PartDecision(place="/number", action="approve")
+    for decisions in ((total,), (total, total), (total, tags, other), (), (total, tags, tags)):
+        with pytest.raises(UsageError, match="decide about each part that was held back, once"):
+            by_parts(item, decisions)
+    with pytest.raises(UsageError, match="an edited field is JSON"):
+        by_parts(item, decide("12,50", "right"))
+
+
+def test_a_field_that_the_answer_left_out_can_be_written() -> None:
+    script = [
+        json.dumps({"number": "A", "total": 1, "tags": ["x"]}),
+        *[json.dumps({**SURE, "number": "A", "total": 1})] * 4,
+    ]
+    item = content_of(guard_of(script).assess(Q), [])
+    assert [(part.place, part.absent, part.kept) for part in item.parts][-1] == ("/due", True, False)
+    written = by_parts(item, [PartDecision(place="/due", action="edit", text='"2021"')])
+    assert released(written, item)["due"] == "2021"
+    assert by_parts(item, [PartDecision(place="/due", action="approve")]).action == "approve"
+
+
+def test_a_rejected_argument_rejects_the_call() -> None:
+    guard = guard_of(as_calls(DOUBTFUL), bindings=CALL)
+    item = content_of(guard.assess(Q), [])
+    assert item.kind == "tool_call"
+    assert by_parts(item, decide("right", None)).action == "reject"
+    edited = by_parts(item, decide("13.5", "right"))
+    assert edited.candidate is not None
+    assert edited.candidate.tool_calls[0].arguments == {**SURE, "total": 13.5}
+
+
+def test_a_decision_that_does_not_follow_from_its_parts_is_refused(store: ReviewStore) -> None:
+    store.enqueue(content())
+    lease = store.claim("ann")
+    assert lease is not None
+    forged = Decision(action="edit", candidate=Candidate(text='{"total": 1}'), parts=decide("right", None))
+    with pytest.raises(UsageError, match="not the one that follows"):
+        store.decide(lease, forged)
+    assert store.decide(lease, by_parts(lease.item.content, decide("right", None))).state == "decided"
+
+
+# -- the hooks of a guard
+
+
+def test_a_ticket_goes_with_the_kept_parts(store: ReviewStore) -> None:
+    guard = guard_of(DOUBTFUL, on_abstain=ticket(store))
+    partial = guard.with_structured_output(Invoice).invoke(Q)
+    (item,) = store.items()
+    assert isinstance(partial, Partial)
+    assert partial.ticket == item.id
+    assert partial.held_back == ("/total", "/tags/0")
+    assert item.content.verdict is not None
+    assert json.loads((item.content.candidate or Candidate()).text) == SURE
+
+
+def test_a_complete_answer_asks_nobody(store: ReviewStore) -> None:
+    guard_of(answers(), on_abstain=ticket(store)).invoke(Q)
+    assert store.items() == []
+
+
+@pytest.mark.parametrize("calls", [False, True])
+async def test_waiting_for_the_decision_gives_the_decided_answer(store: ReviewStore, calls: bool) -> None:
+    given: dict[str, Any] = {"bindings": CALL} if calls else {}
+    script: list[Any] = as_calls(DOUBTFUL) if calls else DOUBTFUL
+
+    def reviewed(decisions: tuple[PartDecision, ...]) -> Guardrail:
+        waiting = ask_reviewer(store, wait=20)
+        original = partial(ReviewStore.enqueue, store)
+
+        def enqueue(*args: Any, **kwargs: Any) -> Any:
+            item = original(*args, **kwargs)
+            lease = store.claim("ann")
+            assert lease is not None
+            store.decide(lease, by_parts(lease.item.content, decisions))
+            return item
+
+        object.__setattr__(store, "enqueue", enqueue)
+        return guard_of(script, on_abstain=waiting, **given)
+
+    whole = reviewed(decide("right", '"y"')).with_structured_output(Invoice)
+    assert await whole.ainvoke(Q) == Invoice(**{**SURE, "tags": ["y"]})
+    if not calls:
+        left = reviewed(decide("13", None)).with_structured_output(Invoice).invoke(Q)
+        assert (left.kept["total"], left.held_back) == (13, ("/tags/0",))
+
+
+def test_without_a_decision_in_time_the_kept_parts_stand(store: ReviewStore) -> None:
+    partial = guard_of(DOUBTFUL, on_abstain=ask_reviewer(store, wait=0.01)).with_structured_output(Invoice).invoke(Q)
+    assert partial.held_back == ("/total", "/tags/0")
+
+
+def test_an_audit_is_about_what_was_given_out(store: ReviewStore) -> None:
+    guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
+    (item,) = store.items()
+    assert json.loads((item.content.candidate or Candidate()).text).keys() == {"number", "due"}
+    assert item.content.parts == ()
+
+
+# -- the page
+
+
+@pytest.fixture
+def post(store: ReviewStore) -> Callable[..., Any]:
+    client = TestClient(review_app(store, Accounts.from_text(REVIEWERS)), base_url="http://127.0.0.1")
+
+    def token(path: str) -> str:
+        found = re.search('name="form_token" value="([^"]+)"', client.get(path).text)
+        assert found is not None
+        return found[1]
+
+    client.post("/sign-in", data={"token": "ann-token-0123456789ab", "form_token": token("/sign-in")})
+
+    def posted(fields: dict[str, str]) -> tuple[str, Any]:
+        client.post("/next", data={"form_token": token("/")})
+        (item,) = store.items()
+        page = client.get(f"/items/{item.id}").text
+        lease = re.search('name="lease" value="([^"]+)"', page)
+        assert lease is not None
+        form = {"form_token": token(f"/items/{item.id}"), "lease": lease[1], "action": "parts", **fields}
+        return page, client.post(f"/items/{item.id}/decide", data=form, follow_redirects=False)
+
+    return posted
+
+
+def test_the_page_decides_part_by_part(store: ReviewStore, post: Callable[..., Any]) -> None:
+    store.enqueue(content())
+    page, response = post({"part:1": "edit", "value:1": "13.50", "part:3": "approve"})
+    assert response.status_code == 303
+    (item,) = store.items()
+    assert item.decision is not None
+    assert [(part.place, part.action, part.text) for part in item.decision.parts] == [
+        ("/total", "edit", "13.50"), ("/tags/0", "approve", ""),
+    ]  # fmt: skip
+    outcome = item.decision.outcome(item.content)
+    assert outcome is not None
+    assert json.loads(outcome.text) == {**SURE, "total": 13.5}
+    assert page.count("data-part") == 2
+    assert "2 of 4 samples agree" in page
+    assert "<q>13</q> (1)" in page
+
+
+def test_a_text_is_written_without_quotes(store: ReviewStore, post: Callable[..., Any]) -> None:
+    store.enqueue(content())
+    post({"part:1": "approve", "part:3": "edit", "value:3": 'a "b"'})
+    (item,) = store.items()
+    assert item.decision is not None
+    assert item.decision.parts[1].text == '"a \\"b\\""'
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"part:1": "approve"}, 400), ({"part:1": "edit", "value:1": "", "part:3": "approve"}, 422),
+     ({"part:1": "edit", "value:1": "12,5", "part:3": "approve"}, 400),
+     ({"part:1": "other", "part:3": "approve"}, 422)],
+)  # fmt: skip
+def test_an_incomplete_form_changes_nothing(
+    store: ReviewStore, post: Callable[..., Any], fields: dict[str, str], status: int
+) -> None:
+    store.enqueue(content())
+    assert post(fields)[1].status_code == status
+    (item,) = store.items()
+    assert item.decision is None
+
+
+def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..., Any]) -> None:
+    whole = content()
+    parts = tuple(part.held() for part in whole.parts)
+    store.enqueue(whole.model_copy(update={"kind": "audit", "verdict": None, "parts": parts}))
+    page, response = post({f"part:{i}": "approve" if i else "reject" for i in range(4)})
+    assert "samples agree" not in page
+    assert response.status_code == 303
+    (item,) = store.items()
+    assert item.decision is not None
+    assert [part.action for part in item.decision.parts] == ["reject", "approve", "approve", "approve"]

@@ -1,0 +1,73 @@
+"""The drift monitor of two stages compares the score of the first call, which early verdicts have, with the scale."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from guardrail import Guardrail, UsageError
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
+from guardrail.monitor import DriftMonitor
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Uncertainty
+from guardrail.uncertainty import Estimator, make_estimator
+from guardrail.uncertainty.ensemble import Training
+from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.verdict import Verdict
+
+CHEAP, SECOND = make_estimator("sequence_nll"), make_estimator("primary_disagreement")
+MODEL = ScriptedChat(default=["Oslo"], probability=0.5)
+
+
+def ordering(scale: list[float]) -> Estimator:
+    none = Training(ids=(), questions=())
+    params = TwoStageParams(weight=0.2, scale=tuple(sorted(scale)), cheap=CHEAP.spec, second=SECOND.spec, training=none)
+    return two_stage(params, CHEAP, SECOND)
+
+
+def artifact(scale: list[float], threshold: float = 0.5) -> CalibrationArtifact:
+    own = make_artifact(MODEL, threshold=threshold, estimator=ordering(scale), n=2)
+    # Another distribution than the scale's: the monitor must not compare with it.
+    return own.model_copy(update={"calibration": CalibrationScores(uncertainty=(1.0,) * 50, error=(0,) * 50)})
+
+
+@pytest.mark.parametrize(("threshold", "saved"), [(1.0, 2), (0.5, 0), (0.1, 2)])
+def test_early_and_late_verdicts_are_counted_by_their_first_call(threshold: float, saved: int) -> None:
+    # "Oslo" has nll ln 2; half of the scale lies below, so F0(c) = .5: accepted at once, drawn, held back at once.
+    own = artifact([0.0] * 150 + [5.0] * 150, threshold)
+    monitor = DriftMonitor(own)
+    judged = Guardrail(model=MODEL, artifact=own, on_verdict=monitor.watch).assess("q?")
+    assert judged.cost.saved == saved
+    assert judged.uncertainty.is_bound == bool(saved)
+    assert judged.uncertainty.first == pytest.approx(math.log(2))
+    assert monitor.state.n == 1
+    assert Verdict.model_validate_json(judged.model_dump_json()).uncertainty.first == judged.uncertainty.first
+
+
+def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
+    """At most delta of the streams of questions like the scale's may ever alarm; those 1 nat less certain soon do."""
+    streams, delta, rng = 200, 0.1, random.Random(28)
+    alarms = {0.0: 0, 1.0: 0}
+    for stream in range(streams):
+        own = artifact([rng.gauss(0, 1) for _ in range(300)])
+        for shift in alarms:
+            monitor = DriftMonitor(own, delta=delta, seed=stream)
+            reference = monitor._reference
+            values = [rng.gauss(shift, 1) for _ in range(200)]
+            scores = [Uncertainty(value=0.4, unit="probability", estimator="two_stage", first=c) for c in values]
+            compared = [number for score in scores if (number := reference.compared(score)) is not None]
+            state, _, path = monitor.state.after(monitor.grid, compared)
+            assert state.n == 200
+            alarms[shift] += bool(np.max(path) >= math.log(1 / delta))
+    assert alarms[0.0] <= stats.binom.ppf(1 - 1e-4, streams, delta)
+    assert alarms[1.0] > 0.9 * streams
+
+
+def test_a_score_that_was_stored_without_its_first_call_is_refused() -> None:
+    reference = DriftMonitor(artifact([0.0] * 300))._reference
+    with pytest.raises(UsageError, match="first call"):
+        reference.compared(Uncertainty(value=0.4, unit="probability", estimator="two_stage"))

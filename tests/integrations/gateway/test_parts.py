@@ -1,0 +1,59 @@
+"""`guardrail serve` with an artifact for parts: the kept fields, or all or nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from guardrail.parts.json_fields import json_spec
+from guardrail.testing import make_artifact
+from integrations._gateway.protocol import INCOMPLETE
+from tests.integrations.gateway.conftest import MODEL, Held, Serve
+
+FIRST = {"city": "Rome", "zip": "00100"}
+ASKED = "extract"
+ARTIFACT = make_artifact(MODEL, threshold=0.1, n=4, parts=json_spec(cap=4))
+
+
+def scripted(endpoint: Held) -> None:
+    others = [json.dumps({**FIRST, "zip": str(i)}) for i in range(4)]
+    endpoint.answers = {ASKED: [json.dumps(FIRST), *others], "sure": [json.dumps(FIRST)]}
+
+
+def test_a_client_gets_the_kept_fields_and_the_places_of_the_others(serve: Serve, endpoint: Held) -> None:
+    scripted(endpoint)
+    response = serve(artifact=ARTIFACT).ask(ASKED)
+    reply = response.json()
+    assert (reply["choices"][0]["finish_reason"], response.headers["x-guardrail-reason"]) == (
+        "stop",
+        "partly_held_back",
+    )
+    assert json.loads(reply["choices"][0]["message"]["content"]) == {"city": "Rome"}
+    assert (reply["guardrail"]["accepted"], reply["guardrail"]["abstained"]) == (True, False)
+    assert reply["guardrail"]["held_back"] == ["/zip"]
+    parts = {part["path"]: part["kept"] for part in reply["guardrail"]["parts"]}
+    assert parts == {"/city": True, "/zip": False}
+    assert "00100" not in response.text
+
+
+def test_a_strict_client_gets_all_or_nothing(serve: Serve, endpoint: Held) -> None:
+    scripted(endpoint)
+    served = serve(artifact=ARTIFACT)
+    partly = served.ask(ASKED)
+    strict = served.ask(ASKED, headers={"x-guardrail-parts": "all"})
+    choice = strict.json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (INCOMPLETE, "content_filter")
+    assert (strict.json()["guardrail"]["accepted"], strict.headers["x-guardrail-abstained"]) == (False, "true")
+    assert "Rome" not in strict.text
+    # It is the verdict on the same draw: asking for all draws nothing again.
+    assert partly.json()["guardrail"]["parts"] == strict.json()["guardrail"]["parts"]
+    whole = served.ask("sure", headers={"x-guardrail-parts": "all"}).json()
+    assert json.loads(whole["choices"][0]["message"]["content"]) == FIRST
+
+
+def test_a_ticket_about_the_rest_does_not_make_an_abstention(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    scripted(endpoint)
+    served = serve({"on_abstain": "ticket"}, artifact=ARTIFACT, reviews=str(tmp_path / "reviews.db"))
+    reply = served.ask(ASKED).json()
+    assert (reply["guardrail"]["accepted"], reply["guardrail"]["abstained"]) == (True, False)
+    assert reply["guardrail"]["ticket"]

@@ -1,0 +1,122 @@
+"""Paths that pass through without a verdict: only those that the configuration names, and never silently."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from guardrail.errors import UsageError
+from integrations._gateway.pass_through import passed_name
+from tests.integrations.gateway.conftest import Serve, running
+from tests.integrations.gateway.test_gateway import key_named
+
+
+class Upstream:
+    """An API that says what it was sent."""
+
+    def __init__(self) -> None:
+        self.url, self.seen = "", list[str]()
+
+    async def answer(self, request: Request) -> JSONResponse:
+        content = (await request.body()).decode("latin-1")
+        self.seen.append(f"{request.method} {request.url.path}")
+        headers = dict(request.headers)
+        reply = {"method": request.method, "url": str(request.url), "headers": headers, "content": content}
+        return JSONResponse(reply, headers={"x-upstream": "yes"})
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    made = Upstream()
+    methods = ["GET", "POST", "DELETE", "PUT"]
+    with running(Starlette(routes=[Route("/{path:path}", made.answer, methods=methods)])) as served:
+        made.url = f"{served.url}/v1"
+        yield made
+
+
+def alias(upstream: Upstream, *paths: str) -> dict[str, Any]:
+    return {"upstream": {"url": upstream.url, "model": "m", "key": "sk-up"}, "pass_through": list(paths)}
+
+
+def test_a_named_path_passes_and_says_that_it_is_not_guarded(
+    serve: Serve, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "guardrail"):
+        served = serve(alias(upstream, "embeddings", "files"))
+    (line,) = [record.getMessage() for record in caplog.records if "without a verdict" in record.getMessage()]
+    assert "models.support passes /v1/embeddings, /v1/files" in line
+    reply = served.http.post("/v1/embeddings?x=1", json={"model": "support", "input": "é"})
+    sent = reply.json()
+    assert json.loads(sent["content"].encode("latin-1")) == {"model": "m", "input": "é"}
+    assert sent["url"].endswith("/v1/embeddings?x=1")
+    assert sent["headers"]["authorization"] == "Bearer sk-up"
+    assert (reply.headers["x-guardrail-guarded"], reply.headers["x-upstream"]) == ("false", "yes")
+    other = served.openai().embeddings.with_raw_response.create(model="text-embedding-3-small", input="a")
+    assert json.loads(other.http_response.json()["content"])["model"] == "text-embedding-3-small"
+    head = {"authorization": "Bearer any", "content-type": "multipart/form-data; boundary=x"}
+    form = served.http.post("/v1/files", content=b"--x--", headers=head).json()
+    assert (form["content"], form["headers"]["content-type"]) == ("--x--", head["content-type"])
+    assert served.http.delete("/v1/files/f-1", headers=head).json()["method"] == "DELETE"
+    assert served.http.get("/v1/files/f-1/content").json()["url"].endswith("/v1/files/f-1/content")
+    page = served.http.get("/metrics").text
+    assert 'guardrail_passed_through_total{model="support",path="embeddings"} 2.0' in page
+    assert 'guardrail_passed_through_total{model="support",path="files"} 3.0' in page
+
+
+def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
+    served = serve(alias(upstream, "audio", "files", "messages/count_tokens"), more={"other": {
+        "upstream": {"url": upstream.url, "model": "m", "key": "k"}, "mode": "observe"}})  # fmt: skip
+    for path in (
+        "embeddings", "completions", "audio/transcriptions", "chat/completions/x", "responses/resp_1",
+        "messages/batches",
+        "files/../completions", "files/%2e%2e/completions", "files/..%2fcompletions", "files/%2e/x", "files//x",
+        "files/a%00b", "files/a%5cb", "files/a%20b", "files\\..\\completions", "filesystem", "%66iles/../completions",
+    ):  # fmt: skip
+        for method in ("POST", "GET"):
+            reply = served.http.request(method, f"/v1/{path}", json={"model": "support"})
+            assert (reply.status_code, reply.json()["error"].get("code")) == (404, "unknown_endpoint"), path
+    assert served.http.post("/v1/files", json={"model": "other"}).status_code == 404
+    assert served.http.post("/v1/files", content=b"a", headers={"content-type": "text/plain"}).status_code == 415
+    assert served.http.post("/v1/audio/speech", json={"model": []}).status_code == 400
+    assert upstream.seen == []
+    assert served.http.post("/v1/messages/count_tokens", json={"model": "support"}).status_code == 200
+
+
+def test_a_key_passes_its_models_only_and_several_need_a_name(serve: Serve, upstream: Upstream) -> None:
+    (ann, one), (bob, two) = key_named("ann", models=["support"]), key_named("bob")
+    more = {"other": {**alias(upstream, "files"), "mode": "observe"}}
+    served = serve(alias(upstream, "embeddings"), more=more, keys=[one, two])
+
+    def status(key: str, path: str, **headers: str) -> int:
+        return served.http.get(f"/v1/{path}", headers={"authorization": f"Bearer {key}", **headers}).status_code
+
+    assert (status(ann, "embeddings"), status(ann, "files"), status(bob, "files")) == (200, 404, 200)
+    assert status("wrong", "embeddings") == 401
+    assert upstream.seen == ["GET /v1/embeddings", "GET /v1/files"]
+    served = serve(alias(upstream, "files"), more=more, keys=[two])
+    assert (status(bob, "files"), status(bob, "files", **{"x-guardrail-model": "other"})) == (400, 200)
+
+
+def test_a_folder_does_not_name_what_generates_text_in_it() -> None:
+    assert passed_name("audio/speech", ("audio",)) == "audio"
+    assert passed_name("audio/transcriptions", ("audio",)) is None
+    assert passed_name("audio/transcriptions", ("audio", "audio/transcriptions")) == "audio/transcriptions"
+    assert passed_name("threads/t/runs", ("threads",)) == "threads"
+    for path in ("files/../completions", "files/./x", "files//x", "files/a\\b", "files/a?b", "files/é", "files/a\n"):
+        assert passed_name(path, ("files",)) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["chat/completions", "responses", "messages", "models", "", "/files", "files/", "../x"]
+)
+def test_a_guarded_or_malformed_path_is_refused(serve: Serve, path: str) -> None:
+    with pytest.raises(UsageError, match="pass_through must name paths"):
+        serve({"pass_through": [path]})

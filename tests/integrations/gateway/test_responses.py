@@ -1,0 +1,252 @@
+"""OpenAI's Responses API in front of the gate, on a real socket: what openai-python sends and gets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response
+from pydantic import BaseModel, TypeAdapter
+
+from guardrail.bindings import bindings_for, json_format
+from guardrail.guard.abstention import ABSTENTION
+from guardrail.testing import make_artifact
+from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+from tests.integrations.gateway.test_gateway import ADD
+
+FUNCTION = {"type": "function", **ADD["function"]}
+EVENTS: TypeAdapter[Any] = TypeAdapter(openai.types.responses.ResponseStreamEvent)
+
+
+class City(BaseModel):
+    name: str
+
+
+def test_answer_and_abstention_are_texts(serve: Serve, endpoint: Held) -> None:
+    client = serve().openai()
+    answer = client.responses.with_raw_response.create(model="support", input=SURE, metadata={"a": "b"}, user="ann")
+    parsed: Any = answer.parse()
+    assert (parsed.output_text, parsed.status, parsed.store) == ("Paris", "completed", False)
+    assert (parsed.usage.input_tokens, parsed.usage.output_tokens, parsed.metadata) == (35, 5, {"a": "b"})
+    assert parsed.guardrail["accepted"]
+    assert parsed.id == f"resp_{answer.headers['x-request-id']}"
+    abstained: Any = client.responses.create(model="support", input=UNSURE)
+    assert (abstained.output_text, abstained.status) == (ABSTENTION, "completed")
+    assert (abstained.guardrail["abstained"], abstained.guardrail["reason"]) == (True, "above_threshold")
+    assert "Rome" not in abstained.model_dump_json()
+    assert endpoint.requests == 10
+    assert all(body["messages"][-1]["content"] in (SURE, UNSURE) for body in endpoint.bodies)
+
+
+def test_streams_have_the_events_of_the_api_in_order(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    for question, text in ((SURE, "Paris"), (UNSURE, ABSTENTION)):
+        with served.openai().responses.stream(model="support", input=question) as stream:
+            kinds = [event.type for event in stream]
+            final: Any = stream.get_final_response()
+        assert (final.output_text, final.guardrail["accepted"]) == (text, question == SURE)
+        assert kinds == [
+            *("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
+            *("response.output_text.delta", "response.output_text.done", "response.content_part.done"),
+            *("response.output_item.done", "response.completed"),
+        ]
+    raw = served.http.post("/v1/responses", json={"model": "support", "input": SURE, "stream": True})
+    frames = [frame.split("\n") for frame in raw.text.strip().split("\n\n")]
+    assert raw.headers["x-guardrail-accepted"] == "true"
+    for number, (name, data) in enumerate(frames):
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == number
+        EVENTS.validate_python(event, strict=True)
+    assert not any(body.get("stream") for body in endpoint.bodies)
+
+
+def test_what_is_sent_is_what_the_sdk_describes(serve: Serve) -> None:
+    served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for([ADD])))
+    for question in (SURE, UNSURE):
+        body = {"model": "support", "input": question, "tools": [FUNCTION], "instructions": None}
+        Response.model_validate(served.http.post("/v1/responses", json=body).json(), strict=True)
+
+
+def test_a_conversation_with_tools_goes_on(serve: Serve, endpoint: Held) -> None:
+    served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for([ADD])))
+    endpoint.mode = "tool"
+    client = served.openai()
+    first: Any = client.responses.create(model="support", input=SURE, tools=[FUNCTION])  # type: ignore[list-item]
+    (call,) = first.output
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "add", {"a": 1, "b": 2})
+    with client.responses.stream(model="support", input=SURE, tools=[FUNCTION]) as stream:  # type: ignore[list-item]
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output[0].type == "function_call"
+    assert "response.function_call_arguments.done" in kinds
+    endpoint.mode, endpoint.answers = "ok", {"3": ["Paris"]}
+    rest = [
+        {"role": "user", "content": [{"type": "input_text", "text": SURE}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {**call.model_dump(), "status": "completed"},
+        {"type": "function_call_output", "call_id": call.call_id, "output": "3"},
+    ]
+    second = client.responses.create(model="support", input=rest, tools=[FUNCTION])  # type: ignore[arg-type, list-item]
+    assert second.output_text == "Paris"
+    (user, said, result) = endpoint.bodies[-1]["messages"]
+    assert (user["content"], result["content"], result["tool_call_id"]) == (SURE, "3", call.call_id)
+    assert said["tool_calls"][0]["function"]["name"] == "add"
+
+
+def test_a_tool_call_of_an_abstention_never_leaves(serve: Serve, endpoint: Held) -> None:
+    endpoint.mode = "tool"
+    artifact = make_artifact(MODEL, threshold=-1.0, n=4, bindings=bindings_for([ADD]))  # accepts nothing
+    served = serve(artifact=artifact)
+    for stream in (False, True):
+        body = {"model": "support", "input": SURE, "tools": [FUNCTION], "stream": stream}
+        reply = served.http.post("/v1/responses", json=body)
+        assert ABSTENTION in reply.text
+        assert '"function_call"' not in reply.text
+        assert '"b": 2' not in reply.text.replace("\\", "")
+
+
+def test_a_format_is_parsed_and_its_abstention_is_a_refusal(serve: Serve, endpoint: Held) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    form = {**json_format({"title": "City", **schema})}
+    endpoint.answers = {SURE: ['{"name": "Paris"}'], UNSURE: [f'{{"name": "{city}"}}' for city in "ABCDEF"]}
+    client = serve(
+        artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for(response_format=form))
+    ).openai()
+    text: Any = {"format": {"type": "json_schema", **form["json_schema"]}}
+    answer = client.responses.create(model="support", input=SURE, text=text)
+    assert City.model_validate_json(answer.output_text).name == "Paris"
+    abstained: Any = client.responses.create(model="support", input=UNSURE, text=text)
+    assert (abstained.output_text, abstained.output[0].content[0].refusal) == ("", ABSTENTION)
+    with client.responses.stream(model="support", input=UNSURE, text=text) as stream:
+        assert [event.delta for event in stream if event.type == "response.refusal.delta"] == [ABSTENTION]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(model="support", input=SURE)
+    assert error.value.param == "text.format"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"temperature": 1.5}, "temperature"),
+        ({"max_output_tokens": 5}, "max_output_tokens"),
+        ({"max_output_tokens": "5"}, "max_output_tokens"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"reasoning": {"more": 1}}, "reasoning.more"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": []}, "text"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": [("message.output_text.logprobs")]}, "include"),
+        ({"include": 5}, "include"),
+        ({"messages": [{"role": "user", "content": SURE}]}, "messages"),
+        ({"n": 2}, "n"),
+        ({"max_tool_calls": 1}, "max_tool_calls"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [FUNCTION]}, "tools"),
+        ({"tools": 5}, "tools"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"instructions": 5}, "instructions"),
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 5}, "input"),
+        ({"input": [5]}, "input[0]"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": ["x"]}]}, "input[0].type"),
+        ({"input": [{"type": "function_call", "name": "add", "arguments": "{}"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_guarded_is_refused_with_its_field(
+    serve: Serve, endpoint: Held, fields: dict[str, Any], param: str
+) -> None:
+    reply = serve().http.post("/v1/responses", json={"model": "support", "input": SURE, **fields})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    assert reply.json()["error"]["message"]
+    assert endpoint.requests == 0
+
+
+def test_images_are_refused_unless_they_were_calibrated(serve: Serve, endpoint: Held) -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    item = {"role": "user", "content": [{"type": "input_text", "text": SURE}, part]}
+    reply = serve().http.post("/v1/responses", json={"model": "support", "input": [item]})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_as_calibrated")
+    assert "image" in reply.json()["error"]["message"]
+    assert endpoint.requests == 0
+
+
+def test_errors_have_the_statuses_of_chat_completions(serve: Serve, endpoint: Held) -> None:
+    served = serve({"on_abstain": "error"})
+    with pytest.raises(openai.BadRequestError) as error:
+        served.openai().responses.create(model="support", input=UNSURE)
+    assert (error.value.type, error.value.code) == ("guardrail_abstained", "above_threshold")
+    endpoint.mode = "500"
+    assert served.http.post("/v1/responses", json={"model": "support", "input": "other"}).status_code == 503
+
+
+def test_an_error_after_a_stream_began_is_raised(serve: Serve, endpoint: Held) -> None:
+    endpoint.mode = "echo_401"
+    client = serve(stream_hold=0).openai()
+    with pytest.raises(openai.APIError, match="cannot be reached with its configuration"):
+        list(client.responses.create(model="support", input=SURE, stream=True))
+
+
+def test_a_repeated_question_joins_across_protocols(serve: Serve, endpoint: Held) -> None:
+    served = serve()
+    served.ask(UNSURE)
+    assert served.openai().responses.create(model="support", input=UNSURE).output_text == ABSTENTION
+    assert endpoint.requests == 5
+
+
+def test_a_ticket_is_in_the_reply(serve: Serve, tmp_path: Any) -> None:
+    served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"))
+    reply: Any = served.openai().responses.create(model="support", input=UNSURE)
+    assert reply.output_text
+    assert served.http.get(f"/guardrail/v1/tickets/{reply.guardrail['ticket']}").json()["state"] == "open"
+
+
+# -- observing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["responses", "messages"])
+def test_an_observed_answer_is_measured_in_every_protocol(
+    serve: Serve, endpoint: Held, path: str, stream: bool
+) -> None:
+    """The upstream is a gateway, too: it has all protocols."""
+    inner = {"upstream": {"url": endpoint.url, "model": "m", "key": "k"}, "artifact": True, "probe": "off"}
+    upstream = serve(more={"m": {**inner, "settings": "replace"}}).url
+    served = serve(
+        {
+            "mode": "observe",
+            "settings": "replace",
+            "upstream": {"url": f"{upstream}/v1", "model": "m", "key": "k"},
+        }
+    )
+    asked: dict[str, Any] = (
+        {"input": SURE} if path == "responses" else {"messages": [{"role": "user", "content": SURE}]}
+    )
+    limit = {"max_tokens": 256} if path == "messages" else {"max_output_tokens": 256}
+    body = {"model": "support", **asked, **limit, "temperature": 0, "stream": stream}
+    passed = served.http.post(f"/v1/{path}", json=body, headers={"anthropic-version": "2023-06-01"})
+    assert "Paris" in passed.text
+    served.http.get("/healthz")  # its connection takes it when the gateway is done with the answer before
+    served.gateway.observing["support"].queue.drain(20)
+    counts = served.http.get("/guardrail/v1/observed").json()["support"]
+    assert (counts["accepted"], counts["not_comparable"], counts["dropped"]) == (1, 0, {})
+    if path == "responses":  # its upstream has none; the gateway refuses nothing here, and measures nothing
+        served.http.post("/v1/responses", json={**body, "previous_response_id": "resp_1"})
+        served.gateway.observing["support"].queue.drain(20)
+        counts = served.http.get("/guardrail/v1/observed").json()["support"]
+        assert (counts["accepted"], counts["dropped"]) == (1, {"upstream_error": 1})
