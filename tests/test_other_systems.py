@@ -1,4 +1,4 @@
-"""Names that Windows lacks: no module uses one without asking whether it is there. Checked by reading, not by running."""
+"""Names that Windows lacks: no module uses one without asking for it. Source is read; nothing runs on Windows here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES |= {"O_DIRECTORY", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL", "killpg", "s
 
 
 def posix_only(source: str) -> list[str]:
-    """Imports of POSIX modules outside functions; attributes of `os` and `signal` that no `hasattr` of the file guards."""
+    """Imports of POSIX modules outside functions; attributes of `os` and `signal` that no `hasattr` guards."""
     tree = ast.parse(source)
     inside = {child for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for child in ast.walk(node)}
     used = []
