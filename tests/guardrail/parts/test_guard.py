@@ -16,10 +16,11 @@ from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.part import PartVerdict
+from guardrail.parts.release import release
 from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartScores, PartsSpec
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings, Sample
+from guardrail.types import Bindings, Sample, ToolCall
 
 
 class Invoice(BaseModel):
@@ -93,6 +94,21 @@ def test_words_around_the_object_are_not_given_out() -> None:
     text = 'The CEO is Bob.\n```json\n{"a": 1}\n```'
     message = guard_of([text, text], spec=json_spec(cap=9), bindings=None, n=1).invoke(Q)
     assert message.content == '{"a": 1}'
+
+
+@pytest.mark.parametrize("text", ['{see 12-34} ```json\n{"a": 5}```', "It was 12-34. ```json\n5```"])
+def test_words_before_a_fence_were_not_measured_and_are_not_given_out(text: str) -> None:
+    message = guard_of([text] * 5, spec=json_spec(cap=2), bindings=None).invoke(Q)
+    assert guardrail_of(message)["reason"] == "within_threshold"
+    assert "12-34" not in str(message)
+    assert "5" in message.text
+
+
+def test_the_tokens_of_an_argument_that_is_held_back_are_not_given_out() -> None:
+    call = ToolCall(name="f", arguments={"a": "secret", "b": 1})
+    answer = Sample(text="", tool_calls=(call,), tokens=("{", "secret"), logprobs=(-0.1, -0.1))
+    parts = [PartVerdict(path=path, text="", uncertainty=0.5, kept=path == "/b") for path in ("/a", "/b")]
+    assert "secret" not in str(release(answer, parts))
 
 
 def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
