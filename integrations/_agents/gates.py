@@ -374,9 +374,7 @@ class ModelGates:
         if whole:
             # The framework parses the text and asks the model again if a field is missing, which would be another draw.
             assessor = replace(assessor, usable_parts=undivided)
-        assessment = yield from assessor.assess_steps(
-            step.messages, callbacks, question=question, turns=turns
-        )
+        assessment = yield from assessor.assess_steps(step.messages, callbacks, question=question, turns=turns)
         if self.records is None:
             return assessment
         return (yield from self.records.noted(assessment, step.messages, step.thread))
