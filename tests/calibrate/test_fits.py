@@ -295,7 +295,6 @@ def test_scores_and_looks_are_declared_together() -> None:
         (b'"questions":"', b'"questions":"AAAA'),
         (b'"spent":0.1', b'"spent":-3'),
         (b'"spent":0.1', b'"spent":NaN'),
-        (b'"format":1,', b""),
         (b"}\n", b"\n"),
     ],
 )
