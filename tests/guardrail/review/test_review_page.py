@@ -719,7 +719,7 @@ def test_a_database_that_fails_is_a_page_that_says_so(
     assert "server closed" in caplog.text
     assert "Erna" not in caplog.text
     assert ann.get("/health")[0] == 200
-    monkeypatch.setattr(store.database, "read", fails)
+    monkeypatch.setattr(store.database, "write", fails)
     assert ann.get("/health") == (503, '{"status":"the database is not available"}')
 
 
@@ -853,9 +853,10 @@ def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
     now[0] += 31
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "write", lambda: pytest.fail("it writes"))
-        for path in ("/", "/history", "/trail", "/monitor", f"/items/{late.id}", "/health", "/sign-in"):
+        for path in ("/", "/history", "/search?q=a", "/trail", "/monitor", f"/items/{late.id}", "/sign-in"):
             assert eve.get(path)[0] == 200
         assert "too late" in eve.get("/")[1]
+    with monkeypatch.context() as patched:
         patched.setattr(store, "stats", lambda **_: pytest.fail("it counts"))
         assert eve.get("/health") == (200, '{"status":"ok"}')
         patched.setattr(store.database, "url", store.database.url.set(database="/nowhere/reviews.db"))
