@@ -125,7 +125,7 @@ class Fit(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """What an artifact does not say about its fit.
+    """Facts about a fit that its artifact does not state.
 
     Attributes:
         score: Key of the score in the records.
@@ -226,7 +226,7 @@ def counted(
 
 
 def selection_warning(artifact: CalibrationArtifact) -> str | None:
-    """What several fits on the labels of a new artifact do to its promise; None for one, and for declared ones."""
+    """Effect of several fits on the labels of a new artifact on its promise; None for one, and for declared ones."""
     selection = artifact.selection
     if selection is None or selection.fits == 1:
         return None
@@ -350,7 +350,7 @@ def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray
 
 
 def _count(earlier: Sequence[Fit]) -> str:
-    """How many fits share the labels, with the first few."""
+    """The number of fits that share the labels, with the first few."""
     shown = ", ".join(f"{fit.score} by {fit.rule} on {fit.n}" for fit in earlier[:3])
     more = "" if len(earlier) <= 3 else f" and {len(earlier) - 3} more"
     times = "1 fit" if len(earlier) == 1 else f"{len(earlier)} fits"
@@ -370,7 +370,7 @@ def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str,
 
 
 def _asked(artifact: CalibrationArtifact, settings: FitSettings) -> list[object]:
-    """What was asked of the fit, apart from the score, the labels and alpha."""
+    """Settings of the fit, apart from the score, the labels and alpha."""
     certifies, segments, looks = bool(artifact.outcome.certifies), artifact.segments, artifact.looks
     return [
         # Every artifact carries the plain certificate, so a rule that certifies nothing is the same test.
