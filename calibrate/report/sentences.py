@@ -478,8 +478,8 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
     return (
         f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
         "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
-        "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or import "
-        "the sampled answers as well, and fit on an estimator that `calibrate score` computes."
+        "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or "
+        "import the sampled answers as well, and fit on an estimator that `calibrate score` computes."
     )
 
 
