@@ -43,7 +43,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
 
 
 def _faults(figure: Figure) -> list[str]:
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
     skipped = {text for axes in figure.axes for text in _ticks_out_of_view(axes)}
@@ -102,8 +102,8 @@ def test_sides_of_the_threshold(faults: Callable[[], list[str]], pool: str, thre
 @pytest.mark.parametrize("pool", POOLS)
 def test_risk_against_coverage(faults: Callable[[], list[str]], pool: str, alpha: float) -> None:
     items = _items(*POOLS[pool])
-    outcomes = [fit(items.uncertainty, items.error, alpha=alpha, rule=rule) for rule in ("acrc", "certified")]
-    risk_coverage(items, *outcomes, test=items)
+    average, certified = (fit(items.uncertainty, items.error, alpha=alpha, rule=rule) for rule in ("acrc", "certified"))
+    risk_coverage(items, average, certified, test=items)
     assert not faults()
 
 
