@@ -35,8 +35,8 @@ class ScriptedChat(BaseChatModel):
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
     ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; a
-    message (with tool calls, say) is returned unchanged. After a tool's result the answers are those of the result's text,
-    if the script has it; an answer with tool calls would repeat them, so the model says the result instead.
+    message (with tool calls, say) is returned unchanged. After a tool's result the answers are those of the result's
+    text, if the script has it; otherwise an answer with tool calls would repeat them, so the model says the result.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
