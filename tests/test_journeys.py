@@ -182,6 +182,16 @@ def test_the_first_table_is_of_the_measured_figures(page: str) -> None:
         assert f"{100 * figures['acceptance']['0.1']['value']:.0f}" == answered
 
 
+def test_the_index_leads_to_every_page_and_example() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(pages) > 40
+    assert [page for page in pages if page != "index.md" and f"]({page})" not in index] == []
+    for module in re.findall(r"`(examples\.[\w.]+)`", index):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
 def test_the_strict_build_is_a_part_of_lint() -> None:
     dry = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "mkdocs build --strict" in dry.stdout
