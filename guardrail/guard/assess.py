@@ -23,7 +23,7 @@ from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
-from ..types import Cost, Frozen, Sample, SampleSet
+from ..types import Cost, Frozen, Sample, SampleSet, Unmeasured
 from ..verdict import Reason, Verdict, next_step
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
@@ -293,7 +293,9 @@ def log_abstention(assessment: Assessment) -> Assessment:
         measured = "the artifact has no threshold"
     else:
         measured = f"{score.estimator} not measured: {score.reason}"
-    failed = verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED) and not verdict.is_result
+    # A wrong configuration is logged as an error once, see `EndpointTrust`.
+    failed = score.reason is not Unmeasured.MISCONFIGURED and not verdict.is_result
+    failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
         logging.WARNING if failed else logging.INFO,
         "guardrail: held back%s (%s: %s; artifact %.14s). %s",

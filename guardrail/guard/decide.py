@@ -173,10 +173,10 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
-            way_out = f"The answer itself may be fine. {CONFIGURATION}"
+            way_out = CONFIGURATION
         return (
             f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
-            f"{way_out}"
+            + way_out
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
     own = _as_scored(uncertainty, artifact.threshold, estimator)
