@@ -208,7 +208,7 @@ class Looks(Frozen):
 
 
 class Selection(Frozen):
-    """How many fits the labels behind a threshold have carried, and what they spend together.
+    """The number of fits that the labels behind a threshold have carried, and what they spend together.
 
     Each certificate by itself fails with the probability that it spends. Of several on the same labels the best is
     chosen, which may fail with the sum. The first fit spends delta; the j-th that was not declared spends
@@ -235,7 +235,7 @@ class Selection(Frozen):
         return min(1.0, self.others + (delta / self.part if self.declared else delta))
 
     def describe(self, delta: float | None) -> str:
-        """What the fits do to the promise, in one sentence; "" for the only fit.
+        """Effect of the fits on the promise, in one sentence; "" for the only fit.
 
         Args:
             delta: Failure probability that this fit states; None for a promise on average.

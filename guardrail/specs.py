@@ -116,7 +116,7 @@ class EstimatorSpec(Frozen):
 
     @property
     def scale(self) -> tuple[float, ...] | None:
-        """Of a score in two stages: the first scores of other questions, ascending; None for other estimators."""
+        """First scores, for a score in two stages, of other questions, ascending; None for other estimators."""
         return tuple(self.params["scale"]) if self.name == "two_stage" else None
 
 

@@ -104,7 +104,7 @@ class _Looks:
 
 @dataclass(frozen=True, slots=True)
 class _Counting:
-    """What a choice among several fits on the same labels costs."""
+    """Cost of a choice among several fits on the same labels."""
 
     declare: Annotated[
         str | None,

@@ -137,9 +137,10 @@ class Clients:
             leased.requests -= 1
             leased.uses += 1
             if not leased.requests:
-                loop.call_later(IDLE, self._retire, clients, leased, leased.uses)
+                loop.call_later(IDLE, Clients._retire, clients, leased, leased.uses)
 
-    def _retire(self, clients: list[_Leased], leased: _Leased, uses: int) -> None:
+    @staticmethod  # a timer must not keep the model from being collected
+    def _retire(clients: list[_Leased], leased: _Leased, uses: int) -> None:
         """Close a client that nobody has used since: its pool closes idle connections only when it is used."""
         if leased.uses == uses and not leased.requests and leased in clients:
             clients.remove(leased)

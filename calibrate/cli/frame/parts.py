@@ -1,4 +1,4 @@
-"""What commands do with parts of answers (`--parts`): each command branches here once, before anything else."""
+"""Commands on parts of answers (`--parts`): each command branches here once, before anything else."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ScoreParts:
-    """How answers are split into parts and the parts compared."""
+    """Splitting answers into parts, and comparing the parts."""
 
     parts: PartsOption = None
     cap: Annotated[

@@ -42,7 +42,7 @@ class PartRow:
 
     @property
     def support(self) -> str:
-        """How many samples support it, in words."""
+        """Number of samples that support it, in words."""
         if self.part.uncertainty is None:
             return f"not measured: {self.part.detail}"
         if not self.samples:
@@ -130,7 +130,7 @@ def decision_by_parts(content: Content, field: Callable[[str], str], note: str) 
 
 
 def _written(part: PartVerdict, text: str) -> str:
-    """What a reviewer wrote, as a part has it: a field whose value is a text takes any words."""
+    """Text of a reviewer, as a part has it: a field whose value is a text takes any words."""
     if part.span is not None or not text:
         return text
     if part.text.startswith('"'):
