@@ -77,7 +77,8 @@ class ScriptedChat(BaseChatModel):
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
         result = str(messages[-1].text) if messages and isinstance(messages[-1], ToolMessage) else None
         scripted = result is not None and result in self.script
-        answers = self.script.get(result if scripted else question_text(messages), self.default)
+        question = result if result is not None and scripted else question_text(messages)
+        answers = self.script.get(question, self.default)
         rest = answers[1:] or answers
         answer = answers[0] if index < 0 else rest[index % len(rest)]
         if isinstance(answer, Exception):
