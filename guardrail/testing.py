@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -35,7 +35,8 @@ class ScriptedChat(BaseChatModel):
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
     ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; a
-    message (with tool calls, say) is returned unchanged.
+    message (with tool calls, say) is returned unchanged. After a tool's result the answers are those of the result's
+    text, if the script has it; otherwise an answer with tool calls would repeat them, so the model says the result.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
@@ -74,11 +75,16 @@ class ScriptedChat(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
-        answers = self.script.get(question_text(messages), self.default)
+        result = str(messages[-1].text) if messages and isinstance(messages[-1], ToolMessage) else None
+        scripted = result is not None and result in self.script
+        question = result if result is not None and scripted else question_text(messages)
+        answers = self.script.get(question, self.default)
         rest = answers[1:] or answers
         answer = answers[0] if index < 0 else rest[index % len(rest)]
         if isinstance(answer, Exception):
             raise answer
+        if result is not None and not scripted and isinstance(answer, AIMessage) and answer.tool_calls:
+            answer = result  # the question's own call again would never end an agent's loop
         if isinstance(answer, AIMessage):
             return ChatResult(generations=[ChatGeneration(message=answer.model_copy())])
         return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])

@@ -241,7 +241,7 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     if verdict.samples:
         sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))
     sections += [
-        ("Score", _score(verdict.uncertainty, verdict.threshold)),
+        ("Score", _score(verdict)),
         ("Guarantee", [f"alpha = {verdict.alpha:g}. {_line(verdict.guarantee)}"]),
         ("Artifact", [verdict.artifact]),
         ("Cost", [_cost(verdict.cost)]),
@@ -280,9 +280,13 @@ def _share_line(share: float, text: str, size: int | None = None) -> str:
     return f"{share:>5.0%} {bar} {_short(text)}{number}"
 
 
-def _score(uncertainty: Uncertainty, threshold: float | None) -> list[str]:
+def _score(verdict: Verdict) -> list[str]:
+    uncertainty, threshold = verdict.uncertainty, verdict.threshold
     unit = {"probability": "", "count": "", "distance": ""}.get(uncertainty.unit, f" {uncertainty.unit}")
     limit = "no threshold" if threshold is None else f"threshold {threshold:.4g}{unit}"
+    if verdict.reason is Reason.INFEASIBLE and uncertainty.reason is Unmeasured.SAMPLING_SHORTFALL:
+        # Only the answer is drawn where nothing can be accepted; "received 0" would read like a fault of the endpoint.
+        return [f"{uncertainty.estimator} not measured: no samples are drawn without a threshold"]
     if uncertainty.value is None:
         return [f"{uncertainty.estimator} not measured ({uncertainty.reason}: {_line(uncertainty.detail)}), {limit}"]
     lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]

@@ -168,11 +168,11 @@ MEASURED_ON = {
 """Files of docs/estimators.json, by the name that the first table gives them."""
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_first_table_is_of_the_measured_figures(page: str) -> None:
+def test_the_first_table_is_of_the_measured_figures() -> None:
+    """That of the README is compared with docs/calls.json in tests/benchmarks/test_cost.py."""
     files = json.loads((DOCS / "estimators.json").read_text(encoding="utf-8"))["files"]
     measured = {file["name"]: file["rows"] for file in files}
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
     row = r"^\|`(\S+)`\|\d+\|[^|]+\|([^|]+)\|(\S+) % / (\d+) %\|$"
     table = re.findall(row, text, flags=re.MULTILINE)
     assert len(table) == 7
@@ -180,6 +180,16 @@ def test_the_first_table_is_of_the_measured_figures(page: str) -> None:
         figures = measured[MEASURED_ON[data]][score]
         assert f"{100 * figures['test_error']['0.1']:.1f}" == wrong
         assert f"{100 * figures['acceptance']['0.1']['value']:.0f}" == answered
+
+
+def test_the_index_leads_to_every_page_and_example() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(pages) > 40
+    assert [page for page in pages if page != "index.md" and f"]({page})" not in index] == []
+    for module in re.findall(r"`(examples\.[\w.]+)`", index):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 
 
 def test_the_strict_build_is_a_part_of_lint() -> None:

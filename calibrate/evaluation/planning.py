@@ -628,11 +628,13 @@ def error_probabilities(
 ) -> NDArray[np.float64]:
     """P(wrong) at each score, from a labelled pilot: the isotonic regression of its errors on its scores.
 
-    A pilot of a hundred questions is enough to compare reaches; its labels must not be used for the fit again.
+    Tied scores are one point, weighted by their number: their order in the file plays no part. A pilot of a hundred
+    questions is enough to compare reaches; its labels must not be used for the fit again.
     """
-    order = np.argsort(pilot_scores, kind="stable")
-    fitted = isotonic_regression(pilot_errors[order].astype(np.float64)).x
-    at = np.clip(np.searchsorted(pilot_scores[order], scores, side="right") - 1, 0, order.size - 1)
+    values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
+    fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x
+    at = np.clip(np.searchsorted(values, scores, side="right") - 1, 0, values.size - 1)
     # No score is surely right or wrong on the word of a pilot: half an error in it stays possible.
-    probabilities: NDArray[np.float64] = np.clip(fitted[at], 0.5 / order.size, 1 - 0.5 / order.size)
+    n = pilot_scores.size
+    probabilities: NDArray[np.float64] = np.clip(fitted[at], 0.5 / n, 1 - 0.5 / n)
     return probabilities

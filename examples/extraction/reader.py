@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,6 +117,8 @@ def serving() -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        # A script that never closes it does so as the process ends: `shutdown` would wait for a thread that is gone.
+        if not sys.is_finalizing():
+            server.shutdown()
+            server.server_close()
+            thread.join()

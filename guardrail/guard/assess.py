@@ -6,6 +6,7 @@ and the guards of agent frameworks take these steps, in threads or on an event l
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,14 +23,16 @@ from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
-from ..types import Cost, Frozen, Sample, SampleSet
-from ..verdict import Reason, Verdict
+from ..types import Cost, Frozen, Sample, SampleSet, Unmeasured
+from ..verdict import Reason, Verdict, next_step
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointTrust
 from .observers import Observers
 
 __all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "Remembered", "strictest"]
+
+log = logging.getLogger("guardrail")
 
 Abstentions = Draws
 """Former name of `Draws`."""
@@ -169,9 +172,8 @@ class Assessor:
                 plan, prompt_draw = plan.primary_only(), NOTHING
             accepted = yield from prompt_draw.get(name)
             if accepted is not None:
-                return (
-                    yield from self._observed(Remembered.from_stored(accepted).again(text, prompt_draw.key), messages)
-                )
+                again = Remembered.from_stored(accepted).again(text, prompt_draw.key)
+                return log_abstention((yield from self._observed(again, messages)))
             waves = yield from draw_until_decided(
                 replace(self.sampler, plan=plan, callbacks=callbacks, question=question, memory=prompt_draw),
                 messages,
@@ -192,7 +194,7 @@ class Assessor:
             if problem.reason is None and (verdict.accepted or assessment.is_result):
                 place = (prompt_draw, name) if verdict.accepted else (question_draw, HELD)
                 assessment = yield from _noted(assessment, *place, prompt_draw.key)
-            return (yield from self._observed(assessment, messages))
+            return log_abstention((yield from self._observed(assessment, messages)))
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
@@ -281,6 +283,38 @@ class Assessor:
             )
             by_digest[digest] = gate.signed(verdict)
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
+
+
+def log_abstention(assessment: Assessment) -> Assessment:
+    """Log why an answer is held back, wholly or in part, and the next step; return the assessment.
+
+    The line quotes neither the question nor the model: reason, numbers and artifact only. A measurement that failed for
+    a cause outside the question is a warning, because it holds back every question until somebody acts.
+    """
+    verdict = assessment.verdict
+    assert verdict is not None, "some gate judges the answer"
+    if verdict.accepted and verdict.reason is not Reason.PARTLY_HELD_BACK:
+        return assessment
+    score = verdict.uncertainty
+    if score.value is not None and verdict.threshold is not None:
+        measured = f"{score.estimator} {score.value:.4g}, threshold {verdict.threshold:.4g}"
+    elif verdict.reason is Reason.INFEASIBLE:
+        measured = "the artifact has no threshold"
+    else:
+        measured = f"{score.estimator} not measured: {score.reason}"
+    # A wrong configuration is logged as an error once, see `EndpointTrust`.
+    failed = score.reason is not Unmeasured.MISCONFIGURED and not verdict.is_result
+    failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
+    log.log(
+        logging.WARNING if failed else logging.INFO,
+        "guardrail: held back%s (%s: %s; artifact %.14s). %s",
+        " in part" if verdict.accepted else "",
+        verdict.reason.value,
+        measured,
+        verdict.artifact,
+        next_step(verdict),
+    )
+    return assessment
 
 
 def _noted(assessment: Assessment, place: Draw, name: str, prompt: str) -> Steps[Assessment]:

@@ -169,14 +169,14 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
             "calibrate with a larger alpha, more questions, or a better model."
         )
     if reason is Reason.UNMEASURED:
-        way_out = "Fix the cause and retry, or hand the question to a person."
+        way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
             way_out = CONFIGURATION
         return (
             f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
-            f"The answer itself may be fine. {way_out}"
+            + way_out
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
     own = _as_scored(uncertainty, artifact.threshold, estimator)

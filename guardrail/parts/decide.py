@@ -66,6 +66,7 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
         )
         return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
     detail = f"Accepted in part: kept {counted} (uncertainty <= {verdict.threshold:.4g}). Held back: {places}{more}."
+    detail += " Have a person decide about these, or do without them."
     return verdict.model_copy(
         update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
     )
@@ -80,7 +81,7 @@ def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:
     least = "none was found" if limit is None else f"{limit:.4g}"
     detail = (
         f"Held back: for answers of {n_parts} parts the threshold is another one ({least}), and the uncertainty of the "
-        f"most certain part is {value:.4g}."
+        f"most certain part is {value:.4g}. Hand the question to a person."
     )
     return verdict.model_copy(update={"accepted": False, "reason": reason, "threshold": limit, "detail": detail})
 

@@ -128,8 +128,8 @@ def _uncalibrated(
 
 _WHICH_MATTER = (
     "Which arguments matter? Calls are the same only if all arguments are equal, and these are free text (%s): samples "
-    "that differ in a note count as different calls. Say it before people decide, and name the arguments that matter "
-    "when their decisions become labels: calibrate steps ... --compare TOOL=ARGUMENT,ARGUMENT"
+    "that differ in a note count as different calls. Choose the arguments that matter before you look at decisions, "
+    "and name them when decisions become labels: calibrate steps ... --compare TOOL=ARGUMENT,ARGUMENT"
 )
 
 

@@ -260,10 +260,11 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
         return ToolCallOrder(
             digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {message}"
         )
+    # The person's words stand last: they may end without a full stop.
     reason = f" The reason: {message}" if message else ""
     refusal = (
-        f"A person rejected this call of {call['name']}; it was not run.{reason} Do not call it again unless the "
-        "user asks for it."
+        f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks for "
+        f"it.{reason}"
     )
     return ToolCallOrder(digest=digest, decision="reject", message=refusal)
 

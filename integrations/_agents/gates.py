@@ -255,7 +255,10 @@ class AgentGate:
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
         artifact = self.artifacts.artifacts[0]
-        detail = "Held back: the message did not come from the guarded model, so its uncertainty could not be measured."
+        detail = (
+            "Held back: the message did not come from the guarded model, so its uncertainty could not be measured. "
+            "Hand it to a person."
+        )
         sample: Sample | None = None
         try:
             reply = read_reply(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from examples.extraction.__main__ import run, show
@@ -35,3 +37,14 @@ def test_the_reader_errs_by_field_and_never_sees_the_reference() -> None:
     question = invoices(1, seed=5, prefix="x")[0]
     fields = read(question.question, None)
     assert all(str(value).rstrip("0") in question.question for value in fields.values())
+
+
+def test_a_script_that_never_closes_the_endpoint_ends() -> None:
+    script = (
+        "from contextlib import ExitStack\n"
+        "from examples.extraction.reader import serving\n"
+        "stack = ExitStack()\n"
+        "print(stack.enter_context(serving()))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.startswith("http://127.0.0.1:")

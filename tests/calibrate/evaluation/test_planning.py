@@ -10,7 +10,16 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks.paper.pools import read_samples
-from calibrate.evaluation.planning import Binormal, Pilot, Plan, _crossing, _wilson, plan, with_labels_needed
+from calibrate.evaluation.planning import (
+    Binormal,
+    Pilot,
+    Plan,
+    _crossing,
+    _wilson,
+    error_probabilities,
+    plan,
+    with_labels_needed,
+)
 from calibrate.scoring.metrics import auroc, scer
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
@@ -127,6 +136,17 @@ def test_a_pilot_as_a_population_by_hand() -> None:
     u, e = population.draw(np.random.default_rng(1), 3000)
     assert set(u.tolist()) == {0.1, 0.2, 0.5}  # ties as they are
     assert e[u < 0.3].mean() < 0.02 < 0.98 < e[u > 0.3].mean()
+
+
+def test_tied_scores_of_a_pilot_share_one_error_rate_in_any_order() -> None:
+    # 4 of 40 wrong at score 0 and 9 of 10 at score .5; wrong answers last in the file, then first.
+    scores = np.array([0.0] * 40 + [0.5] * 10)
+    errors = np.array([0] * 36 + [1] * 4 + [0] * 1 + [1] * 9)
+    assert error_probabilities(np.array([0.0, 0.2, 0.5]), scores, errors) == pytest.approx([0.1, 0.1, 0.9])
+    assert error_probabilities(scores, scores[::-1], errors[::-1]) == pytest.approx([0.1] * 40 + [0.9] * 10)
+    assert Pilot.of(scores, errors).ceiling(0.1) == pytest.approx(0.8)
+    # A rate that falls with the score is pooled with its neighbour, each with its weight: 13 of 50.
+    assert error_probabilities(np.array([0.0]), scores, 1 - errors) == pytest.approx([37 / 50])
 
 
 def test_a_pilot_predicts_what_votes_with_ties_certify() -> None:

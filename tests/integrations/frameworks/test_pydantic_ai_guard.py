@@ -540,7 +540,8 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
     "reject": (
         {"type": "reject", "message": "too much"},
         [],
-        "A person rejected this call of pay; it was not run. The ",
+        "A person rejected this call of pay; it was not run. Do not call it again unless the user asks for it. "
+        "The reason: too much",
     ),
     "respond": ({"type": "respond", "message": "I paid it by hand"}, [], "I paid it by hand"),
 }
