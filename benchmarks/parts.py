@@ -397,7 +397,7 @@ def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
     base = 0.0
     for line in found:
         base = line.passed if line.rule.startswith("whole") else base
-        ratio = f"{line.passed / base:.2f}" if base else "-"
+        ratio = f"{line.passed / base:.2f}" if base >= 0.001 else "-"
         print(
             f"{line.rule:40}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
             f"{line.violated:10.1%}{line.infeasible:9.1%}"
