@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help check test-oldest test-pure release-check audit sbom setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -36,6 +36,22 @@ test test-slow: export OMP_NUM_THREADS = 1
 
 test: lint ## Lint, types and tests
 	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist loadfile --benchmark-disable
+
+check: types style ## Before each commit: types, style and the tests next to what changed since BASE (default: main)
+	@$(BIN)/python scripts/changed_tests.py --run
+
+release-check: $(READY) ## Build wheel and sdist and try both in empty environments (EXTRAS=all: with those that bring PyTorch)
+	@$(BIN)/python scripts/release_check.py $(EXTRAS)
+
+# Both look at .venv from an environment of their own, so that their dependencies are not among the results.
+.venv-supply/bin/pip-audit:
+	@$(PYTHON) -m venv .venv-supply && .venv-supply/bin/pip install -q 'pip-audit>=2.7,<3' 'cyclonedx-bom>=7,<8'
+
+audit: .venv-supply/bin/pip-audit ## Known vulnerabilities of the pinned versions
+	@.venv-supply/bin/pip-audit --disable-pip --no-deps -r constraints.txt
+
+sbom: .venv-supply/bin/pip-audit $(READY) ## Bill of materials of .venv, in build/sbom.json (CycloneDX)
+	@mkdir -p build && .venv-supply/bin/cyclonedx-py environment $(BIN)/python -o build/sbom.json
 
 test-slow: $(READY) ## The slow rest of the tests
 	@$(BIN)/python -m pytest -q -m "slow and not peers and not real" -n 2 --dist loadfile --hypothesis-profile explore
@@ -101,6 +117,19 @@ test-newest: $(READY) ## The LangChain and agent tests against the newest releas
 	  tests/guardrail/guard/test_langchain_standard.py tests/guardrail/guard/test_drop_in.py \
 	  tests/guardrail/guard/test_chat_model.py tests/guardrail/guard/test_tools.py \
 	  tests/guardrail/guard/test_retrying.py tests/integrations/agents
+
+test-oldest: ## The LangChain tests against the oldest supported release, in an environment of its own
+	@test -x .venv-oldest/bin/pytest || { $(PYTHON) -m venv .venv-oldest && \
+	  .venv-oldest/bin/pip install -q -e . 'langchain-core==1.7.*' 'pytest>=8' 'pytest-asyncio>=1.0'; }
+	@.venv-oldest/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/guardrail/guard/test_drop_in.py \
+	  tests/guardrail/guard/test_retrying.py
+
+# Estimators, rules and formats: what computes, without processes, servers or file locks. Its programs lie in Scripts on Windows.
+test-pure: ## The tests of what computes, on every system, in an environment of its own
+	@$(PYTHON) -m venv .venv-pure && $$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pip \
+	  install -q -e '.[calibrate,data]' 'pytest>=8' 'pytest-asyncio>=1.0' 'hypothesis>=6.100'
+	@$$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pytest -q -p no:cacheprovider \
+	  --noconftest tests/guardrail/test_gate.py tests/calibrate/thresholds/test_bounds.py
 
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres

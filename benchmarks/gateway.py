@@ -33,6 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import httpx
 import numpy as np
 import openai
@@ -47,12 +48,12 @@ QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
 KEY = "sk-of-a-local-benchmark"
 """LiteLLM's proxy does not start without one; the gateway needs none on the loopback."""
-PARTS = ("latency", "apart", "together", "passed")
+PARTS = ("latency", "apart", "together", "passed", "load")
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
 """Growth of its memory that is tolerated: less than what a leak of every tenth request would hold."""
-RESTS = 8.0
+RESTS = 20.0
 """Seconds without requests before a measurement: longer than idle connections and running questions last."""
 Call = Callable[[], Awaitable[Any]]
 
@@ -215,6 +216,63 @@ def asking(url: str, model: str, **fields: Any) -> Call:
     return partial(client.chat.completions.create, model=model, messages=[message], **fields)
 
 
+class Lean:
+    """The leanest client at hand: one session of aiohttp that posts ready bytes and reads the reply."""
+
+    def __init__(self) -> None:
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    def asking(self, url: str, model: str, **fields: Any) -> Call:
+        """Return a call."""
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}).encode()
+        head = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+
+        async def call() -> None:
+            async with self.session.post(f"{url}/chat/completions", data=body, headers=head) as reply:
+                await reply.read()
+                assert reply.status == 200, reply.status
+
+        return call
+
+
+async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure throughput at 1, 50 and 200 clients beside LiteLLM's proxy, and the processor's time of a question."""
+    lean, served = Lean(), stack.enter_context(gateway(folder, url, arguments.n, remember=0))
+    settings: dict[str, Any] = {"temperature": 0, "max_tokens": 64}
+    calls = {
+        "raw": lean.asking(url, "m", **settings),
+        "passed": lean.asking(served.url, "passed", **settings),
+        "watched": lean.asking(served.url, "watched", **settings),
+        "guarded": lean.asking(served.url, "together"),
+    }
+    if arguments.litellm:
+        address = stack.enter_context(litellm(arguments.litellm, folder, url))
+        calls["LiteLLM"] = lean.asking(f"{address}/v1", "passed", **settings)
+    base = "LiteLLM" if arguments.litellm else "raw"
+    print("one lean client", flush=True)
+    print_added(await in_turns(calls, max(3, arguments.rounds // 4), 5, pause=0.1), "raw")
+    together = {name: call for name, call in calls.items() if name != "guarded"}  # equal questions would share draws
+    for clients in (50, 200):
+        await throughput(together, clients, 1)
+        rates = await throughput(together, clients, max(3, arguments.rounds // 10), each=max(1, 400 // clients))
+        print(f"{clients} lean clients, as a share of {base}", flush=True)
+        print_shares(rates, base)
+        if base != "raw":
+            print_shares({name: rates[name] for name in ("raw", "passed")}, "raw")
+    for name in ("passed", "guarded"):
+        before = processor_seconds(served.pid)
+        for _ in range(200):
+            await calls[name]()
+        print(f"{name}: {(processor_seconds(served.pid) - before) / 200 * 1e3:.1f} ms of processor", flush=True)
+    await lean.session.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """Seconds of processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure and print the figures about time."""
     n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
@@ -242,6 +300,8 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
             print_shares(
                 await throughput({kind: calls[kind] for kind in ("direct", "guarded")}, clients, few), "direct"
             )
+    if "load" in arguments.parts:
+        await load(arguments, url, folder, stack)
     if "passed" not in arguments.parts:
         return
     passing = {

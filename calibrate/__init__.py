@@ -10,33 +10,37 @@ and `evaluate`. Importing this loads neither a model framework nor plotting nor 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from guardrail.errors import require
 
 for _package in ("filelock", "scipy"):
     require(_package, extra="calibrate")
 
-from .agent_steps import (  # noqa: E402
-    Step,
-    collect_steps,
-    fit_action,
-    read_steps,
-    split_by_action,
-    steps_of,
-    write_steps,
-)
-from .correctness import label_records, make_rule  # noqa: E402
-from .data.collect import collect_records  # noqa: E402
-from .data.questions import Question, read_questions  # noqa: E402
-from .data.records import Record, RecordFile, RecordHeader, read_records, write_records  # noqa: E402
-from .data.split import split  # noqa: E402
-from .dataframe import Records, from_frame  # noqa: E402
-from .evaluation.audit import audit  # noqa: E402
-from .evaluation.evaluate import evaluate  # noqa: E402
-from .evaluation.planning import Plan, plan  # noqa: E402
-from .pipeline import fit_artifact, held_out, refit  # noqa: E402
-from .report import write_report  # noqa: E402
-from .scoring.scores import score_records  # noqa: E402
-from .thresholds import Rule, conformal_selection, fit, rules  # noqa: E402
+if TYPE_CHECKING:
+    from .agent_steps import (
+        Step,
+        collect_steps,
+        fit_action,
+        read_steps,
+        split_by_action,
+        steps_of,
+        write_steps,
+    )
+    from .correctness import label_records, make_rule
+    from .data.collect import collect_records
+    from .data.questions import Question, read_questions
+    from .data.records import Record, RecordFile, RecordHeader, read_records, write_records
+    from .data.split import split
+    from .dataframe import Records, from_frame
+    from .evaluation.audit import audit
+    from .evaluation.evaluate import evaluate
+    from .evaluation.planning import Plan, plan
+    from .pipeline import fit_artifact, held_out, refit
+    from .report import write_report
+    from .scoring.scores import score_records
+    from .thresholds import Rule, conformal_selection, fit, rules
 
 __all__ = [
     "Plan",
@@ -73,3 +77,57 @@ __all__ = [
     "write_report",
     "write_steps",
 ]
+
+_MODULES = {
+    "Plan": "evaluation.planning",
+    "Question": "data.questions",
+    "Record": "data.records",
+    "RecordFile": "data.records",
+    "RecordHeader": "data.records",
+    "Records": "dataframe",
+    "Rule": "thresholds",
+    "Step": "agent_steps",
+    "audit": "evaluation.audit",
+    "collect_records": "data.collect",
+    "collect_steps": "agent_steps",
+    "conformal_selection": "thresholds",
+    "evaluate": "evaluation.evaluate",
+    "fit": "thresholds",
+    "fit_action": "agent_steps",
+    "fit_artifact": "pipeline",
+    "from_frame": "dataframe",
+    "held_out": "pipeline",
+    "label_records": "correctness",
+    "make_rule": "correctness",
+    "plan": "evaluation.planning",
+    "read_questions": "data.questions",
+    "read_records": "data.records",
+    "read_steps": "agent_steps",
+    "refit": "pipeline",
+    "rules": "thresholds",
+    "score_records": "scoring.scores",
+    "split": "data.split",
+    "split_by_action": "agent_steps",
+    "steps_of": "agent_steps",
+    "write_records": "data.records",
+    "write_report": "report",
+    "write_steps": "agent_steps",
+}
+"""Public names and the modules that define them, loaded when a name is first used."""
+_PARTS = {module.partition(".")[0] for module in _MODULES.values()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    module = _MODULES.get(name, name if name in _PARTS else None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    loaded = import_module(f".{module}", __name__)
+    if name not in _MODULES:
+        return loaded
+    value = globals()[name] = getattr(loaded, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -112,7 +112,8 @@ def matched(
     """Scores and labels of the questions that all files have, matched by id.
 
     Questions that no stage measured are left out (nothing can be accepted), as are those where a stage has a score but
-    no label.
+    no label. They are sorted by id: files lie in the order in which answers arrived, and the part that chooses the path
+    is drawn by place, so that the same answers would otherwise give another path after another collection.
 
     Raises:
         UsageError: As `fit_cascade`.
@@ -134,7 +135,7 @@ def matched(
     chosen_ids = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
     by_id = [{record.id: record for record in file.records} for file in files]
     ids, scores, errors = [], [], []
-    for name in (record.id for record in first.records if record.id in chosen_ids):
+    for name in sorted(chosen_ids):
         row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
         # A stage that answers at run time but has no label here would drop out of the error count, so the question

@@ -41,7 +41,7 @@ from .parts.page import write_parts_report
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
-from .thresholds.registry import compared_rules
+from .thresholds.registry import RULES, compared_rules
 from .thresholds.rule import Rule
 
 __all__ = ["Records", "from_frame"]
@@ -79,10 +79,14 @@ class Records:
 
     def write(self, path: str | Path) -> None:
         """Write the records for the command line, atomically, and the fits of their labels beside them."""
-        write_records(path, self.file.header, self.file.records)
         target = Fits([beside(Path(path))])
-        for fit in self._fits.entries:
-            target.add(fit)
+        written = {fit.fit for fit in target.read()}
+        write_records(path, self.file.header, self.file.records)
+        for fit in self._fits.read():
+            if fit.fit not in written:
+                target.add(fit)
+        # Later fits of this object are on the labels of that file as well.
+        self._fits.paths = sorted({*self._fits.paths, *target.paths})
 
     def __len__(self) -> int:
         return len(self.file.records)
@@ -356,7 +360,10 @@ class Records:
                 selection=selection,
             )
 
-        settings = FitSettings(key, delta, declare=tuple(declare))
+        # An artifact names a rule of one's own and does not know its parameters.
+        own = not isinstance(rule, str) and rule.name not in RULES
+        options = {"rule": getattr(rule, "__dict__", repr(rule))} if own else {}
+        settings = FitSettings(key, delta, options, tuple(declare))
         self.artifact = with_labels_needed(counted(make, self._fits, settings, strict=strict))
         return self.artifact
 

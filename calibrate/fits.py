@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import ArtifactError, UsageError
@@ -67,7 +67,7 @@ class Fit(Frozen):
     """Name of the rule, for messages."""
     n: int
     """Labels that were used, for messages."""
-    spent: float
+    spent: float = Field(ge=0, le=1)
     """Failure probability that all fits of the family spend together."""
     declared: tuple[str, ...] = ()
     """Scores that were declared with it."""
@@ -77,8 +77,23 @@ class Fit(Frozen):
     """Answers among ``n`` that were undecided and counted as wrong."""
     wrong: str = ""
     """Base64 of the labels in order of the scores, a bit each, 1 for wrong; "" where nothing was undecided."""
+    look: int | None = Field(default=None, exclude_if=lambda look: look is None)
+    """Which of several declared looks it is, from 1; None without looks."""
     questions: str
     """Base64 of the smallest hashes of its questions: little-endian, 8 bytes each, sorted; at most a thousand."""
+
+    @field_validator("wrong", "questions")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        b64decode(text, validate=True)
+        return text
+
+    @field_validator("questions")
+    @classmethod
+    def _whole_hashes(cls, text: str) -> str:
+        if len(b64decode(text)) % 8:
+            raise ValueError("the hashes of the questions are cut off")
+        return text
 
     @classmethod
     def of(cls, artifact: CalibrationArtifact) -> Fit:
@@ -159,6 +174,8 @@ class Fits:
         self.entries.append(new)
         for path in self.paths:
             before = path.read_bytes() if path.is_file() else b""
+            if before and not before.endswith(b"\n"):  # an editor may have taken the last one
+                before += b"\n"
             try:
                 atomic_write(path, before + f"{canonical_json(new.model_dump())}\n".encode())
             except OSError:  # a folder that others own; the artifact still counts
@@ -239,8 +256,11 @@ def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: 
         )
     digest, family = _digests(artifact, settings)
     decided = _decided_since(artifact, earlier, settings)
+    look = _look(artifact)
     if decided is not None:
         family, declared = decided.family, decided.declared
+    elif not declared and any(f.family == family and f.look == look and f.fit != digest for f in earlier):
+        family = digest  # declared looks pay for one fit at each of them, and this look had other labels
     families: dict[str, Fit] = {}
     for fit in earlier:
         families.setdefault(fit.family, fit)
@@ -251,7 +271,8 @@ def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: 
             "without --declare: then each further fit spends less of delta."
         )
     if decided is None and any(
-        declared and f.family == family and f.score == settings.score and f.fit != digest for f in earlier
+        declared and f.family == family and (f.score, f.look) == (settings.score, look) and f.fit != digest
+        for f in earlier
     ):
         raise UsageError(
             f"the declared score {settings.score!r} was fitted on these labels before, with other values. A "
@@ -267,6 +288,11 @@ def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: 
     )
 
 
+def _look(artifact: CalibrationArtifact) -> int | None:
+    """`Fit.look` of an artifact."""
+    return None if artifact.looks is None else artifact.looks.look
+
+
 def _paid(number: int) -> float:
     """Share of delta that a fit spends which was not declared: all of it the first, later ones .392 together."""
     return 1.0 if number == 1 else 6 / (pi * number) ** 2
@@ -280,7 +306,8 @@ def _as_declared(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings
         again = replace(settings, declare=fit.declared)
         if settings.score in fit.declared:
             digest, family = _digests(artifact, again)
-            same = [each for each in earlier if each.family == family and each.score == settings.score]
+            mine = (family, settings.score, _look(artifact))
+            same = [each for each in earlier if (each.family, each.score, each.look) == mine]
             if family == fit.family and all(each.fit == digest for each in same):
                 return again
     return settings
@@ -388,6 +415,7 @@ def _line(artifact: CalibrationArtifact, selection: Selection, settings: FitSett
         base=_base(artifact, settings),
         undecided=artifact.data.n_undecided,
         wrong=b64encode(np.packbits(_ranked(artifact)[1]).tobytes()).decode() if artifact.data.n_undecided else "",
+        look=_look(artifact),
         questions=Fit.packed(hashes_of_fit(artifact)),
     )
 
@@ -396,7 +424,9 @@ def _read(path: Path) -> list[Fit]:
     if not path.is_file():
         return []
     fits = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # By newlines alone: `splitlines` also cuts at characters that JSON leaves in names.
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n") if path.stat().st_size else []
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         damaged = f"{where} is not a line that `calibrate fit` wrote. Restore the file: it counts the fits."
         try:

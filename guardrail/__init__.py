@@ -6,32 +6,36 @@ wraps any chat model, draws the same samples, measures their disagreement and ac
 
 from __future__ import annotations
 
-from .artifact import CalibrationArtifact, CascadeArtifact
-from .bindings import bindings_for
-from .errors import (
-    AbstainedError,
-    ArtifactError,
-    ArtifactFormatError,
-    ArtifactMismatchError,
-    ArtifactTamperedError,
-    GuardrailError,
-    MissingDependencyError,
-    PromptTooLongError,
-    RecordError,
-    UnmeasuredError,
-    UsageError,
-)
-from .gate import accepts
-from .guard.cascade import Cascade
-from .guard.chat_model import Guardrail
-from .judges import make_judge
-from .monitor import SafetySwitch
-from .outcome import Feasible, Infeasible, InfeasibleReason
-from .parts.partial import Partial
-from .prompting import PromptWrapping
-from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from .uncertainty import Scorer, make_estimator, plan_for, scorer
-from .verdict import Meaning, Reason, Verdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .artifact import CalibrationArtifact, CascadeArtifact
+    from .bindings import bindings_for
+    from .errors import (
+        AbstainedError,
+        ArtifactError,
+        ArtifactFormatError,
+        ArtifactMismatchError,
+        ArtifactTamperedError,
+        GuardrailError,
+        MissingDependencyError,
+        PromptTooLongError,
+        RecordError,
+        UnmeasuredError,
+        UsageError,
+    )
+    from .gate import accepts
+    from .guard.cascade import Cascade
+    from .guard.chat_model import Guardrail
+    from .judges import make_judge
+    from .monitor import SafetySwitch
+    from .outcome import Feasible, Infeasible, InfeasibleReason
+    from .parts.partial import Partial
+    from .prompting import PromptWrapping
+    from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
+    from .uncertainty import Scorer, make_estimator, plan_for, scorer
+    from .verdict import Meaning, Reason, Verdict
 
 __all__ = [
     "AbstainedError",
@@ -74,3 +78,63 @@ __all__ = [
     "plan_for",
     "scorer",
 ]
+
+_MODULES = {
+    "AbstainedError": "errors",
+    "ArtifactError": "errors",
+    "ArtifactFormatError": "errors",
+    "ArtifactMismatchError": "errors",
+    "ArtifactTamperedError": "errors",
+    "Bindings": "types",
+    "CalibrationArtifact": "artifact",
+    "Cascade": "guard.cascade",
+    "CascadeArtifact": "artifact",
+    "Cost": "types",
+    "Feasible": "outcome",
+    "Guardrail": "guard.chat_model",
+    "GuardrailError": "errors",
+    "Infeasible": "outcome",
+    "InfeasibleReason": "outcome",
+    "Meaning": "verdict",
+    "MissingDependencyError": "errors",
+    "Partial": "parts.partial",
+    "PromptTooLongError": "errors",
+    "PromptWrapping": "prompting",
+    "Reason": "verdict",
+    "RecordError": "errors",
+    "SafetySwitch": "monitor",
+    "Sample": "types",
+    "SampleSet": "types",
+    "SamplingPlan": "types",
+    "Scorer": "uncertainty",
+    "ToolCall": "types",
+    "Uncertainty": "types",
+    "Unmeasured": "types",
+    "UnmeasuredError": "errors",
+    "UsageError": "errors",
+    "Verdict": "verdict",
+    "accepts": "gate",
+    "bindings_for": "bindings",
+    "make_estimator": "uncertainty",
+    "make_judge": "judges",
+    "plan_for": "uncertainty",
+    "scorer": "uncertainty",
+}
+"""Public names and the modules that define them, loaded when a name is first used."""
+_PARTS = {module.partition(".")[0] for module in _MODULES.values()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    module = _MODULES.get(name, name if name in _PARTS else None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    loaded = import_module(f".{module}", __name__)
+    if name not in _MODULES:
+        return loaded
+    value = globals()[name] = getattr(loaded, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,6 +171,7 @@ def examine(
         yield Finding(check, "ok", promise)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
+    yield from _shared_names()
     yield from _calls(artifact, records)
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
@@ -306,6 +307,16 @@ def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Findi
         if running != calibrated:
             fix = "scores may move: audit on fresh questions, or install the calibrated version"
             yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", fix)
+
+
+def _shared_names() -> Iterator[Finding]:
+    """Warn where another distribution installs a package of one of our names: the later installed replaces files."""
+    owners = packages_distributions()
+    for name in ("calibrate", "guardrail", "integrations"):
+        others = sorted({owner for owner in owners.get(name, ()) if owner.lower() != "acrc-guardrail"})
+        if others:
+            detail = f"{name!r} also belongs to {', '.join(others)}; both write into one folder"
+            yield Finding("packages", "warn", detail, "use an environment without it, and install acrc-guardrail again")
 
 
 def _calls(artifact: CalibrationArtifact | CascadeArtifact, records: Sequence[str]) -> Iterator[Finding]:

@@ -149,7 +149,8 @@ def open_sqlite(path: str | os.PathLike[str], *, patience: float = SQLITE_PATIEN
         patience: Seconds to wait for another process that is writing.
     """
     if os.fspath(path) != ":memory:":
-        create_private(Path(path))
+        with suppress(OSError):  # SQLite says below what is wrong
+            create_private(Path(path))
     connection = sqlite3.connect(path, timeout=patience, check_same_thread=False)
     try:
         prepare_sqlite(connection, patience=patience)

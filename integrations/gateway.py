@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import logging
 import math
 import signal
@@ -24,6 +25,7 @@ from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
+from ._gateway.connections import Connections, most_connections
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
@@ -96,6 +98,17 @@ def _checked(content: dict[str, Any]) -> Config:
     return Config.checked(content, "guardrail serve")
 
 
+class _Limits:
+    """The limits on connections of a configuration, as uvicorn takes them."""
+
+    def __init__(self, config: Config) -> None:
+        most = most_connections(config.max_connections)
+        self.connections = Connections(most, config.max_connections_per_address, config.header_timeout)
+        base = importlib.import_module("uvicorn.protocols.http.auto").AutoHTTPProtocol
+        self.protocol = self.connections.protocol(base)
+        self.backlog = max(1, min(2048, most // 4))  # asyncio accepts so many at once, before any of them is counted
+
+
 def _serve(uvicorn: Any, gateway: Gateway) -> None:
     config = gateway.config
 
@@ -111,7 +124,13 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             await super().shutdown(sockets)
             del stopping  # a task without a reference may be collected
 
+        async def on_tick(self, counter: int) -> bool:
+            if counter % 10 == 0:  # every second
+                connections.sweep()
+            return bool(await super().on_tick(counter))
+
         async def startup(self, sockets: Any = None) -> None:
+            asyncio.get_running_loop().set_exception_handler(connections.failed)
             await super().startup(sockets)
             port = self.servers[0].sockets[0].getsockname()[1]
             _print(
@@ -120,9 +139,13 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             )
 
     # No access log: it would hold addresses and paths, which name tickets. No proxy headers: any client can forge them.
+    limits = _Limits(config)
+    connections = limits.connections
     server = Server(
         uvicorn.Config(
             gateway,
+            http=limits.protocol,
+            backlog=limits.backlog,
             host=config.host,
             port=config.port,
             log_level="warning",

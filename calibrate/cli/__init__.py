@@ -1,46 +1,11 @@
 """The `calibrate` command line, about one module for each command; `frame` holds what commands share.
 
-Importing a command's module adds the command to `app`.
+A command's module is imported when the command is called, because all of them together take seconds. Importing it adds
+the command to `app`; `frame.app.COMMANDS` names the modules.
 """
 
 from __future__ import annotations
 
-from . import (
-    audit,
-    candidates,
-    cascade,
-    collect,
-    combine,
-    evaluate,
-    fit,
-    import_,
-    label,
-    plan,
-    report,
-    reviews,
-    run,
-    score,
-    select,
-    steps,
-)
 from .frame.app import app
 
-__all__ = [
-    "app",
-    "audit",
-    "candidates",
-    "cascade",
-    "collect",
-    "combine",
-    "evaluate",
-    "fit",
-    "import_",
-    "label",
-    "plan",
-    "report",
-    "reviews",
-    "run",
-    "score",
-    "select",
-    "steps",
-]
+__all__ = ["app"]

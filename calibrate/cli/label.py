@@ -629,11 +629,13 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool
             name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
             content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
             item = store.find(name) or store.enqueue(content, key=name)
-            decided = {} if item.decision is None else {part.place: part.action for part in item.decision.parts}
-            if any(part.place not in decided for part in parts):
+            if item.decision is None:
                 continue
+            decided = {part.place: part.action == "approve" for part in item.decision.parts}
+            # Of an answer that was decided as a whole, only an approval says something about each part.
+            whole = True if item.decision.action == "approve" else None
             given = zip(part_names(record.parts[key]), parts, strict=True)
-            row = {"id": record.id, "parts": {name: decided[part.place] == "approve" for name, part in given}}
+            row = {"id": record.id, "parts": {name: decided.get(part.place, whole) for name, part in given}}
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             done.add(record.id)
     waiting = len(queue) - sum(record.id in done for record in queue)

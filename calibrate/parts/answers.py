@@ -278,7 +278,8 @@ def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]]
     """Labels that people gave to parts, as rows ``{"id": ..., "parts": {"/total": true, ...}}``.
 
     A key is the path of a field, or the number of a sentence from 1. null means that a person could not decide, which
-    counts as wrong. An answer of which some part has no label yet is not labelled.
+    counts as wrong. An answer without a row is not labelled; a row
+    labels every part.
 
     Args:
         file: The records.
@@ -288,7 +289,7 @@ def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]]
         sha256: Hash of its content.
 
     Raises:
-        UsageError: A label of a record or part that does not exist; both are named.
+        UsageError: A label of a record or part that does not exist, or a part without a label; both are named.
     """
     known = {record.id for record in file.records}
     given: dict[str, Mapping[str, Any]] = {}
@@ -321,8 +322,12 @@ def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: st
             raise UsageError(
                 f"{name}: the label of {place!r} of {record.id!r} must be true, false or null, got {json.dumps(label)}."
             )
-    if any(place not in given for place in names):
-        return None
+    if missing := [place for place in names if place not in given]:
+        # Leaving the answer out would select: those with a label for every part are the ones that were easy to judge.
+        raise UsageError(
+            f"{name} labels some parts of {record.id!r} and not {', '.join(missing)}. Label every part of an answer; "
+            "null stands for one that could not be decided, or lies above the cut."
+        )
     return PartLabels(right=tuple(given[place] for place in names))
 
 

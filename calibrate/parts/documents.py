@@ -147,6 +147,7 @@ def _sample(sources: Sequence[str], j: int, *, listed: bool) -> Any:
 def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) -> str:
     """The document of one value per row; a missing value leaves its field out."""
     document: dict[str, Any] = {}
+    seen: set[str] = set()
     for row in rows:
         value = value_of(row)
         if value is None or (textual and value == ""):
@@ -154,6 +155,9 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
         if textual and isinstance(value, str):
             value = _read(value)
         path = str(row.values[field])
+        if path in seen:
+            raise UsageError(f"{row.where}: the field {path!r} is there twice for one answer. Which value counts?")
+        seen.add(path)
         steps = (
             [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")] if path[0] == "/" else [path]
         )
@@ -162,6 +166,8 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
             at = at.setdefault(step, {})
             if not isinstance(at, dict):
                 raise UsageError(f"{row.where}: the field {path!r} lies within another field that has a value.")
+        if isinstance(at.get(steps[-1]), dict):
+            raise UsageError(f"{row.where}: the field {path!r} has fields of its own, so it cannot have a value.")
         at[steps[-1]] = value
     return json.dumps(document, ensure_ascii=False)
 

@@ -19,7 +19,7 @@ from guardrail.parts.spec import PartFigures, PartScores, PartsGate
 from ..data.collect import package_versions
 from ..data.column_store import open_records
 from ..data.records import Record, RecordFile
-from ..data.split import all_grouped, one_per_cluster
+from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
@@ -188,9 +188,17 @@ def fit_parts_artifact(
     file = records if isinstance(records, RecordFile) else open_records(records)
     key = key_of_parts(file, kind)
     chosen = PartsRule.of(rule, {}) if rule is None or isinstance(rule, str) else rule
+    if chosen.largest_group is not None and groups != "cluster":
+        raise UsageError("largest_group is for groups of dependent answers: add --cluster-by-group, or leave it out.")
+    if chosen.largest_group is not None and chosen.name not in (None, "wrong_share"):
+        raise UsageError(
+            f"rule {chosen.name!r} counts answers as independent, so it cannot use all answers of a group: leave "
+            "largest_group out, and one answer of each group is used."
+        )
     used = table_of(file.records if part is None else part)
     if groups == "cluster":
         used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
+    used = one_per_question(used)  # a question that is in the file twice is no second draw
     data = packed_answers(file, key, part=used, cap=cap, cut=cut)
     chosen = chosen.resolved(data.spec.kind)
     if chosen.planned is not None:

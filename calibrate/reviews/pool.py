@@ -169,8 +169,15 @@ def read_reviews(
         progress: Reports items read.
 
     Raises:
-        UsageError: Artifacts of different procedures, or an accepted answer in the queue without an audit rate.
+        UsageError: Artifacts of different procedures or of parts, or an accepted answer in the queue without an audit
+            rate.
     """
+    if any(artifact.parts is not None for artifact in artifacts):
+        raise UsageError(
+            "this artifact gates parts of answers, and decisions about the parts that were held back are no labels of "
+            "an answer: those that were kept have none. Collect new answers and label them part by part: calibrate "
+            "label RECORDS --parts json --review-store DB."
+        )
     _refuse_different(artifacts)
     digests = {artifact.digest for artifact in artifacts}
     reviewed: list[ReviewedItem] = []

@@ -96,7 +96,7 @@ def fit_stages(
     n = len(u)
     # `needed` questions are set aside first: a design part that eats them leaves a rule that cannot pass.
     m = min(max(math.ceil(DESIGN_SHARE * n), min(DESIGN_LEAST, math.ceil(n / 5))), n - needed)
-    options: dict[str, Any] = {"version": 3, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
+    options: dict[str, Any] = {"version": 4, "design": max(m, 0), "seed": seed, "ratios": list(RATIOS), "price": price}
     common: dict[str, Any] = {
         "alpha": alpha,
         "delta": delta if chosen.certifies else None,

@@ -59,9 +59,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
         collect_records(questions, stage.model, plan_for([stage.estimator]), path, scorer=stage.scorer or ())
         file = score_records(read_records(path), [stage.estimator])
         header = file.header.model_copy(update={"correctness": rule.spec})
-        # Answers lie as they arrived, and the part that chooses the path is drawn by place. Sorted, a run repeats.
-        labelled = sorted(label_records(file.records, rule), key=lambda record: record.id)
-        files.append(RecordFile(file.path, header, tuple(labelled), file.torn))
+        files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
     keys = [estimator_key(stage.estimator) for stage in stages]
     return fit_cascade(files, alpha=alpha, estimators=keys, rule="certified", price=PRICE)
 

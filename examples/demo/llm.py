@@ -36,6 +36,7 @@ __all__ = ["ALPHA", "CORRECTNESS", "DELTA", "ESTIMATOR", "LIVE", "ONE_CALL", "ha
 
 ESTIMATOR, ONE_CALL = "semantic_entropy", "sequence_nll"
 CORRECTNESS = "contains"
+"""It decides every answer, so that the demo needs no person; the usual rule `stated` leaves some undecided."""
 ALPHA, DELTA = 0.25, 0.1
 """Fixed before the questions were asked, by earlier questions: of this model's surest tenth a ninth is wrong."""
 LIVE = 48
@@ -167,7 +168,8 @@ def _ask(records: Sequence[Record], test: Sequence[Record], plan: SamplingPlan, 
 def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> CalibrationArtifact:
     title(
         "2  Calibrate",
-        f"from {len(calibration):,} labelled answers: at most {ALPHA:.0%} of what it answers may be wrong",
+        f"from {len(calibration):,} answers, labelled by rule {CORRECTNESS}: at most {ALPHA:.0%} of what it answers "
+        "may be wrong",
     )
     artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
     artifact.save(out / "artifact.json")

@@ -99,7 +99,7 @@ def _again(verdict: Verdict, *, same: bool) -> Verdict:
         "If a slot makes it another question, name it: remember_slots=(NAME, ...)."
     )
     # The answers were drawn from other content, perhaps another user's: nobody may approve them here.
-    none = {"candidate": None, "alternatives": (), "meanings": (), "samples": ()}
+    none = {"candidate": None, "alternatives": (), "meanings": (), "samples": (), "parts": (), "whole": None}
     return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}", **none})
 
 
@@ -117,6 +117,8 @@ class Assessor:
         usable: Takes out of a set what the caller could not give out.
         draws: Remembers draws and verdicts, so that nothing is drawn again.
         slots: Names of the prompt's slots that make another question; None if that was not said.
+        usable_parts: The verdict for a caller that can use more, or fewer, answers in parts than the gate gives out.
+            Observers see its result: what they must not miss or hold back is what the caller gets.
     """
 
     sampler: Sampler
@@ -128,6 +130,7 @@ class Assessor:
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
     slots: tuple[str, ...] | None = None
+    usable_parts: Callable[[Verdict], Verdict] = lambda verdict: verdict
 
     def assess_steps(
         self,
@@ -152,7 +155,12 @@ class Assessor:
         # An abstention counts under every threshold and with any slots: neither is a reason to draw again.
         abstention = yield from question_draw.get(HELD)
         if abstention is not None:
-            return Remembered.from_stored(abstention).again(text, prompt_draw.key)
+            held = Remembered.from_stored(abstention).again(text, prompt_draw.key)
+            assert held.verdict is not None, "a verdict is remembered"
+            if not self.usable_parts(held.verdict).accepted:
+                return held
+            with self.observers.around("guard"):
+                return (yield from self._observed(held, messages))
         name = f"accepted by {self._gate_names}"
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
@@ -233,7 +241,8 @@ class Assessor:
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
         assert assessment.verdict is not None, "some gate judges the answer"
-        return replace(assessment, verdict=(yield from self.observers.apply_steps(assessment.verdict, messages)))
+        usable = self.usable_parts(assessment.verdict)
+        return replace(assessment, verdict=(yield from self.observers.apply_steps(usable, messages)))
 
     @property
     def _gate_names(self) -> str:

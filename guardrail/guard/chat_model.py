@@ -302,6 +302,9 @@ class Guardrail(GuardedChatModel):
         transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}
         if transport:
             assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
+        if artifact.parts is not None and FORM in (arguments or {}):
+            # The arguments of the call are read as an object, and no tool runs.
+            assessor = replace(assessor, usable_parts=released_call)
         assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
@@ -323,8 +326,6 @@ class Guardrail(GuardedChatModel):
         form = form_of(self.artifact.plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
-        if self.artifact.parts is not None and FORM in arguments:
-            verdict = released_call(verdict)  # its arguments are read as an object, and no tool runs
         note_verdict(run_manager, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)

@@ -123,15 +123,13 @@ class ObserveQueue:
         Returns:
             False if it was dropped, because too many wait.
         """
-        with self._lock:
-            fits = self._most_bytes is None or self._bytes + size <= self._most_bytes
-            self._bytes += size if fits else 0
+        fits = self.hold(size)
         try:
             if not fits:
                 raise queue.Full
             self._waiting.put_nowait((measure, size))
         except queue.Full:
-            self._free(size if fits else 0)
+            self.free(size if fits else 0)
             self.drop("queue_full")
             return False
         with self._lock:
@@ -199,12 +197,20 @@ class ObserveQueue:
                 _, size = self._waiting.get_nowait()
             except queue.Empty:
                 break
-            self._free(size)
+            self.free(size)
             self.drop("stopping")
             self._waiting.task_done()
         return done
 
-    def _free(self, size: int) -> None:
+    def hold(self, size: int) -> bool:
+        """Count bytes of an answer that arrives or waits; False if that would be too many."""
+        with self._lock:
+            fits = self._most_bytes is None or self._bytes + size <= self._most_bytes
+            self._bytes += size if fits else 0
+            return fits
+
+    def free(self, size: int) -> None:
+        """Count bytes off."""
         with self._lock:
             self._bytes -= size
 
@@ -223,7 +229,7 @@ class ObserveQueue:
                 log.debug("guardrail: observing failed", exc_info=error)
                 self.drop("failed")
             finally:
-                self._free(size)
+                self.free(size)
                 self._waiting.task_done()
 
 

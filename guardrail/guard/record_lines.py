@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -79,7 +80,10 @@ class RecordLines:
     def _write(self, row: Mapping[str, Any], path: Path | None = None) -> None:
         line = f"{json.dumps(row, ensure_ascii=False)}\n".encode("utf-8", "replace")  # half a pair would break the file
         opened = os.open(path or self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with self._lock, open(opened, "wb") as stream:
-            stream.write(line)
-            stream.flush()
+        with self._lock, open(opened, "wb", buffering=0) as stream:
+            written = os.write(stream.fileno(), line)
+            if written < len(line):  # a full disk takes a part: it would tear the file in the middle
+                size = os.fstat(stream.fileno()).st_size
+                os.ftruncate(stream.fileno(), size - written)
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written")
             os.fsync(stream.fileno())

@@ -483,7 +483,7 @@ def json_spec(
     """
     known = schema or schema_of(bindings)
     fields = Fields(None, (), ()) if known is None else leaf_fields(known, keys)
-    cap = cap or fields.most
+    cap = fields.most if cap is None else cap
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
         raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..judges.json_value import read_json
 from ..types import Sample, ToolCall
@@ -14,6 +15,8 @@ __all__ = ["GAP", "release"]
 
 GAP = "[held back]"
 """The mark in place of sentences that are held back."""
+_NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": None}
+"""The tokens of the original answer spell what is held back."""
 
 
 def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str] | None = None) -> Sample:
@@ -41,23 +44,31 @@ def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, st
         values = {path: json.loads(text) for path, text in edits.items()}
         left = _left(call.arguments, parts, values)
         own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
-        return judged.model_copy(update={"tool_calls": (own,)})
+        return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
     if parts[0].claim is not None:
         text = _list(parts, edits)
     else:
         text = _text(answer.comparable, parts, edits) if parts[0].span is not None else _json(answer, parts, edits)
     if text == answer.text:
         return answer
-    return answer.model_copy(update={"text": text, "tokens": None, "logprobs": None, "token_bytes": None})
+    return answer.model_copy(update={"text": text, **_NO_TOKENS})
 
 
 def _json(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str]) -> str:
     document = read_json(answer.comparable)
     if all(part.kept for part in parts) and not edits:
-        plain = answer.comparable[:1] in "{[" or not isinstance(document, dict | list)
-        return answer.text if plain else json_text(document)
+        # Words before a code fence are no part, so nothing has measured them.
+        return json_text(document) if _is_fenced(answer.comparable) else answer.text
     left = _left(document, parts, {path: read_json(text) for path, text in edits.items()})
     return "{}" if left is ABSENT else json_text(left)
+
+
+def _is_fenced(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
 
 
 def _left(document: Document, parts: Sequence[PartVerdict], values: Mapping[str, Document]) -> Document:

@@ -345,10 +345,7 @@ class ModelGates:
             AbstainedError: On the path "raise", and where a text would be taken for an answer.
         """
         callbacks = child_callbacks(run_manager)
-        assessment = yield from self._assess(step, callbacks, storable=storable)
-        if form == "format" and assessment.verdict is not None:
-            # The framework parses the text and asks the model again if a field is missing, which would be another draw.
-            assessment = replace(assessment, verdict=undivided(assessment.verdict))
+        assessment = yield from self._assess(step, callbacks, storable=storable, whole=form == "format")
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict)
         if assessment.accepted and assessment.drawn.primary is not None:
@@ -361,20 +358,23 @@ class ModelGates:
         message = yield from self.agent.fall_back(assessment.verdict, step.messages, callbacks=callbacks, form=form)
         return Judgement(assessment, fallback=message)
 
-    def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool) -> Steps[Assessment]:
+    def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool, whole: bool) -> Steps[Assessment]:
         guard = self.agent.alone
         if guard is not None:
             messages = list(step.messages)
             verdict = yield Effect(partial(guard.assess, messages), partial(guard.aassess, messages))
-            return Assessment(SampleSet(question="", primary=verdict.original, cost=verdict.cost), verdict)
+            usable = undivided(verdict) if whole else verdict
+            return Assessment(SampleSet(question="", primary=verdict.original, cost=verdict.cost), usable)
         self.artifacts.check_messages(step.messages)
         turns = None
         if self.agent.turns is not None:
             turns = self.artifacts.unknown_turns(step.messages, refuse=self.agent.turns == "refuse")
         question = self.artifacts.artifacts[0].prompt.question_of(step.messages)
-        assessment = yield from self.assessor(step, storable=storable).assess_steps(
-            step.messages, callbacks, question=question, turns=turns
-        )
+        assessor = self.assessor(step, storable=storable)
+        if whole:
+            # The framework parses the text and asks the model again if a field is missing, which would be another draw.
+            assessor = replace(assessor, usable_parts=undivided)
+        assessment = yield from assessor.assess_steps(step.messages, callbacks, question=question, turns=turns)
         if self.records is None:
             return assessment
         return (yield from self.records.noted(assessment, step.messages, step.thread))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import logging
 import time
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -42,6 +43,7 @@ from .protocol import (
 )
 from .responses import RESPONSES
 
+orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
@@ -63,7 +65,13 @@ PRIVATE = {"Cache-Control": "no-store"}
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
+LARGE = 100_000
+"""Bytes of a body above which it is read off the event loop."""
+CLOSE = {"Connection": "close"}
+OVER = "guardrail.over"
+"""Entry of a request's scope: called when its response is over, however it ended."""
 log = logging.getLogger("guardrail")
+T = TypeVar("T")
 Result = GuardReply | ApiError
 
 
@@ -91,7 +99,9 @@ class Gateway:
         self._store: Any = None
         self._draws: Draws | None = None
         self._looks = asyncio.Semaphore(LOOKS)
+        self._reads = asyncio.Semaphore(1)
         self._busy: Counter[str | None] = Counter()
+        self._replies: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
@@ -189,6 +199,7 @@ class Gateway:
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
+            scope.get(OVER, _nothing)()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.requested(path if path in ROUTES else "other", status)
 
@@ -234,6 +245,11 @@ class Gateway:
             reasons = [name for name, wrong in faults.items() if wrong]
             status = {"ready": not reasons, "reasons": reasons, "promises": self._promises_for(request)}
             return _responses.JSONResponse(status, 503 if reasons else 200)
+        if "transfer-encoding" in request.headers and "content-length" in request.headers:
+            # A proxy in front could end the body elsewhere, and read the rest as another request.
+            raise ApiError(
+                400, "Send Content-Length or Transfer-Encoding, not both.", "ambiguous_length", headers=CLOSE
+            )
         key = self._authenticate(request)
         if method == "POST" and path in DIALECTS:
             return await self._ask(request, request_id, key, DIALECTS[path])
@@ -354,7 +370,8 @@ class Gateway:
         is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
         content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
-        body = read_body(content, model=False) if is_json and content else None
+        reading = partial(read_body, content, model=False)
+        body = await self._off_loop(content, reading) if is_json and content else None
         model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
         if model is not None and not isinstance(model, str):
             raise ApiError(400, "'model' must be a text.", "invalid_field", "model")
@@ -367,6 +384,7 @@ class Gateway:
             )  # fmt: skip
         alias = self.aliases[model if model in named else next(iter(named))]
         credential = self._credential(alias, key, headers)
+        self._count_in(self._replies, key, self.config.max_passing, request)
         self.metrics.passed_through(alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
         return await self._passing[alias.name].respond(request, path, content, renamed, credential)
@@ -379,15 +397,28 @@ class Gateway:
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
         content = bytearray()
-        async for part in request.stream():
-            content += part
-            if len(content) > self.config.max_body:
-                raise too_large
+        try:
+            async with asyncio.timeout(self.config.body_timeout):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self.config.max_body:
+                        raise too_large
+        except TimeoutError:
+            raise ApiError(
+                408, f"The body did not arrive within {self.config.body_timeout:g} s.", "request_timeout", headers=CLOSE
+            ) from None
         return bytes(content)
+
+    async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
+        """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
+        if len(content) <= LARGE:
+            return work()
+        async with self._reads:
+            return await asyncio.to_thread(work)
 
     async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
         content = await self._content(request)
-        body = read_body(content, model=dialect is not GUARDRAIL)
+        body = await self._off_loop(content, partial(read_body, content, model=dialect is not GUARDRAIL))
         if dialect is GUARDRAIL:
             call = f"{'' if key is None else key.name} {call_of(body)}"
             prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
@@ -398,23 +429,18 @@ class Gateway:
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
+            self._count_in(self._replies, key, self.config.max_passing, request)
             return await observing.respond(content, body, headers, credential, request_id, dialect)
         config = alias.config
         if alias.plan is None or not alias.guarded:
             raise ApiError(
                 400, f"The model {alias.name!r} only observes. Name one that guards.", "not_guarded", "model"
             )
-        asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, alias.plan)
-        try:
-            chat = read_request(
-                asked, alias.plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
-            )
-        except ApiError as error:
-            raise dialect.spelled(error) from error
+        chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
         segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, whole, once, canonical_json(asked), model)
+        who = (None if key is None else key.name, credential, segment, whole, once, asked, model)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
@@ -431,6 +457,19 @@ class Gateway:
         finally:
             disconnected.cancel()
             leave()
+
+    def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
+        """A request for the guard, and a digest that requests of the same meaning share."""
+        config, plan = alias.config, alias.plan
+        assert plan is not None, "a guarded alias has an artifact"
+        asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
+        try:
+            chat = read_request(
+                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
+            )
+        except ApiError as error:
+            raise dialect.spelled(error) from error
+        return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
@@ -459,18 +498,46 @@ class Gateway:
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
-        name, most = (None, None) if key is None else (key.name, key.max_concurrency)
-        if most is not None and self._busy[name] >= most:
-            return _limited("Too many questions of this key are being measured.", 2)
-        if self._busy.total() >= self.config.max_concurrency:
-            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
-        self._busy[name] += 1
+        done = self._admitted(self._busy, key, self.config.max_concurrency)
+        if isinstance(done, ApiError):
+            return done
         try:
             return await alias.answer(asking)
         except Exception as error:
             return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
-            self._busy[name] -= 1
+            done()
+
+    def _admitted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Callable[[], None] | ApiError:
+        """Count a request in; returns what counts it off, or the error above a limit.
+
+        A key without a limit of its own may have as many requests under way as are then free for others, so that one
+        key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
+        """
+        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
+        free = most - under_way.total()
+        if free <= 0:
+            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
+        of_key = self._busy[name] + self._replies[name]
+        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
+            return _limited("Too many requests of this key are under way.", 2)
+        under_way[name] += 1
+
+        def done() -> None:
+            under_way[name] -= 1
+
+        return done
+
+    def _count_in(self, under_way: Counter[str | None], key: Key | None, most: int, request: Any) -> None:
+        """Count a request in until its response is over.
+
+        Raises:
+            ApiError: It is above a limit.
+        """
+        done = self._admitted(under_way, key, most)
+        if isinstance(done, ApiError):
+            raise done
+        request.scope[OVER] = done
 
     def _lacks_store(self, error: Exception) -> bool:
         """Whether the store could not say whether the question was drawn already: nothing was drawn then."""

@@ -220,7 +220,7 @@ class Key(_Strict):
     models: tuple[str, ...] | None = None
     """Aliases it may use; None for all."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Questions of this key that are measured at once."""
+    """Requests of this key under way at once. None for its share: no more than are still free for the other keys."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     """Requests of this key in any minute."""
     upstream_key: SecretStr | None = None
@@ -247,8 +247,19 @@ class Config(_Strict):
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
+    header_timeout: float = Field(default=10.0, gt=0)
+    """Seconds until the head of a request must be complete."""
+    body_timeout: float = Field(default=60.0, gt=0)
+    """Seconds until the body of a request must be complete."""
+    max_connections: int = Field(default=2000, ge=1)
+    """Open connections, at most half of the files that the process may open. A further one takes the place of the
+    connection that has been longest without a request."""
+    max_connections_per_address: int | None = Field(default=None, ge=1)
+    """Open connections of one client address; None for no limit, since behind a proxy all have its address."""
     max_concurrency: int = Field(default=64, ge=1)
     """Questions of all clients that are measured at once."""
+    max_passing: int = Field(default=1000, ge=1)
+    """Replies of all clients that pass through at once."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
     keep_alive: float = Field(default=15.0, gt=0)

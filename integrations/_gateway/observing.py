@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -31,7 +31,7 @@ from .._openai.replies import MalformedReplyError, choices_of, chunks_of, messag
 from .aliases import CREDENTIALS, ServedAlias
 from .protocol import ApiError, Dialect, bindings_of, drawing_fields, messages_of
 
-httpx = require("httpx", extra="serve")
+aiohttp = require("aiohttp", extra="serve")
 _responses = require("starlette.responses", extra="serve")
 
 __all__ = ["CutError", "Observing"]
@@ -52,6 +52,11 @@ KEPT_BACK = frozenset(
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
+SHORT = 64 * 2**10
+"""Bytes of a reply that is read whole before it is sent on."""
+IDLE = 15.0
+"""Seconds after which an unused connection to the upstream is closed."""
+LONGEST_HEADER = 64 * 2**10
 
 
 class CutError(Exception):
@@ -98,7 +103,7 @@ class Observing:
     async def aclose(self) -> None:
         """Close the connections."""
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close()
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
@@ -120,76 +125,80 @@ class Observing:
             credential: Key for the upstream; None for the key of the alias.
             number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
             dialect: The protocol of request and reply.
+
+        Raises:
+            ApiError: There is no reply, or it broke off before anything of it was sent on.
         """
-        upstream = self.alias.upstream
-        own = upstream.key.get_secret_value() if upstream.key is not None else os.environ.get("OPENAI_API_KEY", "")
-        sent = {name: headers[name].encode("latin-1") for name in PASSED if name in headers}
-        sent["accept-encoding"] = b"identity"  # bytes pass unchanged, and the copy must be readable
-        if used := credential or own:  # some servers need no key
-            sent["authorization"] = f"Bearer {used}".encode()
-            sent |= {"x-api-key": used.encode()} if "anthropic-version" in sent else {}
-        if body["model"] != upstream.model:
-            content = json.dumps({**body, "model": upstream.model}, ensure_ascii=False).encode()
-        if self._client is None:
-            self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
-        request = self._client.build_request(
-            "POST", f"{upstream.url.rstrip('/')}/{dialect.path}", content=content, headers=sent,
-            timeout=upstream.timeout,
-        )  # fmt: skip
+        if body["model"] != self.alias.upstream.model:
+            content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
+        secret = credential or self._key
+        key = (headers.get("idempotency-key") or number, number)
+        passed = Passed(self, body, len(content), credential, secret, key, dialect)
         try:
-            reply = await self._client.send(request, stream=True)
-        except httpx.HTTPError as error:
+            reply = await self._sent(content, headers, secret, dialect.path)
+            passed.begin(reply)
+            masked = reply.status >= 400 and secret
+            if masked or 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
+                response = _responses.Response(await passed.whole(reply), reply.status)
+            else:
+                response = _responses.StreamingResponse(passed.parts(reply), reply.status)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("guardrail serve: a reply of %s failed (%s)", self.alias.name, type(error).__name__)
             raise ApiError(
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
-        self.queue.count("served")
-        key = headers.get("idempotency-key") or number
-        is_chosen = self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
-        if is_chosen:
-            self.queue.count("chosen")
-        response = _responses.StreamingResponse(
-            self._bytes(reply, body, credential, (key, number) if is_chosen else None, dialect), reply.status_code
-        )
-        lower = [(name.lower(), value) for name, value in reply.headers.raw]  # a name may come more than once
-        response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
+        lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
+        left_out = KEPT_BACK | ({b"content-length"} if masked else frozenset())
+        response.raw_headers = [(name, value) for name, value in lower if name not in left_out]
+        if masked:
+            response.raw_headers.append((b"content-length", str(len(response.body)).encode()))
         return response
 
-    async def _bytes(
-        self, reply: Any, body: Mapping[str, Any], credential: str | None, key: tuple[str, str] | None, dialect: Dialect
-    ) -> AsyncIterator[bytes]:
-        """The bytes of a reply as they arrive; a chosen answer is also copied."""
-        copy, whole = bytearray(), False
-        try:
-            async for part in reply.aiter_raw():
-                if key is not None and len(copy) <= LARGEST:
-                    copy += part
-                yield part
-            whole = True
-        except httpx.HTTPError as error:
-            log.warning("guardrail serve: a reply of %s broke off (%s)", self.alias.name, type(error).__name__)
-            raise CutError from error
-        finally:
-            await reply.aclose()
-            if key is not None and not whole:
-                self.queue.drop("incomplete")
-        if key is None:
-            return
-        if reply.status_code != 200:
-            self.queue.drop("upstream_error")  # a guard could not have given an answer, either
-            return
-        try:
-            several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
-            message = await _message(bytes(copy), streamed=body.get("stream") is True, several=several, dialect=dialect)
-            answer = read_reply(message)
-        except Exception:  # the client has its answer: a fault in reading the copy must not reach it
-            self.queue.drop("unreadable")
-            return
-        size = len(copy) + int(reply.request.headers["content-length"])
-        self.queue.offer(lambda: self._measure(body, message, answer, credential, key, dialect), size)
+    @property
+    def _key(self) -> str:
+        """The key of the alias; empty for servers that need none."""
+        key = self.alias.upstream.key
+        return key.get_secret_value() if key is not None else os.environ.get("OPENAI_API_KEY", "")
+
+    async def _sent(self, content: bytes, headers: Mapping[str, str], secret: str, path: str) -> Any:
+        """The upstream's reply to a request; its body is not read yet."""
+        sent = {"Accept-Encoding": "identity"}  # bytes pass unchanged, and the copy must be readable
+        for name in PASSED:
+            if name in headers:
+                try:
+                    sent[name] = headers[name].encode("latin-1").decode()
+                except UnicodeDecodeError:
+                    raise ApiError(400, f"The header {name} is not UTF-8.", "invalid_header") from None
+        if secret:
+            sent["Authorization"] = f"Bearer {secret}"
+            sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=True,
+                skip_auto_headers=("User-Agent", "Accept"),
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+            )
+        upstream = self.alias.upstream
+        return await self._client.post(
+            f"{upstream.url.rstrip('/')}/{path}",
+            data=content,
+            headers=sent,
+            # A redirect would send questions to an address that nobody configured.
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=upstream.timeout, sock_read=upstream.timeout),
+        )
+
+    def chooses(self, key: str) -> bool:
+        """Whether the request of this key is measured."""
+        return self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def _measure(
+    def measure(
         self,
         body: Mapping[str, Any],
         message: AIMessage,
@@ -260,6 +269,113 @@ class Observing:
         self._prompt.check(messages, plan.options)
         if turns_of(messages, plan.bindings) != ONE_QUESTION:
             raise UsageError("records hold prompts of one question")
+
+
+class Passed:
+    """One reply that passes through. A chosen answer is copied for the queue, within its bytes.
+
+    Args:
+        observing: The alias.
+        body: The parsed request.
+        size: Bytes of the request.
+        credential: Key of the client, or None.
+        secret: The key that was sent upstream; it is masked in an error, which may quote it.
+        key: Name of the request, whose hash decides whether the answer is measured, and its id.
+        dialect: The protocol of request and reply.
+    """
+
+    def __init__(
+        self,
+        observing: Observing,
+        body: Mapping[str, Any],
+        size: int,
+        credential: str | None,
+        secret: str,
+        key: tuple[str, str],
+        dialect: Dialect,
+    ) -> None:
+        self._observing, self._body, self._size, self._credential = observing, body, size, credential
+        self._secret, self._key, self._dialect = secret, key, dialect
+        self._chosen, self._copy, self._status = False, bytearray(), 0
+
+    def begin(self, reply: Any) -> None:
+        """Count the answer, and decide whether it is measured, before anything of it is known."""
+        self._status = reply.status
+        self._observing.queue.count("served")
+        if self._observing.chooses(self._key[0]):
+            self._chosen = True
+            self._observing.queue.count("chosen")
+
+    async def whole(self, reply: Any) -> bytes:
+        """The body of a short reply, or of an error; the error without our key."""
+        content = bytearray()
+        try:
+            async for part in reply.content.iter_any():
+                content += part
+                if len(content) > LARGEST:  # no error is that long
+                    raise aiohttp.ClientPayloadError
+        except (aiohttp.ClientError, TimeoutError):
+            self._lost()
+            raise
+        finally:
+            reply.release()
+        self._copy = content
+        await self._offer()
+        if self._status >= 400 and self._secret:
+            return bytes(content).replace(self._secret.encode(), b"***")
+        return bytes(content)
+
+    async def parts(self, reply: Any) -> AsyncIterator[bytes]:
+        """The bytes of a reply as they arrive."""
+        queue, whole = self._observing.queue, False
+        try:
+            async for part in reply.content.iter_any():
+                if self._chosen and len(self._copy) <= LARGEST:
+                    if queue.hold(len(part)):
+                        self._copy += part
+                    else:
+                        self._forget("queue_full")
+                yield part
+            whole = True
+        except (aiohttp.ClientError, TimeoutError) as error:
+            name = self._observing.alias.name
+            log.warning("guardrail serve: a reply of %s broke off (%s)", name, type(error).__name__)
+            raise CutError from error
+        finally:
+            reply.close() if not whole else reply.release()
+            queue.free(len(self._copy))
+            if not whole:
+                self._lost()
+        await self._offer()
+
+    def _forget(self, cause: str) -> None:
+        """Give the copy up; the answer counts as dropped."""
+        self._observing.queue.drop(cause)
+        self._observing.queue.free(len(self._copy))
+        self._chosen, self._copy = False, bytearray()
+
+    def _lost(self) -> None:
+        if self._chosen:
+            self._observing.queue.drop("incomplete")
+
+    async def _offer(self) -> None:
+        """Have the copied answer measured later."""
+        if not self._chosen:
+            return
+        queue, body = self._observing.queue, self._body
+        if self._status != 200:
+            queue.drop("upstream_error")  # a guard could not have given an answer, either
+            return
+        try:
+            several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
+            streamed = body.get("stream") is True
+            message = await _message(bytes(self._copy), streamed=streamed, several=several, dialect=self._dialect)
+            answer = read_reply(message)
+        except Exception:  # the client has its answer: a fault in reading the copy must not reach it
+            queue.drop("unreadable")
+            return
+        measure = partial(self._observing.measure, body, message, answer, self._credential, self._key, self._dialect)
+        queue.offer(measure, len(self._copy) + self._size)
 
 
 async def _message(content: bytes, *, streamed: bool, several: bool, dialect: Dialect) -> AIMessage:

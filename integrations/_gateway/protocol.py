@@ -6,7 +6,6 @@ the shape of an abstention in which all of them show the text (docs/gateway.md).
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 
 from guardrail.bindings import bindings_for, check_bindings
 from guardrail.call_settings import SettingRole, setting_names
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
@@ -27,7 +26,9 @@ from guardrail.verdict import Reason
 
 from .._openai.requests import CHAT_COMPLETIONS
 
+jiter = require("jiter", extra="serve")
 T = TypeVar("T")
+
 APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
 }  # fmt: skip
@@ -36,6 +37,8 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
+MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
+"""Entries that OpenAI's API takes: reading more of them would take seconds."""
 FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
@@ -221,10 +224,13 @@ def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
     """A request's body as a JSON object, which must name a model unless ``model`` is false.
 
     Raises:
-        ApiError: It is not JSON, is too deep, repeats a name, or has numbers or characters that JSON or UTF-8 lack.
+        ApiError: It is not JSON, is too deep, repeats a name, has numbers or characters that JSON or UTF-8 lack, or
+            more messages, tools or metadata than OpenAI's API takes.
     """
     try:
-        body = json.loads(content.decode(), object_pairs_hook=_object)
+        # A repeated name is refused: the upstream could read its other value and answer that.
+        body = jiter.from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
+        check_counts(body)
         fault = json_fault(body, packed=True)
     except (ValueError, RecursionError) as error:
         fault = str(error)
@@ -235,12 +241,16 @@ def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
     return body
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. A repeated name is refused: the upstream could read its other value and answer that."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name is given twice in one object")
-    return fields
+def check_counts(body: Any) -> None:
+    """Refuse a request with more entries than OpenAI's API takes, before anything is converted.
+
+    Raises:
+        ApiError: A list is too long; ``param`` names it.
+    """
+    for name, most in MOST.items() if isinstance(body, dict) else ():
+        value = body.get(name)
+        if isinstance(value, list | dict) and len(value) > most:
+            raise ApiError(400, f"'{name}' has {len(value)} entries; at most {most} are served.", "too_many", name)
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:

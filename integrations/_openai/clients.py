@@ -22,6 +22,8 @@ __all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
 openai = require("openai", extra="openai")
 AT_ONCE = 32
 """Requests of one client at once; further requests get another client, because a pool scans all its connections."""
+IDLE = 15.0
+"""Seconds after which a client that is not used is closed, with its connections."""
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Event loop on which the sync calls of all endpoints run."""
 
@@ -77,10 +79,11 @@ async def _bound(most: int, response: Any) -> None:
 
 @dataclass(eq=False)
 class _Leased:
-    """A client and its number of requests in flight."""
+    """A client, its number of requests in flight, and the number of those that are over."""
 
     client: Any
     requests: int = 0
+    uses: int = 0
 
 
 class Clients:
@@ -132,6 +135,16 @@ class Clients:
             yield leased.client
         finally:
             leased.requests -= 1
+            leased.uses += 1
+            if not leased.requests:
+                loop.call_later(IDLE, Clients._retire, clients, leased, leased.uses)
+
+    @staticmethod  # a timer must not keep the model from being collected
+    def _retire(clients: list[_Leased], leased: _Leased, uses: int) -> None:
+        """Close a client that nobody has used since: its pool closes idle connections only when it is used."""
+        if leased.uses == uses and not leased.requests and leased in clients:
+            clients.remove(leased)
+            _of_loop(asyncio.get_running_loop()).retire(leased.client)
 
 
 class _LoopClients:
@@ -146,6 +159,7 @@ class _LoopClients:
         self.lasting = lasting
         self.clients: set[Any] = set()
         self.orphans: deque[Any] = deque()
+        self.closing: set[asyncio.Task[None]] = set()
         self.keeper = self._close_with_loop()
 
     async def add(self, owner: Clients, client: Any) -> None:
@@ -160,6 +174,12 @@ class _LoopClients:
         self.orphans.append(client)
         if self.lasting:
             endpoint_loop.start_soon(self._close_orphans())
+
+    def retire(self, client: Any) -> None:
+        """Close a client on this loop, which runs."""
+        task = asyncio.get_running_loop().create_task(self._close(client))
+        self.closing.add(task)  # a task without a reference may be collected
+        task.add_done_callback(self.closing.discard)
 
     async def _close_orphans(self) -> None:
         while self.orphans:

@@ -57,7 +57,7 @@ def test_lec_joint_keeps_its_inequality_on_the_questions_that_did_not_choose_the
     answers, wrong, first = by_thresholds(u[fitted], error[fitted], [stage.threshold for stage in outcome.stages])
     assert (outcome.n_accepted, outcome.n_errors, outcome.stages[0].n_accepted) == (answers, wrong, first)
     assert wrong - 0.15 * answers <= -1 + 1e-9
-    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 3)
+    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 4)
 
 
 def test_a_price_buys_calls_with_answers() -> None:
@@ -192,11 +192,35 @@ def better(file: RecordFile) -> RecordFile:
 def test_records_are_matched_by_id_whatever_their_order(labelled: RecordFile) -> None:
     large = better(labelled)
     turned = RecordFile(large.path, large.header, large.records[::-1])
-    in_order, reordered = matched([labelled, large], [NAME, NAME]), matched([labelled, turned], [NAME, NAME])
-    assert in_order.ids == reordered.ids
-    assert (in_order.uncertainty == reordered.uncertainty).all()
-    assert (in_order.error == reordered.error).all()
+    turned_first = RecordFile(labelled.path, labelled.header, labelled.records[::-1])
+    in_order = matched([labelled, large], [NAME, NAME])
+    for files in ([labelled, turned], [turned_first, large], [turned_first, turned]):
+        reordered = matched(files, [NAME, NAME])
+        assert in_order.ids == reordered.ids
+        assert (in_order.uncertainty == reordered.uncertainty).all()
+        assert (in_order.error == reordered.error).all()
     assert in_order.uncertainty.shape == (240, 2)
+
+
+@pytest.mark.parametrize("groups", ["category", "cluster"])
+def test_the_same_answers_give_the_same_cascade_in_whatever_order_they_arrived(
+    labelled: RecordFile, groups: Literal["category", "cluster"]
+) -> None:
+    grouped = tuple(
+        record.model_copy(update={"group": f"g{number // 2}"}) for number, record in enumerate(labelled.records)
+    )
+    small = RecordFile(labelled.path, labelled.header, grouped)
+    large = better(small)
+    places = np.random.default_rng(5).permutation(len(grouped))
+    arrived = [
+        RecordFile(file.path, file.header, tuple(file.records[int(i)] for i in places)) for file in (small, large)
+    ]
+    outcomes = [
+        fit_cascade(files, alpha=0.2, estimators=[NAME, NAME], groups=groups).outcome
+        for files in ([small, large], arrived)
+    ]
+    assert outcomes[0].feasible
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("reason", Unmeasured)
@@ -215,7 +239,9 @@ def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmea
         assert matches.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
         assert np.isfinite(matches.uncertainty[0, 1])
         return
-    assert matches.ids[0] == "p2"  # the one that the first stage could not decide is answered by nobody, as at run time
+    assert (
+        "p0" not in matches.ids
+    )  # the one that the first stage could not decide is answered by nobody, as at run time
     turned = matched([large, small], [NAME, NAME])
     assert np.isfinite(turned.uncertainty[0, 0])
     assert turned.uncertainty[0, 1] == INF

@@ -16,6 +16,7 @@ from calibrate.data.records import Record, RecordFile, read_records, write_recor
 from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
 from calibrate.pipeline import fit_artifact
+from calibrate.thresholds.anchored import Certified
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
@@ -241,11 +242,79 @@ def test_fits_are_remembered_beside_the_records_and_by_artifacts(tmp_path: Path)
     assert counts(fitted(file, Fits([], tmp_path)))[2] == pytest.approx(1 - 0.1 - 0.05)
 
 
-def test_a_damaged_memory_is_an_error(tmp_path: Path) -> None:
+def look_of(
+    file: RecordFile, fits: Fits, look: int, *, declare: tuple[str, ...] = (), key: str = KEY
+) -> CalibrationArtifact:
+    """Fit the first labels of the file at one of three declared looks, and count."""
+    n = (50, 100, 200)[look - 1]
+    header = file.header.model_copy(update={"n_questions": n})
+    first = RecordFile(file.path, header, tuple(file.records[:n]), False)
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            first, estimator=key, alpha=ALPHA, rule="certified", look=look, looks=(50, 100, 200), selection=selection
+        )
+
+    return counted(make, fits, FitSettings(key, declare=declare))
+
+
+def reordered(file: RecordFile, seed: int) -> RecordFile:
+    """The same records in another order, so that a look reads others of them."""
+    places = np.random.default_rng(seed).permutation(len(file.records))
+    return RecordFile(file.path, file.header, tuple(file.records[int(place)] for place in places), False)
+
+
+def test_declared_looks_pay_for_one_fit_at_each_of_them() -> None:
+    file, fits = file_of(), Fits()
+    for look in (1, 2, 3, 2):
+        assert counts(look_of(file, fits, look))[::2] == (1, 0.9)
+    confidence = 0.9
+    for number in range(2, 5):  # the second look again, at other labels
+        confidence -= 0.1 * 6 / (number * pi) ** 2
+        again = look_of(reordered(file, number), fits, 2)
+        assert counts(again)[::2] == (number, pytest.approx(confidence))
+        assert again.certificate.guarantee.endswith(f"with {100 * confidence:.1f} % confidence.")
+
+
+def test_scores_and_looks_are_declared_together() -> None:
+    file, fits, names = file_of(), Fits(), (KEY, OTHERS[0])
+    for key in names:
+        for look in (1, 2):
+            artifact = look_of(file, fits, look, key=key, declare=names if (key, look) == (KEY, 1) else ())
+            assert counts(artifact)[::2] == (1, 0.9)
+            assert artifact.certificate.delta == pytest.approx(0.1 * (0.075, 0.15)[look - 1] / 2)
+    with pytest.raises(UsageError, match="was fitted on these labels before, with other values"):
+        look_of(reordered(file, 1), fits, 2, declare=names)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"base"', b"\xff"),
+        (b'"questions":"', b'"questions":"!'),
+        (b'"questions":"', b'"questions":"AAAA'),
+        (b'"spent":0.1', b'"spent":-3'),
+        (b'"spent":0.1', b'"spent":NaN'),
+        (b"}\n", b"\n"),
+    ],
+)
+def test_a_damaged_memory_is_an_error(tmp_path: Path, old: bytes, new: bytes) -> None:
     path = tmp_path / "records.fits.jsonl"
-    path.write_text('{"format": 1}\n')
-    with pytest.raises(UsageError, match=r"records.fits.jsonl, line 1 is not a line that"):
+    fitted(file_of(), Fits([path]))
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+    with pytest.raises(UsageError, match=r"records.fits.jsonl, line 1 "):
         Fits([path]).read()
+
+
+def test_a_memory_without_its_last_newline_or_with_odd_names_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "records.fits.jsonl"
+    fits = Fits([path])
+    fitted(file_of(), fits)
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    fits.add(fits.read()[0].model_copy(update={"fit": "another", "score": "a\u2028b\x85c"}))
+    assert [fit.score for fit in Fits([path]).read()] == [KEY, "a\u2028b\x85c"]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +338,34 @@ def test_records_in_python_count_their_fits(tmp_path: Path) -> None:
     assert counts(part.fit(alpha=ALPHA, estimator=KEY))[0] == 3
     records.write(tmp_path / "records.jsonl")
     assert counts(Records.read(tmp_path / "records.jsonl").fit(alpha=ALPHA, estimator=OTHERS[1]))[0] == 4
+
+
+def test_records_that_were_written_share_the_memory_of_their_file(tmp_path: Path) -> None:
+    """A fit before or after `write`, and one of the file that is written elsewhere, counts wherever the next one is."""
+    path, copy = tmp_path / "records.jsonl", tmp_path / "copy.jsonl"
+    records = Records(file_of())
+    records.write(path)
+    records.fit(alpha=ALPHA, estimator=KEY)
+    records.write(path)
+    assert len(Fits([beside(path)]).read()) == len(beside(path).read_text().splitlines()) == 1
+    assert counts(Records.read(path).fit(alpha=ALPHA, estimator=OTHERS[0]))[0] == 2
+    assert counts(records.fit(alpha=ALPHA, estimator=OTHERS[1]))[0] == 3
+    Records.read(path).write(copy)
+    assert counts(Records.read(copy).fit(alpha=ALPHA, estimator=KEY, rule="fixed_sequence"))[0] == 4
+
+
+def test_the_parameters_of_a_rule_of_ones_own_make_another_fit() -> None:
+    class Mine(Certified):
+        name = "mine"
+
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+    records = Records(file_of())
+    found = [counts(records.fit(alpha=ALPHA, rule=Mine(factor), estimator=KEY))[0] for factor in (1, 2, 1, 3)]
+    assert found == [1, 2, 2, 3]
+    assert counts(records.fit(alpha=ALPHA, rule=Certified(), estimator=KEY))[0] == 4
+    assert counts(records.fit(alpha=ALPHA, rule="certified", estimator=KEY))[0] == 4
 
 
 def test_the_command_says_counts_declares_and_refuses(tmp_path: Path) -> None:

@@ -612,3 +612,18 @@ def test_a_missing_or_failing_scorer_is_found(tmp_path: Path) -> None:
     assert by_check(examine(path, SCRIPTED, scorer=failing))["estimator"].status == "fail"
     other = saved(tmp_path, estimator=failing.estimator)
     assert "judge_failed" in by_check(examine(other, SCRIPTED, scorer=failing))["measuring"].detail
+
+
+def test_another_distribution_with_one_of_our_names_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def findings() -> list[Finding]:
+        return [finding for finding in examine(saved(tmp_path)) if "both write" in finding.detail]
+
+    owners = {"calibrate": ["acrc-guardrail"], "integrations": ["acrc-guardrail", "other-kit"]}
+    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: {"calibrate": ["acrc-guardrail"]})
+    assert findings() == []
+    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: owners)
+    (finding,) = findings()
+    assert finding.status == "warn"
+    assert "'integrations' also belongs to other-kit" in finding.detail

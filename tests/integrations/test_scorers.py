@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableLambda
 from pydantic_ai.models.openai_decisions import OpenAIDecisionsModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from guardrail import Guardrail, PromptWrapping, Scorer
+from guardrail import Bindings, Guardrail, PromptWrapping, Scorer, bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import JudgeSpec, make_entailment
 from guardrail.judges.base import EntailmentScores
@@ -44,11 +44,21 @@ from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 MODEL = ScriptedChat(default=["Paris"])
 
 
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
 def verdict(
-    own: Scorer, messages: Any = "q?", model: ScriptedChat = MODEL, prompt: PromptWrapping | None = None
+    own: Scorer,
+    messages: Any = "q?",
+    model: ScriptedChat = MODEL,
+    prompt: PromptWrapping | None = None,
+    tools: Sequence[Any] = (),
 ) -> Verdict:
-    turns = [turns_of(messages) if not isinstance(messages, str) else "human"]
-    artifact = make_artifact(model, estimator=own.estimator, prompt=prompt, turns=turns)
+    bindings = bindings_for(tools) if tools else None
+    turns = ["human" if isinstance(messages, str) else turns_of(messages, bindings or Bindings())]
+    artifact = make_artifact(model, estimator=own.estimator, prompt=prompt, turns=turns, bindings=bindings)
     return Guardrail(model=model, artifact=artifact, scorer=own, remember=0).assess(messages)
 
 
@@ -126,7 +136,7 @@ def test_a_decision_about_a_tool_call_with_the_async_client(decisions: Decisions
 
     messages = [HumanMessage("pay"), calling(1, "c1"), ToolMessage("no", tool_call_id="c1"), HumanMessage("again")]
     own = decision(openai.AsyncOpenAI(**decisions.settings), "gpt-6-luna", "Not what the user asked for.", name="risk")
-    judged = verdict(own, messages, ScriptedChat(default=[calling(2, "c2")]))
+    judged = verdict(own, messages, ScriptedChat(default=[calling(2, "c2")]), tools=[pay])
     assert judged.uncertainty.estimator == "score:risk@1"
     assert judged.uncertainty.value == 0.25
     assert decisions.seen[0]["input"] == [
@@ -175,7 +185,7 @@ def test_a_decision_of_pydantic_ai_about_an_answer_and_about_a_tool_call(decisio
     assert own.params["client"] == "pydantic-ai openai-decisions"
     judged = verdict(own)
     assert (judged.accepted, judged.uncertainty.value, judged.cost.calls) == (True, 0.25, 2)
-    verdict(own, model=ScriptedChat(default=[PAID]))
+    verdict(own, model=ScriptedChat(default=[PAID]), tools=[pay])
     shown = [json.loads(request["input"]) for request in decisions.seen]
     assert shown[0] == [{"role": "user", "content": "q?"}, {"role": "assistant", "content": "Paris"}]
     assert shown[1][1] == {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,21 +19,104 @@ from guardrail.errors import GuardrailError, UsageError
 
 from .terminal import errors
 
-__all__ = ["app", "first_problem"]
+__all__ = ["COMMANDS", "app", "first_problem"]
+
+
+COMMANDS = {
+    "plan": (
+        "plan",
+        "Estimate how many questions to label for a wanted acceptance, by simulation with each rule. "
+        "No model is called.",
+    ),
+    "run": ("run", "Do everything: collect, score, label, fit, test on questions kept out, report."),
+    "import": (
+        "import_",
+        "Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.",
+    ),
+    "collect": ("collect", "Ask the model every question: one primary answer and n samples each."),
+    "score": ("score", "Compute uncertainties from what was drawn. The model is not called; a scorer may call one."),
+    "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),
+    "label": ("label", "Decide which primary answers are right, by a rule that is stored with the threshold."),
+    "ensemble": (
+        "combine",
+        "Combine several estimators into one, with weights fitted on a training part of the questions.",
+    ),
+    "two-stage": ("combine", "Make a score in two stages: one call, and samples only where that call does not decide."),
+    "fit": ("fit", "Fit the threshold and write the artifact."),
+    "fit-cascade": ("cascade", "Fit the thresholds of several models together, from records of the same questions."),
+    "evaluate": (
+        "evaluate",
+        "Compare rules, estimators and calibration sizes over many random splits. The model is not called.",
+    ),
+    "report": ("report", "Write one HTML page that shows what the gate does: figures, tables, answers to read."),
+    "audit": ("audit", "Test the promise on new labelled questions; exit with 1 when they refute it."),
+    "drift": (
+        "audit",
+        "Compare the uncertainty of new questions with that at calibration, by the drift monitor; "
+        "labels are not needed.",
+    ),
+    "from-reviews": (
+        "reviews",
+        "Learn from people's decisions: how good the accepted answers are, and a better threshold.",
+    ),
+    "steps": ("steps", "Make labelled steps of what people decided about an agent's tool calls."),
+    "candidates": ("candidates", "Fit how many of the model's answers a reviewer is shown."),
+    "select": ("select", "Select the answers of a finished batch that may be used without a person."),
+    "inspect": ("fit", "Say what an artifact promises, in words."),
+}
+"""Commands in the order of the work: module, and first paragraph of the help, which a test compares."""
+
+
+class _Loading(dict[str, Any]):
+    """Commands by name, in the order of the work; the module of a command is imported when the command is read."""
+
+    def __missing__(self, name: str) -> Any:
+        import_module(f"calibrate.cli.{COMMANDS[name][0]}")  # adds its commands to `app`
+        self.update(typer.main.get_command(app).built)  # type: ignore[attr-defined]
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The command, or the default if there is none of this name."""
+        return self[name] if name in COMMANDS else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def keys(self) -> Any:
+        """Names of all commands, imported or not."""
+        return COMMANDS.keys()
+
+    def values(self) -> Any:
+        """All commands, imported."""
+        return [self[name] for name in COMMANDS]
+
+    def items(self) -> Any:
+        """All commands with their names, imported."""
+        return [(name, self[name]) for name in COMMANDS]
 
 
 class _Commands(TyperGroup):
     """Commands in the order of the work; expected errors are shown without a traceback."""
 
+    def __init__(self, *, commands: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.built = dict(commands or {})
+        self.commands = _Loading(self.built)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Commands in the order of the work, not of the alphabet."""
-        return [name for name in _ORDER if name in self.commands]
+        return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the first paragraph of their help, which typer would cut to one line."""
-        commands = [(name, self.commands[name].help or "") for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in commands])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit with code 2 on misuse, with 1 on every other expected failure."""
@@ -50,29 +135,6 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             raise _failure("Stopped. What is on disk stays; the same command goes on from there.", 130) from error
 
-
-_ORDER = (
-    "plan",
-    "run",
-    "import",
-    "collect",
-    "score",
-    "sample",
-    "label",
-    "ensemble",
-    "two-stage",
-    "fit",
-    "fit-cascade",
-    "evaluate",
-    "report",
-    "audit",
-    "drift",
-    "from-reviews",
-    "steps",
-    "candidates",
-    "select",
-    "inspect",
-)
 
 app = typer.Typer(
     cls=_Commands,

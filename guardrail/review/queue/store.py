@@ -357,6 +357,10 @@ class ReviewStore:
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
             if decision.parts and not decision.follows_from(there.content):
                 raise UsageError("the decision is not the one that follows from those about its parts (by_parts).")
+            if there.content.parts and not decision.parts and decision.action == "edit":
+                raise UsageError(
+                    "this item is edited part by part (by_parts): the parts that were kept stay as they are."
+                )
             why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
             if why_not is not None:
                 raise UsageError(why_not)

@@ -227,6 +227,8 @@ def _shown(item: Item) -> dict[str, Any]:
     if item.content.to_label and item.decision is None:
         # Whoever labels must not see how sure the model is, or the labels lean towards the score.
         shown["content"] |= {"alternatives": [], "candidate_set": None}
+        for part in shown["content"].get("parts", ()):
+            part |= {"uncertainty": None, "detail": ""}
     return {"ticket": item.id, "version": _version(item), **shown}
 
 

@@ -156,6 +156,19 @@ def test_one_row_an_answer_and_one_row_a_field_are_the_same_records(tmp_path: Pa
         assert all(all(record.part_labels[KEY].right) for record in read_records(path).records)
 
 
+@pytest.mark.parametrize(
+    ("names", "why"), [(("a", "a"), "twice"), (("/a/b", "a"), "fields of its own"), (("/a", "/a/b"), "lies within")]
+)
+def test_a_field_has_one_value_for_an_answer(tmp_path: Path, names: tuple[str, str], why: str) -> None:
+    (tmp_path / "fields.csv").write_text("id,name,value,s1\n" + "".join(f"1,{name},5,5\n" for name in names))
+    result = called(
+        *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "name", "--map", "references=value"),
+        *("--map", "samples=s1", "--out", tmp_path / "r.jsonl"),
+    )
+    assert result.exit_code != 0
+    assert why in " ".join(result.output.split())
+
+
 def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "cards.jsonl").write_text('{"question": "q", "references": "{", "samples": ["{}"]}\n')
     result = called("import", tmp_path / "cards.jsonl", "--parts", "json", "--out", tmp_path / "r.jsonl")
@@ -211,3 +224,35 @@ def test_labels_from_the_review_page_part_by_part(tmp_path: Path) -> None:
     printed(called(*arguments))
     labels = [record.part_labels[KEY].right for record in read_records(path).records]
     assert labels == [(True, True, True, False)] * 2
+
+
+def test_an_answer_that_was_decided_as_a_whole_is_not_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.review import Decision, ReviewStore
+
+    path = record_file(tmp_path / "records.jsonl", invoices(2)).path
+    printed(called("score", path, "--parts", "json"))
+    arguments = ("label", path, "--parts", "json", "--review-store", tmp_path / "reviews.db")
+    printed(called(*arguments))
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        for action in ("approve", "reject"):
+            lease = store.claim("ann")
+            assert lease is not None
+            store.decide(lease, Decision(action=action))
+    printed(called(*arguments))
+    labels = [record.part_labels[KEY].right for record in read_records(path).records]
+    assert sorted(labels, key=str) == [(None,) * 4, (True,) * 4]
+
+
+def test_reviews_of_a_gate_of_parts_are_no_labels_of_answers(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.parts.json_fields import json_spec
+    from guardrail.review import ReviewStore
+    from guardrail.testing import make_artifact
+
+    ReviewStore(tmp_path / "reviews.db").close()
+    artifact = make_artifact(MODEL, parts=json_spec(cap=2)).save(tmp_path / "artifact.json")
+    result = called("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    assert result.exit_code != 0
+    assert "label them part by part" in " ".join(result.output.replace("│", " ").split())
+    assert not (tmp_path / "new.json").exists()

@@ -250,7 +250,7 @@ def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, 
     assert file.header.correctness.name == "given"
     assert [each.label_detail for each in file.records].count("skipped in r.labels.jsonl") == 1
     assert "exclude each other" in run("label", labelled_path, "--interactive", "--rule", "exact", code=2)
-    assert "--order must be random or file" in run("label", labelled_path, "-i", "--order", "best", code=2)
+    assert "--order must be random, file or certain" in run("label", labelled_path, "-i", "--order", "best", code=2)
 
 
 def test_a_limit_labels_a_random_part(labelled_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +292,7 @@ def test_command_and_its_exit_codes(
     assert (report["verdict"], report["artifact"]) == ("refuted", CalibrationArtifact.load(artifact).digest)
     with monkeypatch.context() as patched:
         named = Audit.model_validate(report).model_copy(update={"segments": {HOSTILE: Audit.model_validate(report)}})
-        patched.setattr(sys.modules["calibrate.cli.audit"], "run_audit", lambda *_, **__: named)
+        patched.setattr(import_module("calibrate.cli.audit"), "run_audit", lambda *_, **__: named)
         shown = run("bad", "--json", code=1)
         assert shown.isascii()
         assert shown.replace("\n", "").isprintable()

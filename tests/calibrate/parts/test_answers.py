@@ -118,12 +118,11 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     every = {f"/{name}": True for name in SCHEMA["properties"]}
     rows = [
         {"id": "invoice-0", "parts": every | {"/total": False}},
-        {"id": "invoice-1", "parts": {"/total": True}},
         {"id": "invoice-2", "parts": every | {"/due": None}},
     ]
     labelled = labels_by_hand(file, KEY, rows, "labels.jsonl", "0" * 64)
     assert labelled.records[0].part_labels[KEY].right == (True, False, True, True)
-    assert not labelled.records[1].part_labels  # not all of its parts are labelled
+    assert not labelled.records[1].part_labels
     data = packed_answers(labelled, KEY)
     assert data.n_undecided == 1
     assert data.parts.wrong.tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
@@ -132,6 +131,7 @@ def test_labels_by_hand(tmp_path: Path) -> None:
         ({"id": "invoice-0", "parts": {"/totl": True}}, "labels the part '/totl'"),
         ({"id": "invoice-0", "parts": {"/total": "yes"}}, 'must be true, false or null, got "yes"'),
         ({"id": "invoice-0", "parts": [True]}, "must be an object"),
+        ({"id": "invoice-1", "parts": {"/total": True}}, "labels some parts of 'invoice-1' and not /number"),
     ):
         with pytest.raises(UsageError, match=message):
             labels_by_hand(file, KEY, [bad], "labels.jsonl", "0" * 64)

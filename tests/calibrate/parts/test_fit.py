@@ -75,6 +75,25 @@ def test_the_start_is_read_off_unlabelled_answers_where_there_are_enough(file: R
     assert gate.options["start_from"] == "unlabelled"
 
 
+def test_a_question_that_is_in_the_file_several_times_counts_once(file: RecordFile) -> None:
+    again = [record.model_copy(update={"id": f"{record.id}-again"}) for record in file.records]
+    twice = RecordFile(file.path, file.header, (*file.records, *again))
+    once, gate = fit_parts_artifact(file, alpha=0.1), fit_parts_artifact(twice, alpha=0.1)
+    assert gate.outcome.n == once.outcome.n
+
+
+@pytest.mark.parametrize("rule", ["clean_answers", "clean_shown", "both"])
+def test_rules_of_independent_answers_refuse_whole_groups(file: RecordFile, rule: str) -> None:
+    grouped = [record.model_copy(update={"group": f"g{i // 3}"}) for i, record in enumerate(file.records)]
+    clustered = RecordFile(file.path, file.header, tuple(grouped))
+    whole = PartsRule(name=rule, largest_group=12)
+    with pytest.raises(UsageError, match="counts answers as independent"):
+        fit_parts_artifact(clustered, alpha=0.1, rule=whole, groups="cluster")
+    with pytest.raises(UsageError, match="largest_group is for groups"):
+        fit_parts_artifact(clustered, alpha=0.1, rule=PartsRule(largest_group=12))
+    assert fit_parts_artifact(clustered, alpha=0.2, rule=rule, groups="cluster").outcome.n <= 100
+
+
 def test_infeasible_is_a_result(file: RecordFile, tmp_path: Path) -> None:
     artifact = fit_parts_artifact(file, alpha=0.1, part=list(file.records[:15]))
     again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))

@@ -6,20 +6,24 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field, ValidationError
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
+from guardrail.guard.assess import Remembered
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.part import PartVerdict
+from guardrail.parts.release import release
 from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartScores, PartsSpec
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings, Sample
+from guardrail.types import Bindings, Sample, ToolCall
+from guardrail.verdict import Verdict
 
 
 class Invoice(BaseModel):
@@ -93,6 +97,21 @@ def test_words_around_the_object_are_not_given_out() -> None:
     text = 'The CEO is Bob.\n```json\n{"a": 1}\n```'
     message = guard_of([text, text], spec=json_spec(cap=9), bindings=None, n=1).invoke(Q)
     assert message.content == '{"a": 1}'
+
+
+@pytest.mark.parametrize("text", ['{see 12-34} ```json\n{"a": 5}```', "It was 12-34. ```json\n5```"])
+def test_words_before_a_fence_were_not_measured_and_are_not_given_out(text: str) -> None:
+    message = guard_of([text] * 5, spec=json_spec(cap=2), bindings=None).invoke(Q)
+    assert guardrail_of(message)["reason"] == "within_threshold"
+    assert "12-34" not in str(message)
+    assert "5" in message.text
+
+
+def test_the_tokens_of_an_argument_that_is_held_back_are_not_given_out() -> None:
+    call = ToolCall(name="f", arguments={"a": "secret", "b": 1})
+    answer = Sample(text="", tool_calls=(call,), tokens=("{", "secret"), logprobs=(-0.1, -0.1))
+    parts = [PartVerdict(path=path, text="", uncertainty=0.5, kept=path == "/b") for path in ("/a", "/b")]
+    assert "secret" not in str(release(answer, parts))
 
 
 def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
@@ -259,14 +278,54 @@ def test_a_caller_that_needs_the_whole_object_gets_an_abstention() -> None:
     assert undivided(complete) == complete
 
 
+class Off(SafetySwitch):
+    def allows(self, uncertainty: float) -> bool:
+        return False
+
+    def reason(self) -> str:
+        return "alarm"
+
+
+def as_object(**given: Any) -> Runnable[Any, Any]:
+    script: list[Any] = [*as_calls(answers({"due": "x"}, {"due": "y"}))]
+    guard = guard_of(script, bindings=CALL, spec=json_spec(CALL, cap=9), **given)
+    return guard.with_structured_output(Invoice, method="function_calling")
+
+
+def test_observers_see_the_call_that_is_given_out_as_an_object() -> None:
+    seen: list[Verdict] = []
+    reader = as_object(on_verdict=lambda verdict, _: seen.append(verdict))
+    for times in (1, 2):
+        assert isinstance(reader.invoke(Q), Partial)
+        assert [(verdict.accepted, verdict.reason) for verdict in seen] == [(True, Reason.PARTLY_HELD_BACK)] * times
+
+
+def test_an_alarm_holds_back_a_call_that_is_read_as_an_object() -> None:
+    with pytest.raises(AbstainedError) as caught:
+        as_object(switch=Off()).invoke(Q)
+    assert caught.value.verdict.reason is Reason.SUSPENDED
+
+
+def test_a_call_that_cannot_be_recorded_is_not_read_as_an_object() -> None:
+    def fails(verdict: Verdict, _: Any) -> None:
+        raise OSError("no space left")
+
+    reader = as_object(on_verdict=fails)
+    for _ in range(2):
+        with pytest.raises(AbstainedError, match="could not be recorded"):
+            reader.invoke(Q)
+
+
+def test_a_verdict_for_other_slots_quotes_no_part() -> None:
+    partly = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    stored = Remembered(prompt="p", primary=partly.original, verdict=partly, by_name={})
+    other = stored.again(Q, "another prompt").verdict
+    assert other is not None
+    assert "12.5" not in other.model_dump_json()
+    assert "12.5" in partly.model_dump_json()
+
+
 def test_a_switch_holds_all_parts_back() -> None:
-    class Off(SafetySwitch):
-        def allows(self, uncertainty: float) -> bool:
-            return False
-
-        def reason(self) -> str:
-            return "alarm"
-
     verdict = guard_of(answers({"total": 13}, {"total": 14}), switch=Off()).assess(Q)
     assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
     assert not any(part.kept for part in verdict.parts)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
@@ -311,6 +311,11 @@ def test_a_reference_that_is_not_json_is_refused() -> None:
 def test_the_schema_of_bindings() -> None:
     assert json_spec(bindings_for(response_format=Invoice)).cap == 5
     assert json_spec(bindings_for([Invoice])).optional == ("/due", "/tags")
+
+
+def test_a_cap_of_zero_is_not_the_default() -> None:
+    with pytest.raises(ValidationError, match="cap"):
+        json_spec(schema={"type": "object", "properties": {"a": {}, "b": {}}}, cap=0)
 
 
 def test_a_part_is_in_one_place() -> None:

@@ -118,6 +118,9 @@ def test_a_decision_that_does_not_follow_from_its_parts_is_refused(store: Review
     forged = Decision(action="edit", candidate=Candidate(text='{"total": 1}'), parts=decide("right", None))
     with pytest.raises(UsageError, match="not the one that follows"):
         store.decide(lease, forged)
+    whole = Decision(action="edit", candidate=Candidate(text=json.dumps({**SURE, "number": "B-2"})))
+    with pytest.raises(UsageError, match="edited part by part"):
+        store.decide(lease, whole)  # it would change a part that was kept
     assert store.decide(lease, by_parts(lease.item.content, decide("right", None))).state == "decided"
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from sqlalchemy.exc import OperationalError
 
+from guardrail.parts.part import PartVerdict
 from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
@@ -54,6 +55,19 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert (decision.action, decision.reviewer, decision.note) == ("edit", "Dora via zendesk", "checked")
     assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
+
+
+def test_parts_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: httpx.Client) -> None:
+    parts = tuple(
+        PartVerdict(path=path, text="1", uncertainty=doubt, detail=why, kept=False)
+        for path, doubt, why in (("/a", 0.75, ""), ("/b", None, "the field's judge failed"))
+    )
+    answer = Candidate(text='{"a": 1, "b": 1}')
+    item = store.enqueue(Content(question="q", kind="audit", candidate=answer, allowed=("approve",), parts=parts))
+    shown = system.get(f"/api/items/{item.id}").text
+    assert "/b" in shown
+    assert "0.75" not in shown
+    assert "judge failed" not in shown
 
 
 def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, system: httpx.Client) -> None:

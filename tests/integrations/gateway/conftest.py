@@ -88,7 +88,7 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running(app: Any) -> Iterator[Running]:
+def running(app: Any, **settings: Any) -> Iterator[Running]:
     """Serve an application on a free port."""
     started = threading.Event()
 
@@ -97,7 +97,8 @@ def running(app: Any) -> Iterator[Running]:
             await super().startup(sockets)
             started.set()
 
-    server = Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=5))
+    common: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "log_level": "error", "timeout_graceful_shutdown": 5}
+    server = Server(uvicorn.Config(app, **common, **settings))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -1,0 +1,136 @@
+"""Limits on connections: how many, how long one may take to ask, and how often the log says that there are too many.
+
+uvicorn has no deadline for a request's head, and its own limit answers 503 to everybody while silent sockets stay open.
+Here a full server closes the connection that has waited longest without a request, so that clients who ask get in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Connections", "most_connections"]
+
+LARGEST_HEAD = 64 * 2**10
+"""Bytes of a request's line and headers."""
+QUIET = 60.0
+"""Seconds between two lines of the log about connections that could not be accepted."""
+log = logging.getLogger("guardrail")
+
+
+def most_connections(wanted: int) -> int:
+    """The limit on open connections: half of the files that the process may open, if ``wanted`` is more.
+
+    The other half is for the upstream, the store, and connections that were accepted and not yet counted.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files == resource.RLIM_INFINITY else max(1, min(wanted, files // 2))
+
+
+class Connections:
+    """The open connections of one server.
+
+    Args:
+        most: Open connections. One more closes the oldest that has no request under way, or is closed itself.
+        most_per_address: Open connections of one client address; None for no limit.
+        header_timeout: Seconds until a request's head must be complete.
+        clock: The time, in seconds.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        most_per_address: int | None,
+        header_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._per_address, self._header_timeout = most, most_per_address, header_timeout
+        self._clock = clock
+        self._open: dict[Any, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self.refused = 0
+        self._quiet_until = 0.0
+
+    def protocol(self, base: Any) -> Any:
+        """A subclass of one of uvicorn's HTTP protocols under these limits."""
+        limits = self
+
+        class Limited(base):  # type: ignore[misc]
+            since, head = 0.0, 0
+
+            @property
+            def waits(self) -> bool:
+                """Whether no request is under way."""
+                return self.cycle is None or bool(self.cycle.response_complete)
+
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                self.since = limits._clock()
+                limits.opened(self, (transport.get_extra_info("peername") or ("",))[0])
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                limits.closed(self)
+                super().connection_lost(exc)
+
+            def data_received(self, data: bytes) -> None:
+                if self.timeout_keep_alive_task is not None or not self.waits:
+                    self.since, self.head = limits._clock(), 0
+                self.head += len(data)
+                super().data_received(data)
+                if self.waits and self.head > LARGEST_HEAD:
+                    self.transport.abort()
+
+        return Limited
+
+    def opened(self, connection: Any, address: str) -> None:
+        """Count a new connection, or close it or another one."""
+        if self._per_address is not None and self._by_address[address] >= self._per_address:
+            return self._refuse(connection)
+        if len(self._open) >= self._most:
+            oldest = next((other for other in self._open if other.waits), None)
+            self._refuse(oldest or connection)
+            if oldest is None:
+                return None
+            self.closed(oldest)
+        self._open[connection] = address
+        self._by_address[address] += 1
+        return None
+
+    def closed(self, connection: Any) -> None:
+        """Count a connection off."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            self._by_address[address] -= 1
+            self._by_address += Counter()  # drops addresses without connections
+
+    def sweep(self) -> None:
+        """Close connections whose request's head is late. Idle ones with an answer have uvicorn's own time."""
+        late = self._clock() - self._header_timeout
+        for other in [other for other in self._open if other.waits and other.since < late]:
+            if other.timeout_keep_alive_task is None:
+                other.transport.abort()
+
+    def _refuse(self, connection: Any) -> None:
+        connection.transport.abort()
+        self.refused += 1
+        self._say("too many connections are open; %d were closed so far", self.refused)
+
+    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Exception handler of the event loop: a socket that cannot be accepted is one line a minute."""
+        if "accept" in context.get("message", ""):
+            self._say("a connection could not be accepted (%s)", context.get("exception"))
+        else:
+            loop.default_exception_handler(context)
+
+    def _say(self, text: str, what: object) -> None:
+        if self._clock() >= self._quiet_until:
+            self._quiet_until = self._clock() + QUIET
+            log.warning(f"guardrail serve: {text}", what)

@@ -1,0 +1,184 @@
+"""Hostile clients and load: what a request may hold, who is let in, and who keeps whom out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from integrations._gateway.app import Gateway
+from integrations._gateway.connections import Connections
+from integrations._gateway.protocol import ApiError, read_body
+from integrations.gateway import _Limits
+from tests.integrations.gateway.conftest import SURE, Held, Serve, running
+from tests.integrations.gateway.test_gateway import key_named
+
+MANY: list[tuple[str, Any]] = [
+    ("messages", [{"role": "user", "content": "x"}] * 2049),
+    ("tools", [{"type": "function"}] * 129),
+    ("metadata", {str(number): "x" for number in range(17)}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MANY)
+def test_more_entries_than_the_api_takes_are_refused_before_they_are_read(name: str, value: Any) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
+    with pytest.raises(ApiError) as error:
+        read_body(json.dumps(body).encode())
+    assert (error.value.status, error.value.code, error.value.param) == (400, "too_many", name)
+    value.popitem() if isinstance(value, dict) else value.pop()
+    assert read_body(json.dumps(body).encode())[name] == value
+
+
+def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, off_loop, threads = serve(), list[int](), asyncio.to_thread
+
+    async def to_thread(work: Any, *arguments: Any) -> Any:
+        off_loop.append("read_body" in repr(work) or "Gateway._read" in repr(work))
+        return await threads(work, *arguments)
+
+    monkeypatch.setattr("integrations._gateway.app.asyncio.to_thread", to_thread)
+    assert served.ask(SURE).status_code == 200
+    assert not sum(off_loop)
+    assert served.ask("x" * 200_000).status_code == 200
+    assert sum(off_loop) == 2  # parsed, and converted
+
+
+def test_a_body_that_does_not_come_ends(serve: Serve) -> None:
+    served = serve(body_timeout=0.05)
+    address = httpx.URL(served.url)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+        client.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        reply = b"".join(iter(lambda: client.recv(4096), b""))  # until the gateway closes the connection
+    assert reply.startswith(b"HTTP/1.1 408")
+    assert b"request_timeout" in reply
+    assert b"\r\nconnection: close" in reply.lower()
+
+
+def test_two_lengths_of_one_body_close_the_connection(serve: Serve) -> None:
+    address = httpx.URL(serve().url)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+        client.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        reply = b"".join(iter(lambda: client.recv(4096), b""))
+    assert reply.startswith(b"HTTP/1.1 400")
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Connection:
+    """A connection as `Connections` sees it."""
+
+    def __init__(self, *, waits: bool = True, since: float = 0.0, idle: bool = False) -> None:
+        self.transport, self.waits, self.since = Transport(), waits, since
+        self.timeout_keep_alive_task = object() if idle else None
+
+
+def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    limits = Connections(3, None, 10, clock=lambda: 100.0)
+    asks, silent, later, new = Connection(waits=False), Connection(), Connection(), Connection()
+    with caplog.at_level(logging.WARNING, "guardrail"):
+        for connection in (asks, silent, later, new):
+            limits.opened(connection, "a")
+        assert [other.transport.aborted for other in (asks, silent, later, new)] == [False, True, False, False]
+        for connection in (later, new):
+            connection.waits = False
+        last = Connection()
+        limits.opened(last, "a")
+    assert last.transport.aborted
+    assert len(caplog.records) == 1  # one line a minute, however many
+    assert limits.refused == 2
+
+
+def test_one_address_has_its_share_and_heads_their_time() -> None:
+    now = [0.0]
+    limits = Connections(10, 2, 10, clock=lambda: now[0])
+    first, second, third, other = (Connection() for _ in range(4))
+    for connection in (first, second, third):
+        limits.opened(connection, "a")
+    limits.opened(other, "b")
+    assert [each.transport.aborted for each in (first, second, third, other)] == [False, False, True, False]
+    limits.closed(first)
+    idle = Connection(idle=True)
+    limits.opened(idle, "a")
+    assert not idle.transport.aborted
+    now[0], other.waits = 11.0, False
+    limits.sweep()
+    assert [each.transport.aborted for each in (second, idle, other)] == [True, False, False]
+
+
+def test_errors_of_accepting_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now, loop = [100.0], asyncio.new_event_loop()
+    limits = Connections(10, None, 10, clock=lambda: now[0])
+    context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+    with caplog.at_level(logging.WARNING, "guardrail"):
+        for _ in range(1000):
+            limits.failed(loop, context)
+        now[0] += 61
+        limits.failed(loop, context)
+        assert len(caplog.records) == 2
+        limits.failed(loop, {"message": "something else"})
+    assert [record.name for record in caplog.records] == ["guardrail", "guardrail", "asyncio"]
+    loop.close()
+
+
+def test_silent_sockets_do_not_keep_a_client_out(serve: Serve) -> None:
+    """On a real server: with room for three connections, 40 silent ones are closed as the client asks."""
+    gateway: Gateway = serve(max_connections=3).gateway
+    with running(gateway, http=_Limits(gateway.config).protocol) as server:
+        address = httpx.URL(server.url)
+        silent = [socket.create_connection((address.host, address.port or 80), timeout=20) for _ in range(40)]
+        for client in silent[::2]:
+            client.sendall(b"POST /v1/chat")
+        for _ in range(5):
+            assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
+        for client in silent:
+            client.close()
+
+
+def test_one_key_leaves_room_for_the_others(serve: Serve, endpoint: Held) -> None:
+    """Of eight questions at once, one key has four; the next key still gets its own."""
+    keys = [key_named(name) for name in ("greedy", "modest")]
+    served = serve(keys=[entry for _, entry in keys], max_concurrency=8)
+    endpoint.holding = True
+    greedy = [{"authorization": f"Bearer {keys[0][0]}", "x-guardrail-segment": "a"}] * 5
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(served.ask, f"{number}?", head) for number, head in enumerate(greedy[:4])]
+        endpoint.wait_for(4 * 5)
+        refused = served.ask("5?", greedy[4])
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        modest = pool.submit(served.ask, SURE, {"authorization": f"Bearer {keys[1][0]}"})
+        endpoint.wait_for(5)
+        endpoint.released.set()
+        assert [reply.result().status_code for reply in (*asked, modest)] == [200] * 5
+
+
+def test_the_limit_of_a_key_counts_what_passes_through(serve: Serve, endpoint: Held) -> None:
+    key, entry = key_named("ann", max_concurrency=1)
+    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream"}
+    served = serve(keys=[entry], more={"m": {"upstream": upstream, "mode": "observe"}})
+    endpoint.holding = True
+    head = {"authorization": f"Bearer {key}"}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(served.ask, SURE, head, model="m")
+        endpoint.wait_for(1)
+        assert served.ask(SURE, head, model="m").status_code == 429
+        assert served.ask(SURE, head).status_code == 429
+        endpoint.released.set()
+        assert first.result().status_code == 200
+    assert served.ask(SURE, head, model="m").status_code == 200

@@ -1,0 +1,73 @@
+"""Release files: the workflow calls make targets that exist, the versions agree, and every extra is tried out."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def calls(workflow: dict[str, Any]) -> set[str]:
+    """Every command of a workflow, with the targets of its matrix filled in."""
+    commands: set[str] = set()
+    for job in workflow["jobs"].values():
+        targets = job.get("strategy", {}).get("matrix", {}).get("target", [""])
+        for step in job["steps"]:
+            commands |= {step["run"].replace("${{ matrix.target }}", target) for target in targets if "run" in step}
+    return commands
+
+
+def test_the_workflow_calls_make_targets_that_exist() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    commands = [command.split() for command in calls(workflow)]
+    assert {words[0] for words in commands} == {"make"}
+    called = {words[1] for words in commands}
+    assert called <= TARGETS
+    assert called >= {
+        "types",
+        "style",
+        "docs",
+        "test",
+        "test-oldest",
+        "test-newest",
+        "test-pure",
+        "release-check",
+        "audit",
+    }
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)} <= set(PROJECT["classifiers"])
+
+
+def test_a_call_of_an_unknown_target_is_noticed() -> None:
+    assert calls({"jobs": {"x": {"steps": [{"run": "make nothing"}]}}}) - {f"make {name}" for name in TARGETS}
+
+
+def test_the_versions_agree() -> None:
+    version = PROJECT["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    for name in ("SECURITY.md", "CHANGELOG.md", "docs/scale.md"):
+        assert version in (ROOT / name).read_text(encoding="utf-8"), name
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (.*)$", changes, flags=re.MULTILINE)[0] == "Recalibrate"
+
+
+def test_every_extra_for_users_is_tried_out() -> None:
+    tried = set(runpy.run_path(str(ROOT / "scripts" / "release_check.py"))["CALLS"])
+    assert tried == set(PROJECT["optional-dependencies"]) - {"all", "dev", "docs"}
+
+
+def test_a_change_selects_its_own_tests_first() -> None:
+    select = runpy.run_path(str(ROOT / "scripts" / "changed_tests.py"))["selection"]
+    tests = select(["calibrate/thresholds/bounds.py"])
+    assert tests[0] == "tests/calibrate/thresholds/test_bounds.py"
+    assert "tests/guardrail/judges/test_adding_a_judge.py" not in tests[:8]
+    assert select(["README.md"]) == []
+    assert select(["tests/test_wheel.py"]) == ["tests/test_wheel.py"]

@@ -1,0 +1,71 @@
+"""Start-up: a command, or a name of a package, loads what it needs and no more. Modules are counted, never seconds."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from calibrate.cli import app
+from calibrate.cli.frame.app import COMMANDS
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {"langsmith", "langchain_core.runnables.base", "langchain_core.language_models.chat_models", "matplotlib"}
+HEAVY |= {"guardrail.guard", "guardrail.artifact", "calibrate.pipeline", "calibrate.cli.run", "sqlalchemy", "starlette"}
+
+
+def heavy_modules(code: str) -> set[str]:
+    probe = (
+        f"import atexit, sys\natexit.register(lambda: print(*{HEAVY!r} & set(sys.modules), file=sys.stderr))\n{code}"
+    )
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("package", ["guardrail", "calibrate"])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
+def test_version_and_help_load_nothing_heavy(package: str, arguments: list[str]) -> None:
+    run = f"import runpy; runpy.run_module({package!r}, run_name='__main__', alter_sys=True)"
+    code = f"sys.argv[1:] = {arguments!r}; {run}"
+    assert heavy_modules(code) == set()
+
+
+@pytest.mark.parametrize("package", ["guardrail", "calibrate", "integrations"])
+def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
+    assert heavy_modules(f"import {package}") == set()
+
+
+def test_using_a_name_loads_its_module() -> None:
+    assert heavy_modules("import guardrail; guardrail.Guardrail") >= {"langsmith", "guardrail.guard"}
+
+
+def test_a_command_loads_its_own_module_only() -> None:
+    assert "calibrate.cli.run" not in heavy_modules("from calibrate.cli import app; import calibrate.cli.plan")
+
+
+def test_the_list_of_commands_is_what_the_commands_say() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, (module, text) in COMMANDS.items():
+        assert " ".join((commands[name].help or "").partition("\n\n")[0].split()) == text, name
+        assert commands[name].callback.__module__ == f"calibrate.cli.{module}"
+    named = {module for module, _ in COMMANDS.values()}
+    assert named == {path.stem for path in (ROOT / "calibrate" / "cli").glob("*.py")} - {"__init__"}
+    assert len(app.registered_commands) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("package", ["guardrail", "calibrate"])
+def test_names_for_type_checkers_are_those_that_load(package: str) -> None:
+    module = import_module(package)
+    tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.name: node.module for node in imports for alias in node.names} == module._MODULES
+    assert sorted(module._MODULES) == module.__all__
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
