@@ -1,9 +1,15 @@
-"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--questions 600] [--calibrations 250]`.
+"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--pools embedded smollm2]`.
 
 Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts
 about a town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's
 separate answers to each field, the j-th sample of a record of the j-th sample of each field. The fields of a record are
 then as dependent as its questions are, and no more.
+
+The recorded answers of SmolLM2-135M-Instruct (examples/recorded/smollm2) are composed in the same way into records of
+three to six questions of any kind, each question in one record. The judge, the labels and alpha .25 are those of the
+demo of that model. As JSON, a value is the answer without the words of its question ("April", not "The month after
+March is April."); as a text, a part is one answer, a sentence in most cases. Such parts are independent of each other
+but for the difficulty of their kinds: the parts of an answer that a model writes at once depend on each other more.
 
 Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool.
 Printed: right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +35,18 @@ from calibrate.parts.evaluate import compared_rules, simulate_parts
 from calibrate.parts.fit import PartsRule
 from calibrate.parts.rules import AnswerParts
 from calibrate.thresholds import fit
+from examples.demo.llm import CORRECTNESS
+from examples.demo.smollm2 import recorded
 from examples.tiny_model.asking import greedy, load, sample
 from examples.tiny_model.dice import Dice
 from examples.tiny_model.world import Fact, build_world
+from guardrail.judges import make_judge, words
 from guardrail.outcome import Feasible
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
+from guardrail.sampling.replies import part_of_an_answer
 from guardrail.types import Missing, Sample, SampleSet
+from guardrail.uncertainty.selfcheck import sentences
 
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
 SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
@@ -147,7 +159,7 @@ def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers. A sample
     differs from the whole answer if any field does, by the same judges.
     """
-    rule, names = make_rule("token_f1"), sorted({name for row in rows for name in row["names"]})
+    names = sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
     judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
     measure = parts_measure(json_spec(cap=cap, judges=judges))
@@ -162,7 +174,7 @@ def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
             supported.append([part.uncertainty == 0 for part in parts])
         agree = np.array(supported)
         scores.append((np.count_nonzero(~agree, axis=0) / len(agree)).tolist())
-        labels.append([_wrong(rule, *pair) for pair in zip(row["answers"], row["references"], strict=True)])
+        labels.append(row["wrong"])
         whole.append(float((~agree.all(axis=1)).mean()))
     return Pool(name, AnswerParts.of(scores, labels, cap=cap), np.array(whole))
 
@@ -171,8 +183,100 @@ def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
     return Sample(text=json.dumps(dict(zip(names, answers, strict=True))))
 
 
+def _labelled(row: dict[str, Any], rule: CorrectnessRule) -> dict[str, Any]:
+    pairs = zip(row["answers"], row["references"], strict=True)
+    return {**row, "wrong": [_wrong(rule, *pair) for pair in pairs]}
+
+
 def _wrong(rule: CorrectnessRule, answer: str, references: Sequence[str]) -> int:
     return int(rule.label(answer, Question(id="0", question="field", references=tuple(references))).correct is not True)
+
+
+# -- Recorded answers of a real small model ----------------------------------------------------------------------------
+
+
+def recorded_facts() -> list[dict[str, Any]]:
+    """Return the recorded questions whose answer is measured at run time: it is not empty and was not cut off.
+
+    Of each: the question, answer and samples in full, and whether the answer is right.
+    """
+    rule, facts = make_rule(CORRECTNESS), []
+    with tempfile.TemporaryDirectory() as folder:
+        file = recorded(Path(folder) / "records.jsonl")
+        for record in file.records:
+            drawn = record.drawn
+            if drawn is None or drawn.primary is None or not drawn.primary.comparable or drawn.problem is not None:
+                continue
+            if part_of_an_answer(drawn, file.header.plan) is not None:
+                continue
+            right = rule.label(drawn.primary.comparable, record.to_question()).correct
+            facts.append(
+                {
+                    "kinds": record.group,
+                    "questions": record.question,
+                    "answers": drawn.primary.comparable,
+                    "samples": [sample.comparable for sample in drawn.samples],
+                    "wrong": int(right is not True),
+                }
+            )
+    return facts
+
+
+def composed_records(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Group the facts at random into records of three to six, each fact in one record."""
+    dice = Dice("benchmarks/parts/smollm2")
+    left, composed = dice.shuffled(facts), []
+    while len(left) >= 6:
+        size = dice.pick((3, 4, 5, 6))
+        some, left = left[:size], left[size:]
+        composed.append({key: [fact[key] for fact in some] for key in some[0]})
+    return composed
+
+
+def of_better_kinds(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the facts of the kinds of which at least half are right.
+
+    As with `of_known_facts`: on records of all kinds a gate of whole answers passes nothing.
+    """
+    wrong: dict[str, list[int]] = {}
+    for fact in facts:
+        wrong.setdefault(fact["kinds"], []).append(fact["wrong"])
+    return [fact for fact in facts if np.mean(wrong[fact["kinds"]]) <= 0.5]
+
+
+def as_values(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose answers and samples are values: each without the words of its question."""
+    asked_about = [frozenset(words(question)) for question in row["questions"]]
+    return {
+        **row,
+        "names": [f"fact_{k}" for k in range(1, len(asked_about) + 1)],
+        "answers": [_value(*pair) for pair in zip(row["answers"], asked_about, strict=True)],
+        "samples": [
+            [_value(text, own) for text in texts] for texts, own in zip(row["samples"], asked_about, strict=True)
+        ],
+    }
+
+
+def _value(answer: str, question: frozenset[str]) -> str:
+    """The answer without the words of its question; all of it if there are no others."""
+    return " ".join(word for word in answer.split() if not question.issuperset(words(word))) or answer
+
+
+def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
+    """Measure composed texts: a part is the answer to one question, supported by a sample whose answer is the same."""
+    judge, scores, whole = make_judge("token_f1"), [], []
+    for row in rows:
+        agree = np.array(
+            [
+                judge.equivalent(question, [(answer, sample) for sample in samples])
+                for question, answer, samples in zip(row["questions"], row["answers"], row["samples"], strict=True)
+            ],
+            dtype=bool,
+        )
+        scores.append((~agree).mean(axis=1).tolist())
+        whole.append(float((~agree.all(axis=0)).mean()))
+    labels = [row["wrong"] for row in rows]
+    return Pool(name, AnswerParts.of(scores, labels, cap=max(map(len, labels))), np.array(whole))
 
 
 # -- Calibrations ------------------------------------------------------------------------------------------------------
@@ -246,17 +350,37 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
     return found
 
 
+def embedded_pools(questions: int, answers: Path) -> list[Pool]:
+    """Return the pools of the embedded model, which is asked unless ``answers`` has its answers."""
+    records, rule = records_of(questions), make_rule("token_f1")
+    rows = asked(records, answers)
+    named = {"all fields": rows, "fields the model can know": of_known_facts(records, rows)}
+    return [json_pool(name, [_labelled(row, rule) for row in some]) for name, some in named.items()]
+
+
+def smollm2_pools() -> list[Pool]:
+    """Return the pools of recorded answers of SmolLM2: as JSON, and as a text."""
+    facts, pools = recorded_facts(), []
+    single = np.mean([len(sentences(fact["answers"])) == 1 for fact in facts])
+    print(f"SmolLM2, recorded: {len(facts)} answers, {single:.1%} of them are one sentence")
+    for name, some in (("SmolLM2", facts), ("SmolLM2, better kinds", of_better_kinds(facts))):
+        rows = composed_records(some)
+        pools += [json_pool(f"{name}, JSON", [as_values(row) for row in rows]), text_pool(f"{name}, text", rows)]
+    return pools
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pools", nargs="+", choices=["embedded", "smollm2"], default=["embedded", "smollm2"])
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--calibrations", type=int, default=250)
-    parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1])
+    parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1, 0.25])
     parser.add_argument("--answers", type=Path, default=Path("parts-answers.jsonl"), help="answers are kept here")
     options = parser.parse_args()
-    records = records_of(options.questions)
-    rows = asked(records, options.answers)
-    for pool in (json_pool("all fields", rows), json_pool("fields the model can know", of_known_facts(records, rows))):
+    pools = embedded_pools(options.questions, options.answers) if "embedded" in options.pools else []
+    pools += smollm2_pools() if "smollm2" in options.pools else []
+    for pool in pools:
         _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
 
 
@@ -273,7 +397,7 @@ def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
     base = 0.0
     for line in found:
         base = line.passed if line.rule.startswith("whole") else base
-        ratio = f"{line.passed / base:.2f}" if base else "-"
+        ratio = f"{line.passed / base:.2f}" if base >= 0.001 else "-"
         print(
             f"{line.rule:40}{line.alpha:6g}{line.passed:14.1%}{ratio:>7}{line.shown:8.1%}{line.wrong:8.1%}"
             f"{line.violated:10.1%}{line.infeasible:9.1%}"

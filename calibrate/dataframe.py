@@ -14,10 +14,10 @@ from langchain_core.language_models import BaseChatModel
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.judges import Entailment
+from guardrail.parts.claims import TEXT_SPECS
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
-from guardrail.parts.sentences import sentence_spec
-from guardrail.parts.spec import PartsSpec
+from guardrail.parts.spec import Kind, PartsSpec
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -103,14 +103,13 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def score_parts(
-        self, kind: Literal["json", "sentences"] = "json", *, entailment: Entailment | None = None, **options: Any
-    ) -> Self:
+    def score_parts(self, kind: Kind = "json", *, entailment: Entailment | None = None, **options: Any) -> Self:
         """Split every answer into parts and measure each: ``calibrate score --parts`` in Python.
 
         Args:
-            kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
-            entailment: Of sentences: the entailment model. Default: the model itself was asked (`collect --parts`).
+            kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
+            entailment: Of sentences and claims: the entailment model. Default: the model itself was asked
+                (`collect --parts`).
             **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``,
                 ``cap``) or `guardrail.parts.sentences.sentence_spec` (``cap``, ``least``) take them. The default cap
                 is that of the schema, else the 90th percentile of the numbers of parts (the median below 300 answers).
@@ -125,8 +124,8 @@ class Records:
                 return json_spec(self.file.header.plan.bindings, cap=given or cap, **options)
             largest = given or cap
             if largest is None:
-                raise UsageError("sentences need a cap.")
-            return sentence_spec(largest, entailment=entailment, **options)
+                raise UsageError(f"{kind} need a cap.")
+            return TEXT_SPECS[kind](largest, entailment=entailment, **options)
 
         spec = with_usual_cap(make, self.file.records, entailment)
         self.file = measure_records(self.file, parts_measure(spec, entailment=entailment))
@@ -160,7 +159,7 @@ class Records:
 
         Args:
             alpha: Target, in (0, 1). Choose it before you look at results.
-            kind: "json" or "sentences"; default: the only parts of these records.
+            kind: "json", "sentences" or "claims"; default: the only parts of these records.
             rule: Name of a rule, or `calibrate.parts.fit.PartsRule` with its options; default: the share of wrong parts
                 among those kept, per part for JSON and per answer for prose.
             delta: Failure probability.

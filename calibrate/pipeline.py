@@ -22,7 +22,8 @@ from guardrail.artifact import (
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
-from guardrail.parts.sentences import SUPPORTED
+from guardrail.parts.measure import follow_up_of
+from guardrail.parts.spec import PartsSpec
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
@@ -567,7 +568,8 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
         reads = spec.params["reads"]
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
     if spec.name.startswith("parts_"):
-        return Needs(samples=True), {SUPPORTED.name} if spec.params["support"]["name"] == "asked" else set()
+        asked = follow_up_of(PartsSpec.model_validate(spec.params))
+        return Needs(samples=True), set() if asked is None else asked.names
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
         return needs, set() if needs.follow_up is None else {needs.follow_up.name}

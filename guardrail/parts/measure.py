@@ -10,11 +10,15 @@ from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
+from ..sampling.follow_ups import FollowUp
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.selfcheck import sentences
+from .claims import CLAIMS, SUPPORTED_CLAIMS, claims_of
+from .claims import SPLITTER as CLAIM_SPLITTER
+from .claims import VERSION as CLAIMS_VERSION
 from .json_fields import (
     ABSENT,
     SPLITTER,
@@ -30,7 +34,7 @@ from .json_fields import (
     supports,
 )
 from .part import Part
-from .sentences import SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
+from .sentences import ASKED, SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
 from .sentences import VERSION as SENTENCES_VERSION
 from .spec import PartsSpec
 
@@ -39,6 +43,7 @@ __all__ = [
     "PartsMeasure",
     "compare_with_gold",
     "estimator_of",
+    "follow_up_of",
     "measure_of",
     "parts_estimator",
     "parts_measure",
@@ -51,6 +56,7 @@ VERSIONS = {
     "sentences": SENTENCES_VERSION,
     "entailment": SENTENCES_VERSION,
     "asked": SENTENCES_VERSION,
+    CLAIM_SPLITTER: CLAIMS_VERSION,
 }
 """Splitters and supports of this version of the library."""
 
@@ -64,7 +70,7 @@ class PartsMeasure:
     Attributes:
         spec: The parts.
         judges: Judge of each field that has its own, by path.
-        entailment: The entailment model, for sentences whose support it judges.
+        entailment: The entailment model, for sentences or claims whose support it judges.
     """
 
     spec: PartsSpec
@@ -93,7 +99,7 @@ class PartsMeasure:
         missing = _unusable(drawn, plan)
         if missing is not None:
             return missing
-        split = self._fields if self.spec.kind == "json" else self._sentences
+        split = {"json": self._fields, "sentences": self._sentences, "claims": self._claims}[self.spec.kind]
         return split(drawn)
 
     def _fields(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
@@ -131,6 +137,23 @@ class PartsMeasure:
             rows, why = self._entailed(pieces, drawn)
         parts = zip(spans(text, pieces), pieces, rows, strict=True)
         return tuple(Part(span=span, text=piece, **_share(row, why)) for span, piece, row in parts)
+
+    def _claims(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
+        assert drawn.primary is not None  # _unusable
+        claims = claims_of(drawn)
+        if isinstance(claims, Missing):
+            return claims
+        places = spans(drawn.primary.comparable, sentences(drawn.primary.comparable))
+        texts = [claim.text for claim in claims]
+        if self.entailment is None:
+            rows = asked_support(drawn, texts, SUPPORTED_CLAIMS, "claim")
+            why = "the reply about it is missing or cannot be read"
+        else:
+            rows, why = self._entailed(texts, drawn)
+        return tuple(
+            Part(span=places[claim.sentence], claim=number, text=claim.text, **_share(row, why))
+            for number, (claim, row) in enumerate(zip(claims, rows, strict=True), start=1)
+        )
 
     def _entailed(self, pieces: Sequence[str], drawn: SampleSet) -> tuple[list[list[bool | None]], str]:
         assert self.entailment is not None
@@ -223,15 +246,22 @@ def parts_measure(
         raise ArtifactMismatchError(str(error)) from error
 
 
+def follow_up_of(spec: PartsSpec) -> FollowUp | None:
+    """The last question that the model is asked about its answer; it names another one that it reads."""
+    asked = spec.support.name == ASKED
+    if spec.kind == "claims":
+        return SUPPORTED_CLAIMS if asked else CLAIMS
+    return SUPPORTED if asked else None
+
+
 def parts_estimator(measure: PartsMeasure) -> Estimator:
     """The estimator that plans, records and artifacts name for parts: the uncertainty of the most certain part."""
     spec = measure.spec
-    asked = spec.support.name == "asked"
     return Estimator(
         name=f"parts_{spec.kind}",
         version=1,
         unit="probability",
-        needs=Needs(samples=True, primary=True, follow_up=SUPPORTED if asked else None),
+        needs=Needs(samples=True, primary=True, follow_up=follow_up_of(spec)),
         formula=measure,
         params=spec.model_dump(mode="json"),
     )
@@ -328,7 +358,7 @@ def compare_with_gold(
         ValueError: The answer has no parts.
     """
     if spec.kind != "json":
-        raise UsageError("only JSON fields can be compared with a reference; label sentences by hand.")
+        raise UsageError("only JSON fields can be compared with a reference; label sentences and claims by hand.")
     made = field_judges(spec, judges)
     call = call_of(answer)
     document = document_of(answer, call)

@@ -16,8 +16,9 @@ from ..types import Frozen
 
 __all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Procedure"]
 
-Kind = Literal["json", "sentences"]
-"""Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text."""
+Kind = Literal["json", "sentences", "claims"]
+"""Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text; the claims that
+the model finds in a text."""
 
 
 class Procedure(Frozen):

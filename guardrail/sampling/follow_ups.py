@@ -39,7 +39,6 @@ __all__ = [
     "follow_up",
     "list_follow_ups",
     "register",
-    "rounds",
     "scorer_of",
 ]
 
@@ -65,12 +64,19 @@ class FollowUp:
         ask: Messages to send, for a prompt and the set drawn for it; empty if the set gives no question.
         options: Labels whose likelihood is read, or None for a short greedy reply.
         max_tokens: Longest reply, in new tokens. Another length needs another name, like another wording.
+        reads: Name of a follow-up whose reply ``ask`` reads, or None. That one is asked first and reads no other.
     """
 
     name: str
     ask: Callable[[Messages, SampleSet], list[list[BaseMessage]]]
     options: tuple[str, ...] | None = None
     max_tokens: int = _REPLY_TOKENS
+    reads: str | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """What a plan lists for it: its name, and that of the follow-up that it reads."""
+        return {self.name} if self.reads is None else {self.name, self.reads}
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
@@ -136,28 +142,32 @@ class Round:
     prompts: tuple[list[BaseMessage], ...]
 
 
-def rounds(prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: SamplingPlan) -> list[Round]:
-    """The questions to ask after drawing: one round for each follow-up of the plan, over all sets with an answer.
-
-    A set with a problem, a refusal or without an answer is skipped: it is unmeasured anyway.
+def _in_order(plan: SamplingPlan) -> list[FollowUp]:
+    """The follow-ups of a plan, those that read a reply after the others; scorers are asked elsewhere.
 
     Raises:
-        UsageError: The plan names an unknown follow-up.
+        UsageError: The plan names an unknown follow-up, or one without the follow-up that it reads.
     """
-    planned = []
-    for name in plan.follow_ups:
-        if name.startswith(SCORE):
-            continue
-        asking = follow_up(name)
-        questions = [
-            (place, messages)
-            for place, (prompt, sample_set) in enumerate(zip(prompts, drawn, strict=True))
-            if _has_answer(sample_set)
-            for messages in asking.ask(prompt, sample_set)
-        ]
-        places, texts = tuple(place for place, _ in questions), tuple(messages for _, messages in questions)
-        planned.append(Round(name, asking.plan(plan), places, texts))
-    return planned
+    asked = [follow_up(name) for name in plan.follow_ups if not name.startswith(SCORE)]
+    for each in asked:
+        if each.reads is not None and each.reads not in plan.follow_ups:
+            raise UsageError(f"the follow-up {each.name!r} reads the reply to {each.reads!r}: the plan must name both.")
+    return sorted(asked, key=lambda each: each.reads is not None)
+
+
+def _round(asking: FollowUp, prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: SamplingPlan) -> Round:
+    """The questions of one follow-up over all sets with an answer.
+
+    A set with a problem, a refusal or without an answer is skipped: it is unmeasured anyway.
+    """
+    questions = [
+        (place, messages)
+        for place, (prompt, sample_set) in enumerate(zip(prompts, drawn, strict=True))
+        if _has_answer(sample_set)
+        for messages in asking.ask(prompt, sample_set)
+    ]
+    places, texts = tuple(place for place, _ in questions), tuple(messages for _, messages in questions)
+    return Round(asking.name, asking.plan(plan), places, texts)
 
 
 def _has_answer(drawn: SampleSet) -> bool:
@@ -182,9 +192,10 @@ def ask_follow_ups(
         ask: Draws the replies of one round; a `UsageError` says that this model cannot be asked.
 
     Raises:
-        UsageError: The plan names an unknown follow-up.
+        UsageError: The plan names an unknown follow-up, or one without the follow-up that it reads.
     """
-    for one_round in rounds(prompts, drawn, plan):
+    for asking in _in_order(plan):
+        one_round = _round(asking, prompts, drawn, plan)
         try:
             replies = yield from ask(one_round)
         except UsageError as error:

@@ -94,7 +94,7 @@ def plan_for(
         max_tokens=max_tokens,
         stop=tuple(stop),
         logprobs=any(estimator.needs.logprobs for estimator in estimators),
-        follow_ups=tuple(sorted({asked.name for estimator in estimators if (asked := estimator.needs.follow_up)})),
+        follow_ups=tuple(sorted({name for estimator in estimators for name in _asked(estimator)})),
         options=tuple(options) if hungry and options is not None else None,
         seed=seed,
         bindings=bindings,
@@ -102,6 +102,11 @@ def plan_for(
         cut_off=cut_off,
         stop_token_ids=tuple(stop_token_ids),
     )
+
+
+def _asked(estimator: Estimator) -> set[str]:
+    asked = estimator.needs.follow_up
+    return set() if asked is None else asked.names
 
 
 def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:
@@ -115,7 +120,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
         needs = member.needs
         if needs.options and plan.options is None:
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
-        if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
+        if needs.follow_up is not None and not needs.follow_up.names <= set(plan.follow_ups):
             if member.scorer is None:
                 unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
             else:

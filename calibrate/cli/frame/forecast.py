@@ -20,8 +20,8 @@ __all__ = ["SECONDS", "asking", "judging"]
 
 SECONDS = 1.0
 """Seconds a call, where no answer on file was timed: an assumption, and the forecast says so."""
-VARIABLE = "selfcheck_prompt"
-"""The follow-up whose number of questions depends on the answer; it asks at least one."""
+VARIABLE = {"selfcheck_prompt", "supported_claims", "supported_sentences"}
+"""Follow-ups whose number of questions depends on what was drawn; they ask at least one."""
 
 
 def asking(
@@ -74,7 +74,7 @@ def asking(
             unit = "an answer" if local else "a call"
             basis = f"if {unit} takes {SECONDS:g} s, which is assumed: nothing is timed yet"
         money = "" if price is None else f", {n_left * each * price:,.2f} at {price:g} a call"
-        least = "at least " if VARIABLE in named else ""
+        least = "at least " if VARIABLE.intersection(named) else ""
         asked = f", {len(named)} of them a question about the answers" if named else ""
         every = f"{least}{each} call{'s' * (each > 1)}{asked}"
         lines = [

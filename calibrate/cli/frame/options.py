@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 
 from guardrail.errors import UsageError
+from guardrail.parts.spec import Kind
 
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
@@ -44,10 +45,10 @@ MODEL_HELP = (
 
 
 PartsOption = Annotated[
-    Literal["json", "sentences"] | None,
+    Kind | None,
     typer.Option(
         help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
-        "tools' arguments, or sentences (docs: Parts)."
+        "tools' arguments, sentences, or claims, which the model finds in its answer by one more call (docs: Parts)."
     ),
 ]
 

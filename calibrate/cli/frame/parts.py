@@ -19,9 +19,9 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import Entailment, Judge, make_judge
 from guardrail.notebook import percent
+from guardrail.parts.claims import TEXT_SPECS
 from guardrail.parts.json_fields import DateJudge, json_spec
 from guardrail.parts.measure import parts_measure
-from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartFigures, PartsSpec
 from guardrail.types import SamplingPlan
 
@@ -114,7 +114,10 @@ class ScoreParts:
         Path | None, typer.Option(help="With --parts json: JSON schema of the answers. Default: that of the plan.")
     ] = None
     least: Annotated[
-        float, typer.Option(help="With --parts sentences --entailment: probability from which a sample supports one.")
+        float,
+        typer.Option(
+            help="With --parts sentences or claims, and --entailment: probability from which a sample supports one."
+        ),
     ] = 0.5
 
     def spec(self, plan: SamplingPlan, cap: int | None, entailment: Entailment | None) -> PartsSpec:
@@ -123,10 +126,10 @@ class ScoreParts:
         Raises:
             UsageError: The cap is None, and nothing else says how many parts an answer has.
         """
-        if self.parts == "sentences":
+        if self.parts in TEXT_SPECS:
             if cap is None:
-                raise UsageError("sentences need a cap: --cap.")
-            return sentence_spec(cap, entailment=entailment, least=self.least)
+                raise UsageError(f"{self.parts} need a cap: --cap.")
+            return TEXT_SPECS[self.parts](cap, entailment=entailment, least=self.least)
         return json_spec(
             plan.bindings,
             schema=None if self.schema is None else _schema(self.schema),
