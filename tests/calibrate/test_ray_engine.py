@@ -131,7 +131,7 @@ def test_a_model_is_asked_once_about_a_pair_and_never_again_after_a_kill(
     score_file(path, tmp_path / "local.jsonl", Heavy(tmp_path / "local"))
     heavy = Heavy(tmp_path / "ray")
 
-    def killed(*arguments: object) -> None:
+    def killed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -105,6 +105,7 @@ def deliver(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     until_stopped = Deliverer.run
 
     def one_round(self: Deliverer) -> None:
+        self.hosts = ("127.0.0.1",)  # the receiver of the test
         assert self.run_once() == 1
         self.stop()
         until_stopped(self)
