@@ -295,8 +295,9 @@ class NumericJudge(BatchJudge):
     question that one answer has and the other lacks. A bare number whose digits may be a version or a date ("1.10",
     "10/12") equals only the same digits.
 
-    The day and the month of a date may be in either order ("10 December" = "December 10"). Otherwise dates, times, ranges, bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of
-    them are the same iff their normalised strings are, and none is the same as a number. So are refusals.
+    The day and the month of a date may be in either order ("10 December" = "December 10"). Other dates, times, ranges,
+    bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of them are the same iff
+    their normalised strings are, and none is the same as a number. So are refusals.
     """
 
     is_slow = False
