@@ -337,7 +337,11 @@ def _calls(artifact: CalibrationArtifact | CascadeArtifact, records: Sequence[st
     except GuardrailError as error:
         yield Finding("calls", "fail", str(error), "name other records")
         return
-    yield Finding("calls", "ok", f"{table.title}:\n{table}")
+    choosing = (
+        "To fit the best score of this table on these records is a selection that no fit counts. Fit it on the "
+        "questions that the table leaves out: calibrate evaluate RECORDS --rest FILE."
+    )
+    yield Finding("calls", "ok", f"{table.title}:\n{table}\n{choosing if len(table.rows) > 1 else ''}".rstrip())
     if table.advice is not None:
         yield Finding("two stages", "ok", table.advice)
 

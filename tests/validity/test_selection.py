@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import sqrt
+from itertools import accumulate
+from math import pi, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,21 @@ def test_fits_that_are_paid_for_keep_the_confidence_that_is_stated() -> None:
     assert sum(deltas(artifacts)) == pytest.approx(stated)
     assert DELTA < stated < 1.4 * DELTA
     assert false_certificates(deltas(artifacts)) <= limit(stated)
+
+
+def test_the_first_fit_spends_delta_and_all_fits_together_a_known_sum() -> None:
+    """Exact: each fit fails with at most what it spends, and in the worst case no two fail together."""
+    artifacts = fits_of_twelve(declare=False)
+    spent = deltas(artifacts)
+    assert spent == pytest.approx([DELTA, *(6 * DELTA / (pi * j) ** 2 for j in range(2, SCORES + 1))])
+    for artifact, all_spent in zip(artifacts, accumulate(spent), strict=True):
+        assert artifact.confidence(artifact.certificate.delta or 0.0) == pytest.approx(1 - all_spent)
+    any_number = 2 - 6 / pi**2  # 1 + 6 / pi^2 (pi^2 / 6 - 1), of delta
+    assert sum(spent) < any_number * DELTA < 0.1393  # the page: 86.1 %
+    assert any_number * 0.07 < 0.1  # the page: 90 % by --delta 0.07
+    # Negative controls: 90 % is not what is left at delta = .1, and a payment of delta / j has no bound at all.
+    assert any_number * DELTA > 0.1
+    assert sum(DELTA / j for j in range(1, 12_368)) > 1
 
 
 def test_declared_scores_keep_delta_together() -> None:

@@ -313,6 +313,14 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
     assert shown.endswith("--estimator semantic_entropy --alpha 0.15")
 
 
+def test_evaluate_says_that_choosing_by_it_is_a_selection(records_path: Path) -> None:
+    few = ("evaluate", records_path, "-a", "0.15", "--rule", "acrc", "--splits", "1", "-e", "semantic_entropy")
+    assert "is a selection" not in run(*few)
+    text = " ".join(run(*few, "-e", "discrete_semantic_entropy").split())
+    assert "to fit the best score on the same questions is a selection" in text
+    assert "--estimator auto" in text
+
+
 def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:
     table, whole, figure = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "deep" / "p.png"
     shown = run(
