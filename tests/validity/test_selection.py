@@ -20,7 +20,7 @@ from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
 from calibrate.fits import Fits, FitSettings, counted
 from calibrate.pipeline import fit_artifact, question_hashes
-from calibrate.prediction_powered import fit_prediction_powered, selection_p
+from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scoring.reach import SELECTED
 from calibrate.thresholds import fit
@@ -227,6 +227,22 @@ def test_negative_control_a_random_sample_is_refused_once_in_a_thousand() -> Non
     refused, certified = refused_and_certified(chosen=False, runs=200)
     assert refused <= stats.binom.ppf(1 - FALSE_ALARM, 200, SELECTED)
     assert certified == 0
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_labels_of_people_that_leave_out_the_group_where_the_judge_errs_are_refused(chosen: bool) -> None:
+    """The judge calls as many answers wrong there, so that its labels tell nothing: 25 % are wrong, people see 10 %."""
+    rng, by_group, by_judge, runs = np.random.default_rng(20264), 0, 0, 40
+    for _ in range(runs):
+        n = 800
+        group = rng.random(n) < 0.3
+        judge = rng.random(n) < 0.1
+        sampled = rng.random(n) < (np.where(group, 0.0, 0.3) if chosen else np.full(n, 0.2))
+        names = np.where(group, "medicine", "geography").tolist()
+        by_judge += selection_p(judge, sampled) < SELECTED
+        by_group += group_unlike_sample(names, sampled) is not None
+    assert by_judge <= 1  # the test of the judge's labels alone would let it pass
+    assert by_group == (runs if chosen else 0)
 
 
 # -- an audit that is repeated while labels come in --------------------------------------------------------------------
