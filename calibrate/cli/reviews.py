@@ -118,8 +118,8 @@ def from_reviews(
     loaded = CalibrationArtifact.load(artifact)
     if monitor is not None and loaded.parts is not None and loaded.parts.rule != "clean_shown":
         raise UsageError(
-            f"a monitor tests the share of answers with a wrong part, which {loaded.parts.rule} does not promise. Leave "
-            "--monitor out and read the share of wrong parts below, or fit with --rule clean_shown."
+            f"a monitor tests the share of answers with a wrong part, which {loaded.parts.rule} does not promise. "
+            "Leave --monitor out and read the share of wrong parts, or fit with --rule clean_shown."
         )
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with opened_store(store) as opened:

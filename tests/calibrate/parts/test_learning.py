@@ -170,7 +170,7 @@ def test_only_a_known_share_of_the_answers_with_a_kept_part_is_in_the_sample(tmp
 
 def test_held_back_parts_alone_are_refused(tmp_path: Path) -> None:
     artifact, url = asked(tmp_path, n=8, rate=1e-9)
-    with ReviewStore(url) as store, pytest.raises(UsageError, match="no accepted answer.* was audited"):
+    with ReviewStore(url) as store, pytest.raises(UsageError, match=r"no accepted answer.* was audited"):
         learn(read_reviews(store, [artifact]), artifact, name="r")
 
 
