@@ -72,11 +72,15 @@ def check_metadata(wheel: Path, sdist: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = HeaderParser().parsestr(archive.read(name).decode())
         licences = [name for name in archive.namelist() if "/licenses/" in name]
-    for field in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Classifier", "Keywords"):
+    for field in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Classifier", "Keywords", "Project-URL"):
         if not metadata[field]:
             raise SystemExit(f"{wheel.name} has no {field}.")
-    if (metadata["Version"], len(licences)) != (project["version"], len(project["license-files"])):
+    expected = [path for pattern in project["license-files"] for path in ROOT.glob(pattern)]
+    if (metadata["Version"], len(licences)) != (project["version"], len(expected)):
         raise SystemExit(f"{wheel.name} has version {metadata['Version']} and the licence files {licences}.")
+    placeholders = [name for name, url in project["urls"].items() if ".example" in url]
+    if placeholders:
+        print(f"  Before an upload replace the placeholders in [project.urls]: {', '.join(placeholders)}")
     with tarfile.open(sdist) as source:
         inside = {member.partition("/")[2] for member in source.getnames()}
     missing = {"LICENSE", "README.md", "pyproject.toml", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"} - inside
