@@ -72,7 +72,16 @@ def check_metadata(wheel: Path, sdist: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = HeaderParser().parsestr(archive.read(name).decode())
         licences = [name for name in archive.namelist() if "/licenses/" in name]
-    for field in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Classifier", "Keywords", "Project-URL"):
+    for field in (
+        "Name",
+        "Version",
+        "Summary",
+        "License-Expression",
+        "Requires-Python",
+        "Classifier",
+        "Keywords",
+        "Project-URL",
+    ):
         if not metadata[field]:
             raise SystemExit(f"{wheel.name} has no {field}.")
     expected = [path for pattern in project["license-files"] for path in ROOT.glob(pattern)]

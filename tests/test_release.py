@@ -101,7 +101,10 @@ def test_the_container_installs_the_pinned_versions_by_hash() -> None:
 
 
 def test_a_pin_without_a_hash_is_noticed() -> None:
-    assert pins("a_b==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\nc==2\n") == {"a-b": ("1.0", ["0" * 64]), "c": ("2", [])}
+    assert pins("a_b==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\nc==2\n") == {
+        "a-b": ("1.0", ["0" * 64]),
+        "c": ("2", []),
+    }
 
 
 def test_the_licences_of_bundled_data_and_models_are_in_the_metadata() -> None:
