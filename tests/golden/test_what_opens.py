@@ -113,8 +113,8 @@ TABLE = [
         "none; `at` and `model_copy` make version 2", CalibrationArtifact.load, next_artifact(ARTIFACT),
     ),
     Format(
-        "cascade artifact", f"{CASCADE}", {"1": "version1/cascade.json", "2": "cascade.json"}, "none", CascadeArtifact.load,
-        next_artifact(CASCADE),
+        "cascade artifact", f"{CASCADE}", {"1": "version1/cascade.json", "2": "cascade.json"}, "none",
+        CascadeArtifact.load, next_artifact(CASCADE),
     ),
     Format(
         "candidate rule", f"{CandidateRule.SCHEMA_VERSION}", {"1": "candidates.json"}, "none", CandidateRule.load,
