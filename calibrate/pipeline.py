@@ -249,6 +249,8 @@ def with_selection(artifact: CalibrationArtifact, selection: Selection) -> Calib
     if (own := artifact.segments) is not None:
         outcomes = {name: stated(outcome) for name, outcome in own.outcomes.items()}
         update["segments"] = own.model_copy(update={"outcomes": outcomes})
+    if artifact.parts is not None:
+        update["parts"] = artifact.parts.model_copy(update={"promise": update["outcome"].guarantee})
     return artifact.model_copy(update=update)
 
 
