@@ -170,6 +170,11 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert "(168 were there already)" in shown
     again = CalibrationArtifact.load(out / "artifact.json")
     assert again.outcome == first.outcome
+    assert again.selection is not None
+    assert again.selection.fits == 1  # the same fit
+    other = (*arguments[:-1], "0", "--rule", "fixed_sequence")
+    assert "have carried 1 fit (semantic_entropy" in run(*other, "--strict", code=2)
+    assert "have carried 2 fits" in run(*other)
 
 
 def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
