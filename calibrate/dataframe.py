@@ -169,9 +169,7 @@ class Records:
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
         """
-        artifact = fit_parts_artifact(
-            self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap
-        )
+        artifact = fit_parts_artifact(self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap)
         self.artifact = counted_parts(artifact, self._fits, key_of_parts(self.file, kind))
         return self.artifact
 
