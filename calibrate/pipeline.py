@@ -275,10 +275,9 @@ def refit(
     artifact knows its name only.
     """
     if artifact.parts is not None:
-        raise UsageError(
-            "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
-            f"{artifact.parts.spec.kind} --alpha ALPHA."
-        )
+        from .parts.fit import refit_parts
+
+        return refit_parts(artifact, alpha=alpha, delta=delta, rule=rule)
     outcome, scores, looks, counted = artifact.outcome, artifact.calibration, artifact.looks, artifact.selection
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
