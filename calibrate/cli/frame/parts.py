@@ -30,6 +30,8 @@ from ...data.questions import read_rows
 from ...data.records import Record, RecordFile, read_records, write_records
 from ...data.split import Groups, split
 from ...evaluation.evaluate import csv_text
+from ...fits import Fits, counted_parts
+from ...fits import beside as memory_beside
 from ...parts.answers import (
     MeasuredParts,
     key_of_parts,
@@ -60,6 +62,7 @@ from .files import changed_file, keep_inputs, open_pool
 from .next_commands import listed
 from .options import PartsOption
 from .terminal import console, finish, print_line, table
+from .verdicts import print_fits
 
 __all__ = [
     "FitParts",
@@ -292,6 +295,7 @@ def fit_by_parts(
     test_fraction: float,
     test: Sequence[Path],
     seed: int,
+    strict: bool = False,
     report: Path | None = None,
 ) -> None:
     """Fit a gate of parts, test it on what was kept out, and print the verdict; write its report if a path is given.
@@ -322,8 +326,11 @@ def fit_by_parts(
         cap=options.cap,
         cut=options.cut,
     )
+    fits = Fits([memory_beside(path) for path in records], out.parent)
+    artifact = counted_parts(artifact, fits, key_of_parts(file, options.parts), strict=strict)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
+    print_fits(artifact, fits)
     written = [out]
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
@@ -365,6 +372,9 @@ def print_parts(artifact: CalibrationArtifact) -> None:
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     print_line(promise_line(gate), "bold" if gate.threshold is not None else "bold red")
+    counted = artifact.selection
+    if counted is not None and counted.fits > 1:
+        print_line(counted.describe(gate.delta), "yellow")
     if gate.threshold is None:
         print_line(getattr(artifact.outcome, "detail", ""), "red")
         return

@@ -90,6 +90,24 @@ def test_rules_by_name_and_bands(folder: Path) -> None:
     printed(called(*arguments, "--rule", "certified"), 2)
 
 
+def test_fits_of_parts_count_on_their_labels(folder: Path) -> None:
+    records, artifact = folder / "records.jsonl", folder / "artifact.json"
+    arguments = ("fit", records, "--parts", "json", "--out", artifact)
+    assert "have carried" not in printed(called(*arguments, "-a", "0.1"))
+    assert "have carried" not in printed(called(*arguments, "-a", "0.15", "--strict"))  # another alpha
+    text = " ".join(printed(called(*arguments, "-a", "0.1", "--rule", "clean_shown")).split())
+    assert "have carried 2 fits" in text
+    counted = CalibrationArtifact.load(artifact).selection
+    assert counted is not None
+    assert (counted.fits, counted.others) == (2, 0.1)
+    assert "holds with 80 % confidence" in " ".join(printed(called("inspect", artifact)).split())
+    assert "--strict refuses" in printed(called(*arguments, "-a", "0.1", "--rule", "clean_answers", "--strict"), 2)
+    # The order of looks that were planned beforehand is one fit.
+    for _ in range(2):
+        printed(called(*arguments, "-a", "0.1", "--planned", "280"))
+    assert CalibrationArtifact.load(artifact).selection.fits == 3  # type: ignore[union-attr]
+
+
 def test_a_promise_that_new_answers_refute(folder: Path) -> None:
     records, artifact = folder / "records.jsonl", folder / "artifact.json"
     printed(called("fit", records, "--parts", "json", "-a", "0.1", "--out", artifact))
