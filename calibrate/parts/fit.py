@@ -21,7 +21,7 @@ from ..data.column_store import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, with_selection
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
 from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
@@ -429,9 +429,7 @@ def refit_parts(
         raise UsageError(f"{type(rule).__name__} is a rule of whole answers. Name one of: {', '.join(RULES)}.")
     chosen = PartsRule.again(gate) if rule in (None, gate.rule) else PartsRule.of(rule, {}).resolved(gate.spec.kind)
     alpha = gate.alpha if alpha is None else alpha
-    # The stored delta is already the part that a further fit on these labels spends.
-    part = 1.0 if artifact.selection is None else artifact.selection.part
-    delta = gate.delta if delta is None else delta * part
+    delta = gate.delta if delta is None else delta
     scores = gate.scores
     parts = AnswerParts.of(
         [answer for answer, _ in scores.answers],
@@ -458,7 +456,7 @@ def refit_parts(
         }
     )
     outcome = _outcome(again, found, parts)
-    refitted = artifact.model_copy(
+    return artifact.model_copy(
         update={
             "created": now(),
             "parts": again,
@@ -468,7 +466,6 @@ def refit_parts(
             "lineage": (*artifact.lineage, artifact.digest),
         }
     )
-    return refitted if artifact.selection is None else with_selection(refitted, artifact.selection)
 
 
 def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | Infeasible:

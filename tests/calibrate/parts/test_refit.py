@@ -41,7 +41,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.name}-{rule.per}-{rule.allowed}-{rule.bands}")
 def test_another_alpha_is_the_fit_from_records_at_that_alpha(labelled: RecordFile, rule: PartsRule) -> None:
     first = fit_parts_artifact(labelled, alpha=0.2, rule=rule)
-    again, fresh = first.at(alpha=0.12, delta=0.2), fit_parts_artifact(labelled, alpha=0.12, delta=0.2, rule=rule)
+    again, fresh = first.at(alpha=0.12), fit_parts_artifact(labelled, alpha=0.12, rule=rule)
     assert again.parts is not None
     assert fresh.parts is not None
     no_recall = {"reference": None, "recalled": None, "recall_interval": None}
@@ -57,6 +57,12 @@ def test_another_rule_and_what_is_refused(labelled: RecordFile) -> None:
     first = fit_parts_artifact(labelled, alpha=0.2)
     other = first.at(rule="clean_shown")
     assert other.parts is not None
+    assert other.selection is not None
+    assert other.selection.fits == 2  # another certificate on the same labels
+    assert "One of 2 fits on these labels" in other.parts.promise
+    wider = first.at(delta=0.2)
+    assert wider.parts is not None
+    assert wider.outcome.threshold == fit_parts_artifact(labelled, alpha=0.2, delta=0.2).threshold
     assert other.outcome.rule == other.parts.rule == "clean_shown"
     with pytest.raises(UsageError, match="no rule for parts named 'certified'"):
         first.at(rule="certified")
