@@ -11,10 +11,10 @@ from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
 from ..sampling.follow_ups import FollowUp
-from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
+from ..uncertainty.measure import unusable
 from ..uncertainty.selfcheck import sentences
 from .claims import CLAIMS, SUPPORTED_CLAIMS, claims_of
 from .claims import SPLITTER as CLAIM_SPLITTER
@@ -192,16 +192,9 @@ def _share(verdicts: Sequence[bool | None], why: str) -> dict[str, Any]:
 
 
 def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
-    if drawn.problem is not None:
-        return Missing(drawn.problem, drawn.problem_detail)
-    if drawn.primary is None:
-        return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
-    if drawn.primary.refusal:
-        return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not drawn.primary.comparable:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    if plan is not None and plan.cut_off == "abstain" and (cut := part_of_an_answer(drawn, plan)) is not None:
-        return cut
+    missing = unusable(drawn, plan)
+    if missing is not None:
+        return missing
     wanted = 1 if plan is None else max(1, plan.n)
     if len(drawn.samples) < wanted:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {wanted} samples, received {len(drawn.samples)}")

@@ -15,6 +15,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
 from guardrail.guard.assess import Remembered
 from guardrail.monitor import DriftMonitor, SafetySwitch
+from guardrail.monitor.drift import Reference
 from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.part import PartVerdict
@@ -338,12 +339,18 @@ def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -
         guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
 
 
-def test_a_drift_monitor_compares_the_most_certain_parts() -> None:
+def test_a_drift_monitor_compares_the_mean_of_an_answers_parts() -> None:
     artifact = guard_of(answers()).artifact
     assert artifact.answer_scores == (0.2,)
     watching = DriftMonitor(artifact)
     guard_of(answers(), on_verdict=watching.watch).invoke(Q)
     assert watching.state.n == 1
+    verdict = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    assert Reference(artifact).score(verdict) == 0.5 / 4
+    unmeasured = [part.model_copy(update={"uncertainty": None}) for part in verdict.parts]
+    one = verdict.model_copy(update={"parts": (unmeasured[0], *verdict.parts[1:])})
+    assert Reference(artifact).score(one) == (1 + 0.5) / 4
+    assert Reference(artifact).score(verdict.model_copy(update={"parts": tuple(unmeasured)})) is None
 
 
 def test_a_cascade_refuses_a_stage_of_parts() -> None:
