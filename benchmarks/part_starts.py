@@ -168,6 +168,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calibrations", type=int, default=150)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="calibration answers")
+    parser.add_argument("--no-adversaries", action="store_true", help="leave out the adversarial populations")
     parser.add_argument("--each", action="store_true", help="print every population")
     options = parser.parse_args()
     rows: list[tuple[Population, Per, int, float, dict[float, Cell]]] = []
@@ -175,20 +177,20 @@ def main() -> None:
         pool = population.draw(np.random.default_rng(1), POOL)
         rows += [
             (population, per, n, alpha, cells(pool, per, n, alpha, options.calibrations))
-            for n in SIZES
+            for n in options.sizes
             for alpha in ALPHAS
             for per in UNITS
         ]
         if options.each:
-            for _, per, n, alpha, some in rows[-len(SIZES) * len(ALPHAS) * len(UNITS) :]:
+            for _, per, n, alpha, some in rows[-len(options.sizes) * len(ALPHAS) * len(UNITS) :]:
                 _print(f"{population} {per} n={n} alpha={alpha:g}", some)
     groups = defaultdict(list)
     for _, per, n, alpha, some in rows:
         if next(iter(some.values())).possible:
-            for name in (f"per {per}", f"n {n}", f"alpha {alpha:g}", "all"):
+            for name in (f"per {per}", f"n {n}", f"alpha {alpha:g}", f"n {n}, alpha {alpha:g}", "all"):
                 groups[name].append(some)
     print("\nMeans over the cells in which any start passed anything; then the largest share above alpha of any cell")
-    for name, parts in groups.items():
+    for name, parts in sorted(groups.items()):
         _print(f"{name} ({len(parts)} cells)", {share: _mean([some[share] for some in parts]) for share in SHARES})
     print("\nCells by the best share (right parts passed within .5 points of the best)")
     for share in SHARES:
@@ -196,13 +198,15 @@ def main() -> None:
         near = [some[share].passed >= top - 0.005 for some, top in zip(groups["all"], best, strict=True)]
         loss = [top - some[share].passed for some, top in zip(groups["all"], best, strict=True)]
         print(f"{share:5g}: near the best in {np.mean(near):.1%} of cells; loses at most {max(loss):.1%}")
+    if options.no_adversaries:
+        return
     print("\nAdversarial, every threshold is a failure: share of calibrations with a threshold")
     for alpha in ALPHAS:
         for name, pool in adversaries(alpha).items():
             for per in UNITS:
                 if risks(pool, per)[1].min() <= alpha:
                     continue
-                for n in SIZES:
+                for n in options.sizes:
                     _print(f"{name}, per {per}, n={n} alpha={alpha:g}", cells(pool, per, n, alpha, options.calibrations))
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Leaf",
     "OtherDocument",
     "document_of",
+    "escaped",
     "field_judges",
     "json_spec",
     "json_text",
@@ -147,11 +148,11 @@ def _walk(
 ) -> Iterator[Leaf]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            step = _escaped(name)
+            step = escaped(name)
             yield from _walk(inner, f"{path}/{step}", f"{pattern}/{step}", (*address, name), spec, judges)
         left_out = [name for name in _optional_in(pattern, spec) if name not in value]
         for name in left_out:
-            step = _escaped(name)
+            step = escaped(name)
             yield Leaf(f"{path}/{step}", f"{pattern}/{step}", ABSENT, (*address, name))
         if value or left_out:
             return
@@ -395,7 +396,7 @@ def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
     if path in kept:
         return value if kept[path] else ABSENT
     if isinstance(value, dict):
-        inner = {name: _kept(item, f"{path}/{_escaped(name)}", kept) for name, item in value.items()}
+        inner = {name: _kept(item, f"{path}/{escaped(name)}", kept) for name, item in value.items()}
         return {name: item for name, item in inner.items() if item is not ABSENT} or ABSENT
     if isinstance(value, list):
         items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
@@ -424,7 +425,7 @@ def placed(document: Document, path: str, value: Document) -> Document:
 # -- Paths and schemas ---------------------------------------------------------------------------------------------
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
@@ -463,8 +464,8 @@ def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None
         properties = part.get("properties")
         if properties:
             required = set(part.get("required", ()))
-            optional.extend(f"{path}/{_escaped(name)}" for name in properties if name not in required)
-            return sum(count(inner, f"{path}/{_escaped(name)}", refs) for name, inner in properties.items())
+            optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
+            return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
         items = part.get("items") if part.get("type") == "array" else None
         if not isinstance(items, Mapping):
             return 1

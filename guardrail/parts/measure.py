@@ -10,6 +10,7 @@ from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
+from ..plain_json import text_fault
 from ..sampling.follow_ups import FollowUp
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
@@ -109,6 +110,8 @@ class PartsMeasure:
             document = document_of(primary, call)
         except ValueError as error:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: {error}")
+        if (fault := text_fault(json_text(document))) is not None:
+            return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
         try:
             own = leaves(document, self.spec, self.judges)
         except Exception as error:  # a judge may be the user's code, and says which items of a list are equal
