@@ -18,6 +18,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,26 +165,24 @@ def adversaries(alpha: float) -> dict[str, AnswerParts]:
     }
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calibrations", type=int, default=150)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="calibration answers")
-    parser.add_argument("--no-adversaries", action="store_true", help="leave out the adversarial populations")
-    parser.add_argument("--each", action="store_true", help="print every population")
-    options = parser.parse_args()
-    rows: list[tuple[Population, Per, int, float, dict[float, Cell]]] = []
+Row = tuple[Population, Per, int, float, dict[float, Cell]]
+
+
+def study(sizes: Sequence[int], calibrations: int, *, each: bool) -> list[Row]:
+    """Run every cell of the made populations."""
+    rows: list[Row] = []
     for population in POPULATIONS:
         pool = population.draw(np.random.default_rng(1), POOL)
-        rows += [
-            (population, per, n, alpha, cells(pool, per, n, alpha, options.calibrations))
-            for n in options.sizes
-            for alpha in ALPHAS
-            for per in UNITS
-        ]
-        if options.each:
-            for _, per, n, alpha, some in rows[-len(options.sizes) * len(ALPHAS) * len(UNITS) :]:
-                _print(f"{population} {per} n={n} alpha={alpha:g}", some)
+        for n, alpha, per in product(sizes, ALPHAS, UNITS):
+            row = (population, per, n, alpha, cells(pool, per, n, alpha, calibrations))
+            rows.append(row)
+            if each:
+                _print(f"{population} {per} n={n} alpha={alpha:g}", row[-1])
+    return rows
+
+
+def compare(rows: Sequence[Row]) -> None:
+    """Print means over the cells, and how far each share is from the best one."""
     groups = defaultdict(list)
     for _, per, n, alpha, some in rows:
         if next(iter(some.values())).possible:
@@ -192,22 +191,37 @@ def main() -> None:
     print("\nMeans over the cells in which any start passed anything; then the largest share above alpha of any cell")
     for name, parts in sorted(groups.items()):
         _print(f"{name} ({len(parts)} cells)", {share: _mean([some[share] for some in parts]) for share in SHARES})
-    print("\nCells by the best share (right parts passed within .5 points of the best)")
+    print("\nRight parts passed, against the best share of each cell")
+    best = [max(cell.passed for cell in some.values()) for some in groups["all"]]
     for share in SHARES:
-        best = [max(cell.passed for cell in some.values()) for some in groups["all"]]
-        near = [some[share].passed >= top - 0.005 for some, top in zip(groups["all"], best, strict=True)]
         loss = [top - some[share].passed for some, top in zip(groups["all"], best, strict=True)]
-        print(f"{share:5g}: near the best in {np.mean(near):.1%} of cells; loses at most {max(loss):.1%}")
-    if options.no_adversaries:
-        return
-    print("\nAdversarial, every threshold is a failure: share of calibrations with a threshold")
+        near = np.mean([lost <= 0.005 for lost in loss])
+        print(f"{share:5g}: within .5 points in {near:.1%} of the cells; loses at most {max(loss):.1%}")
+
+
+def attack(sizes: Sequence[int], calibrations: int) -> None:
+    """Print how often the adversarial populations, where every threshold is a failure, get one."""
+    print("\nAdversarial, every threshold is a failure: the last figure is the share of calibrations with a threshold")
     for alpha in ALPHAS:
         for name, pool in adversaries(alpha).items():
-            for per in UNITS:
-                if risks(pool, per)[1].min() <= alpha:
-                    continue
-                for n in options.sizes:
-                    _print(f"{name}, per {per}, n={n} alpha={alpha:g}", cells(pool, per, n, alpha, options.calibrations))
+            for per, n in product(UNITS, sizes):
+                if risks(pool, per)[1].min() > alpha:
+                    _print(f"{name}, per {per}, n={n} alpha={alpha:g}", cells(pool, per, n, alpha, calibrations))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calibrations", type=int, default=150)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="calibration answers")
+    parser.add_argument("--only", nargs="+", choices=["populations", "adversaries"])
+    parser.add_argument("--each", action="store_true", help="print every population")
+    options = parser.parse_args()
+    parts = options.only or ["populations", "adversaries"]
+    if "populations" in parts:
+        compare(study(options.sizes, options.calibrations, each=options.each))
+    if "adversaries" in parts:
+        attack(options.sizes, options.calibrations)
 
 
 def _mean(some: Sequence[Cell]) -> Cell:
