@@ -91,7 +91,9 @@ class PartsRule:
             raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
         rule = cls(name=name, **options)
         if not 0 < rule.start_share <= 0.9:
-            raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {START_SHARE:g}.")
+            raise UsageError(
+                f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {START_SHARE:g}."
+            )
         return rule
 
     @classmethod
