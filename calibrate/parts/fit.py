@@ -28,6 +28,7 @@ from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
 from .figures import part_figures
 from .rules import (
     RULES,
+    START_SHARE,
     AnswerParts,
     Found,
     Per,
@@ -77,7 +78,7 @@ class PartsRule:
     per: Per | None = None
     allowed: int = 0
     seed: int = 0
-    start_share: float = 0.5
+    start_share: float = START_SHARE
     largest_group: int | None = None
     clean_alpha: float | None = None
     bands: tuple[int, ...] = ()
@@ -99,7 +100,9 @@ class PartsRule:
             raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
         rule = cls(name=name, **options)
         if not 0 < rule.start_share <= 0.9:
-            raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for 0.5.")
+            raise UsageError(
+                f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {START_SHARE:g}."
+            )
         return rule
 
     @classmethod
@@ -123,7 +126,7 @@ class PartsRule:
     def text(self) -> str:
         """The rule as ``--rule`` takes it."""
         unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
-        unit += f",start_share={self.start_share:g}" if unit and self.start_share != 0.5 else ""
+        unit += f",start_share={self.start_share:g}" if unit and self.start_share != START_SHARE else ""
         return f"{self.name}{unit}"
 
     def resolved(self, kind: str) -> PartsRule:

@@ -10,6 +10,7 @@ from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
+from ..plain_json import text_fault
 from ..sampling.follow_ups import FollowUp
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
@@ -24,14 +25,13 @@ from .json_fields import (
     SPLITTER,
     SUPPORT,
     VERSION,
-    Document,
     Leaf,
+    OtherDocument,
     document_of,
     field_judges,
     json_text,
     leaves,
     reference_document,
-    supports,
 )
 from .part import Part
 from .sentences import ASKED, SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
@@ -110,15 +110,26 @@ class PartsMeasure:
             document = document_of(primary, call)
         except ValueError as error:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: {error}")
-        own = leaves(document, self.spec, self.judges)
-        others = [_document_or_none(sample, call) for sample in drawn.samples]
+        if (fault := text_fault(json_text(document))) is not None:
+            return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
+        try:
+            own = leaves(document, self.spec, self.judges)
+        except Exception as error:  # a judge may be the user's code, and says which items of a list are equal
+            return Missing(Unmeasured.JUDGE_FAILED, f"a field's judge failed: {type(error).__name__}")
+        others = [self._document_or_none(sample, call) for sample in drawn.samples]
         return tuple(self._field(leaf, others) for leaf in own)
 
-    def _field(self, leaf: Leaf, others: Sequence[Document | None]) -> Part:
+    def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
+        try:
+            return OtherDocument(document_of(sample, call), self.judges)
+        except ValueError:
+            return None
+
+    def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Part:
         text = "" if leaf.value is ABSENT else json_text(leaf.value)
         known = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
         try:
-            verdicts = [other is not None and supports(leaf, other.value, self.judges) for other in others]
+            verdicts = [other is not None and other.supports(leaf) for other in others]
         except Exception as error:  # a judge may be the user's code
             return Part(**known, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
         return Part(**known, **_share(verdicts, "the field's judge gave no verdict"))
@@ -163,20 +174,6 @@ class PartsMeasure:
             return entailed_support(pieces, texts, self.entailment, least), "the entailment model gave no score"
         except Exception as error:  # it may be the user's code
             return [[None]] * len(pieces), f"the entailment model failed: {type(error).__name__}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A document; a value of its own, because the document of "null" is None."""
-
-    value: Document
-
-
-def _document_or_none(sample: Sample, call: str | None) -> Any:
-    try:
-        return _Read(document_of(sample, call))
-    except ValueError:
-        return None
 
 
 def call_of(answer: Sample) -> str | None:
@@ -363,5 +360,6 @@ def compare_with_gold(
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
     theirs = [leaf for leaf in leaves(gold, spec, made) if leaf.value is not ABSENT]
-    missed = [leaf.path for leaf in theirs if supports(leaf, document, made) is not True]
-    return Comparison(tuple(supports(leaf, gold, made) for leaf in own), tuple(missed), len(theirs))
+    given, right = OtherDocument(document, made), OtherDocument(gold, made)
+    missed = [leaf.path for leaf in theirs if given.supports(leaf) is not True]
+    return Comparison(tuple(right.supports(leaf) for leaf in own), tuple(missed), len(theirs))
