@@ -503,7 +503,7 @@ _BEHIND = {
         502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
     ),
     Unmeasured.DEGENERATE_SAMPLES: (
-        500, "guardrail_unavailable",
+        503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
     ),
 }  # fmt: skip

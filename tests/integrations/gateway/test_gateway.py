@@ -733,7 +733,9 @@ def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_
     path.write_text("{}")
     assert not gateway.reload()
     readiness = served.http.get("/readyz").json()
-    assert (readiness["ready"], readiness["reasons"]) == (False, ["reload_failed"])
+    assert (readiness["ready"], readiness["reasons"], readiness["stale"]) == (True, [], True)
+    assert "guardrail_configuration_stale 1.0" in served.http.get("/metrics").text
+    assert served.http.get("/guardrail/v1/reload").json()["stale"]
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
 
 
