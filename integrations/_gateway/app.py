@@ -23,6 +23,7 @@ from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
+from .explaining import explanation
 from .health import Health
 from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
 from .memory import InFlight, Work
@@ -228,7 +229,12 @@ class Gateway:
     def drain(self) -> None:
         """Report that the gateway is no longer ready; running requests have the grace time to finish."""
         if self._stops_at is None:
-            self._stops_at = time.monotonic() + self.config.drain
+            self._stops_at = time.monotonic() + self.config.drain_delay + self.config.drain
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway has been told to stop."""
+        return self._stops_at is not None
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
@@ -617,6 +623,9 @@ def _reply(
     late: bool = False,
 ) -> Any:
     """The response; with ``late`` the frames of a stream that has begun."""
+    verdict = result.verdict if isinstance(result, ApiError) or result.abstained else None
+    if verdict is not None:
+        log.warning("guardrail serve: %s held request %s back: %s", model, request_id, explanation(verdict))
     if isinstance(result, ApiError):
         result = dialect.spelled(result)
         return _events([dialect.error(result)]) if late else _error(result, dialect)

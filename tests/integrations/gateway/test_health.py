@@ -65,7 +65,7 @@ def test_a_refused_probe_is_a_503_with_a_log_line_and_not_ready(
     serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = serve({"probe": "auto"})
-    endpoint.mode = "cached"
+    endpoint.mode = "temperature_ignored"
     replies = [served.ask(UNSURE), served.ask(SURE)]
     assert [(reply.status_code, reply.json()["error"]["code"]) for reply in replies] == [
         (503, "degenerate_samples")
@@ -136,7 +136,7 @@ def test_observing_says_why_nothing_is_measured(serve: Serve, endpoint: Held, ca
 
 def test_unmeasured_answers_have_their_reason(serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture) -> None:
     served = observing(serve, endpoint, artifact=False, plan={**COLLECT, "max_tokens": 256}, probe="auto")
-    endpoint.mode = "cached"
+    endpoint.mode = "temperature_ignored"
     served.http.post("/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": UNSURE}]})
     assert counts(served).unmeasured == 1
     row = served.http.get("/guardrail/v1/observed").json()["m"]
