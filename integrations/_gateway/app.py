@@ -623,7 +623,10 @@ def _reply(
     late: bool = False,
 ) -> Any:
     """The response; with ``late`` the frames of a stream that has begun."""
-    verdict = result.verdict if isinstance(result, ApiError) or result.abstained else None
+    if isinstance(result, ApiError):
+        verdict = result.verdict if result.status < 500 else None  # an outage is logged once a minute
+    else:
+        verdict = result.verdict if result.abstained else None
     if verdict is not None:
         log.warning("guardrail serve: %s held request %s back: %s", model, request_id, explanation(verdict))
     if isinstance(result, ApiError):

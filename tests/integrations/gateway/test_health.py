@@ -167,3 +167,23 @@ def test_the_proposed_configuration_is_valid_and_matches() -> None:
     assert plan.bindings is not None
     assert (plan.n, plan.temperature, plan.max_tokens) == (7, 0.3, 128)
     assert plan.bindings.response_format == {"type": "json_object"}
+
+
+def test_a_held_answer_is_one_line_in_the_log_without_a_prompt(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve()
+    served.ask(SURE)
+    assert warnings_in(caplog) == []
+    reply = served.ask(UNSURE)
+    (line,) = warnings_in(caplog)
+    assert reply.headers["x-request-id"] in line
+    assert "is above the calibrated threshold 0.1. Hand the question to a person" in line
+    assert UNSURE not in line
+
+
+def test_an_explanation_does_not_repeat_the_text_of_a_server(serve: Serve, endpoint: Held) -> None:
+    endpoint.mode = "400"
+    shown = serve().ask("marker of a prompt").json()["guardrail"]
+    assert shown["explanation"].startswith("The uncertainty could not be measured (rejected). ")
+    assert "bad request" not in shown["explanation"]
