@@ -424,7 +424,7 @@ def test_readiness_states_the_promises_to_callers_that_may_use_the_model(serve: 
     key, row = key_named("a", models=["support"])
     http = serve(keys=[row]).http
     # A probe needs no key, and learns no model's name.
-    assert http.get("/readyz").json() == {"ready": True, "reasons": [], "promises": {}}
+    assert http.get("/readyz").json() == {"ready": True, "reasons": [], "stale": False, "promises": {}, "warnings": {}}
     assert http.get("/readyz", headers={"x-guardrail-key": key}).json()["promises"] == {"support": stated}
 
 
