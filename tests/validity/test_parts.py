@@ -207,7 +207,7 @@ def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answ
 
 
 @pytest.mark.parametrize("rule", ["answer", "shown"])
-def test_rules_over_answers_hold_in_the_worst_case(rule: str) -> None:
+def test_rules_over_answers_hold_in_the_worst_case(rule: Literal["answer", "shown"]) -> None:
     rng, n = np.random.default_rng(9), 150
     failed = plugged = 0
     for _ in range(RUNS):
