@@ -34,7 +34,14 @@ demo-serve: $(READY) ## From traffic without labels to a certified gate, by chan
 # Three of them on two cores, because tests wait for servers and other processes a fifth of their time.
 test test-slow: export OMP_NUM_THREADS = 1
 
-test: lint ## Lint, types and tests
+# Set-up compiles no package, and the processes of the tests would all compile the same ones at the same time. One process
+# does it beside mypy, once.
+$(VENV)/.compiled: $(READY)
+	-@$(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1
+	@touch $@
+
+test: $(READY) ## Lint, types and tests
+	@$(MAKE) --no-print-directory -j 2 --output-sync types $(VENV)/.compiled style docs
 	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist loadfile --benchmark-disable
 
 check: types style ## Before each commit: types, style and the tests next to what changed since BASE (default: main)

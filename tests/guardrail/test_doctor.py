@@ -620,10 +620,24 @@ def test_another_distribution_with_one_of_our_names_is_a_warning(
     def findings() -> list[Finding]:
         return [finding for finding in examine(saved(tmp_path)) if "both write" in finding.detail]
 
-    owners = {"calibrate": ["acrc-guardrail"], "integrations": ["acrc-guardrail", "other-kit"]}
-    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: {"calibrate": ["acrc-guardrail"]})
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    for name, file, content in [
+        ("acrc_guardrail", "RECORD", "calibrate/__init__.py,,\nintegrations/__init__.py,,\n"),
+        ("similar", "RECORD", "my/integrations/a.py,,\nintegrations_of_mine/a.py,,\n"),
+    ]:
+        install(tmp_path, name, file, content)
     assert findings() == []
-    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: owners)
-    (finding,) = findings()
-    assert finding.status == "warn"
-    assert "'integrations' also belongs to other-kit" in finding.detail
+    install(tmp_path, "other-kit", "RECORD", "other/a.py,,\nintegrations/a.py,,\n")
+    install(tmp_path, "third-kit", "top_level.txt", "calibrate\n")
+    first, second = findings()
+    assert (first.status, second.status) == ("warn", "warn")
+    assert "'calibrate' also belongs to third-kit" in first.detail
+    assert "'integrations' also belongs to other-kit" in second.detail
+
+
+def install(folder: Path, name: str, file: str, content: str) -> None:
+    """A distribution on the path that says so in a file of its metadata."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
+    (info / file).write_text(content)
