@@ -1,6 +1,7 @@
 """Cost of `guardrail serve`: ratios and differences measured in one run, and its resources after many requests.
 
     python -m benchmarks.gateway                     # latency and throughput
+    python -m benchmarks.gateway hostile             # the wait of other clients while one sends hostile bodies
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
@@ -48,7 +49,7 @@ QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
 KEY = "sk-of-a-local-benchmark"
 """LiteLLM's proxy does not start without one; the gateway needs none on the loopback."""
-PARTS = ("latency", "apart", "together", "passed", "load")
+PARTS = ("latency", "apart", "together", "passed", "load", "hostile")
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
@@ -300,6 +301,11 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
             print_shares(
                 await throughput({kind: calls[kind] for kind in ("direct", "guarded")}, clients, few), "direct"
             )
+    if "hostile" in arguments.parts:
+        served = stack.enter_context(gateway(folder, url, n))
+        for name in ("together", "watched"):
+            print(f"hostile bodies to {name}", flush=True)
+            await asyncio.to_thread(hostile, served, name)
     if "load" in arguments.parts:
         await load(arguments, url, folder, stack)
     if "passed" not in arguments.parts:
@@ -321,6 +327,85 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
     assert counts["accepted"] >= 0.5 * counts["served"], counts
     print(f"{clients} clients at once, one answer each", flush=True)
     print_shares(await throughput(passing, clients, few, each=3), "raw")
+
+
+# -- hostile bodies ---------------------------------------------------------------------------------------------------
+
+
+def hostile_bodies(model: str) -> dict[str, bytes]:
+    """Return bodies within the gateway's default ``max_body`` that take long to read."""
+    message = {"role": "user", "content": QUESTION}
+    tool = {"type": "function", "function": {"name": "f", "description": "x", "parameters": {"type": "object"}}}
+    parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * 200_000}
+    few_parts = {"role": "user", "content": [{"type": "text", "text": "x"}] * 16_000}
+    fields: dict[str, dict[str, Any]] = {
+        "200,000 messages": {"messages": [message] * 200_000},
+        "400,000 metadata": {"metadata": {f"key{number:06}": "x" for number in range(400_000)}},
+        "80,000 tools": {"tools": [tool] * 80_000},
+        "3,000,000 integers": {"x": [1] * 3_000_000},
+        "200,000 parts": {"messages": [parts]},
+        "16,000 parts": {"messages": [few_parts]},  # within the limit on values
+        "nested 100,000 deep": {},
+        "9 MB of text": {"messages": [{"role": "user", "content": "x" * 9_000_000}]},
+        "5 MB of quotes": {"messages": [{"role": "user", "content": '",' * 1_700_000}]},
+        "45,000 metadata": {"metadata": {f"key{number:06}": "x" for number in range(45_000)}},
+    }
+    bodies = {}
+    for name, more in fields.items():
+        bodies[name] = json.dumps({"model": model, "messages": [message], **more}, separators=(",", ":")).encode()
+    bodies["nested 100,000 deep"] = b'{"model":"m","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    return bodies
+
+
+def _probe(url: str, pipe: Any) -> None:
+    """Ask for /healthz until the pipe says stop; send the slowest answer's seconds after each message."""
+    with httpx.Client(timeout=120, trust_env=False) as client:
+        while True:
+            worst = 0.0
+            while not pipe.poll(0.01):
+                start = time.perf_counter()
+                client.get(url)
+                worst = max(worst, time.perf_counter() - start)
+            if pipe.recv() == "stop":
+                return
+            pipe.send(worst)
+
+
+def hostile(served: Served, model: str) -> dict[str, float]:
+    """Return the slowest /healthz, in seconds, while one client sends each body three times; print them."""
+    context, root = multiprocessing.get_context("spawn"), served.url.removesuffix("/v1")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_probe, args=(f"{root}/healthz", theirs))
+    process.start()
+    worst = {}
+
+    def slowest() -> float:
+        ours.send("next")
+        return float(ours.recv())
+
+    head = {"content-type": "application/json"}
+    with httpx.Client(timeout=120, trust_env=False) as client:
+        time.sleep(2)
+        slowest()
+        time.sleep(3)
+        worst["no body"] = slowest()
+        print(f"  no other request: worst /healthz {worst['no body'] * 1e3:.0f} ms", flush=True)
+        for name, body in hostile_bodies(model).items():
+            before, start = processor_seconds(served.pid), time.perf_counter()
+            statuses = {
+                client.post(f"{served.url}/chat/completions", content=body, headers=head).status_code for _ in range(3)
+            }
+            seconds, used = time.perf_counter() - start, processor_seconds(served.pid) - before
+            worst[name] = slowest()
+            print(
+                f"  {name} ({len(body) / 1e6:.1f} MB, status {statuses}): worst /healthz {worst[name] * 1e3:.0f} ms, "
+                f"{used / 3 * 1e3:.0f} ms of processor and {seconds / 3 * 1e3:.0f} ms a body; "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    ours.send("stop")
+    process.join(10)
+    return worst
 
 
 # -- resources --------------------------------------------------------------------------------------------------------

@@ -65,8 +65,10 @@ PRIVATE = {"Cache-Control": "no-store"}
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
-LARGE = 100_000
+LARGE = 32_000
 """Bytes of a body above which it is read off the event loop."""
+PASSING_VALUES = 8
+"""Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
 CLOSE = {"Connection": "close"}
 OVER = "guardrail.over"
 """Entry of a request's scope: called when its response is over, however it ended."""
@@ -370,7 +372,7 @@ class Gateway:
         is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
         content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
-        reading = partial(read_body, content, model=False)
+        reading = partial(read_body, content, PASSING_VALUES * self.config.max_values, model=False)
         body = await self._off_loop(content, reading) if is_json and content else None
         model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
         if model is not None and not isinstance(model, str):
@@ -418,7 +420,8 @@ class Gateway:
 
     async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
         content = await self._content(request)
-        body = await self._off_loop(content, partial(read_body, content, model=dialect is not GUARDRAIL))
+        reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
+        body = await self._off_loop(content, reading)
         if dialect is GUARDRAIL:
             call = f"{'' if key is None else key.name} {call_of(body)}"
             prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))

@@ -247,6 +247,9 @@ class Config(_Strict):
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
+    max_values: int = Field(default=50_000, ge=1)
+    """JSON values of a request: reading more of them would keep other clients waiting. Paths of ``pass_through`` take
+    eight times as many, for lists of tokens."""
     header_timeout: float = Field(default=10.0, gt=0)
     """Seconds until the head of a request must be complete."""
     body_timeout: float = Field(default=60.0, gt=0)

@@ -220,13 +220,20 @@ def content_of(
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
+def read_body(content: bytes, most_values: int, *, model: bool = True) -> dict[str, Any]:
     """A request's body as a JSON object, which must name a model unless ``model`` is false.
 
     Raises:
         ApiError: It is not JSON, is too deep, repeats a name, has numbers or characters that JSON or UTF-8 lack, or
-            more messages, tools or metadata than OpenAI's API takes.
+            more values than ``most_values``, or more messages, tools or metadata than OpenAI's API takes.
     """
+    if has_more_values(content, most_values):
+        raise ApiError(
+            400,
+            f"The body has more than {most_values} JSON values. Send fewer, or ask the operator for a larger "
+            "'max_values' in the configuration.",
+            "too_many",
+        )
     try:
         # A repeated name is refused: the upstream could read its other value and answer that.
         body = jiter.from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
@@ -239,6 +246,24 @@ def read_body(content: bytes, *, model: bool = True) -> dict[str, Any]:
     if not isinstance(body, dict) or (model and not isinstance(body.get("model"), str)):
         raise ApiError(400, "The body must be a JSON object with a text 'model'.", "missing_field", "model")
     return body
+
+
+def has_more_values(content: bytes, most: int) -> bool:
+    """Whether a body has more JSON values than ``most``, or as many texts as only such a body has.
+
+    It counts bytes before anything is parsed: a parser does not let other threads run until it has made all values.
+    Each value but the first follows a comma or a bracket. Commas in texts count only if the exact count is needed.
+    """
+
+    def separators(text: bytes) -> int:
+        return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+    if separators(content) < most:
+        return False
+    unescaped = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    if unescaped.count(b'"') > 4 * most:  # two quotes a text, and each value may have a name
+        return True
+    return separators(b"".join(unescaped.split(b'"')[::2])) >= most
 
 
 def check_counts(body: Any) -> None:

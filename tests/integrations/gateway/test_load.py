@@ -14,7 +14,7 @@ import pytest
 
 from integrations._gateway.app import Gateway
 from integrations._gateway.connections import Connections
-from integrations._gateway.protocol import ApiError, read_body
+from integrations._gateway.protocol import ApiError, has_more_values, read_body
 from integrations.gateway import _Limits
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
@@ -30,10 +30,38 @@ MANY: list[tuple[str, Any]] = [
 def test_more_entries_than_the_api_takes_are_refused_before_they_are_read(name: str, value: Any) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
     with pytest.raises(ApiError) as error:
-        read_body(json.dumps(body).encode())
+        read_body(json.dumps(body).encode(), 50_000)
     assert (error.value.status, error.value.code, error.value.param) == (400, "too_many", name)
     value.popitem() if isinstance(value, dict) else value.pop()
-    assert read_body(json.dumps(body).encode())[name] == value
+    assert read_body(json.dumps(body).encode(), 50_000)[name] == value
+
+
+VALUES: list[tuple[str, int]] = [
+    ("[1,1]", 3),
+    ('{"a":[],"b":{}}', 3),
+    (r'{"a,\\":[1,2]}', 4),
+    (r'["\",[{,\\\"",1]', 3),
+    ("[" + ",".join(['"' + "," * 50 + '"'] * 4) + "]", 5),
+    ('[[],[],["x"]]', 5),
+]
+
+
+@pytest.mark.parametrize(("text", "values"), VALUES)
+def test_values_are_counted_without_the_commas_of_texts(text: str, values: int) -> None:
+    """An empty list counts once more, as if it had an entry; no body with more values passes."""
+    empty = text.count("[]") + text.count("{}")
+    json.loads(text)
+    assert has_more_values(text.encode(), values - 1)
+    assert not has_more_values(text.encode(), values + empty)
+
+
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve(max_values=100)
+    assert served.ask(SURE, metadata={"a": "," * 1000}).status_code == 200
+    monkeypatch.setattr("integrations._gateway.protocol.jiter.from_json", None)
+    reply = served.ask(SURE, x=[1] * 100)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many")
+    assert "'max_values'" in reply.json()["error"]["message"]
 
 
 def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
