@@ -23,6 +23,7 @@ from pydantic import Field
 from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
+from calibrate.data.records import read_records
 from guardrail import scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
@@ -305,6 +306,15 @@ def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
     sent = r"cannot be calibrated .*`guardrail doctor --model MODEL` shows"
     with pytest.raises(GuardrailError, match=sent):  # the command works: test_without_an_artifact_the_model_is_probed
         collect_records([Question(id="q", question="q?")], model, SamplingPlan(n=3), tmp_path / "r.jsonl")
+
+
+def test_an_endpoint_with_few_answers_can_be_collected_without_a_probe(tmp_path: Path) -> None:
+    questions = [Question(id=question, question=question) for question in MODEL.script]
+    model, path = Stuck(script=MODEL.script), tmp_path / "r.jsonl"
+    with pytest.raises(GuardrailError, match=r"only a few answers .* --probe off"):
+        collect_records(questions, model, SamplingPlan(n=3), path)
+    assert collect_records(questions, model, SamplingPlan(n=3), path, probe="off").n_drawn == len(questions)
+    assert read_records(path).header.probe is None
 
 
 class Refusing(ScriptedChat):

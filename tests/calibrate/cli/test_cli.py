@@ -90,7 +90,12 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     test = tmp_path / "a.test.jsonl"
     assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
     assert len(read_records(test).records) == 72
-    run("report", records, "--artifact", artifact, "--test", test, "--out", page, "--splits", "3")
+    # A name without a suffix gets one, because a browser would not show it as a page.
+    shown = run(
+        "report", records, "--artifact", artifact, "--test", test, "--out", page.with_suffix(""), "--splits", "3"
+    )
+    assert f"open {page} in a browser" in shown
+    assert not page.with_suffix("").exists()
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "kept out of the fit" in html
     assert all(f"<p>{line}</p>" in html for line in loaded.promises)
