@@ -21,7 +21,7 @@ IN_A_ROW = 3
 """Failed questions in a row after which an upstream counts as faulty: any server fails now and then."""
 MOST = 256
 """Causes that are kept."""
-AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable", "upstream_changed"})
+AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable"})
 """Causes that hit every question, so that the first one is a fault."""
 log = logging.getLogger("guardrail")
 
