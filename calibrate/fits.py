@@ -454,12 +454,9 @@ def _base(artifact: CalibrationArtifact, settings: FitSettings) -> str:
 
 
 def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Scores of questions or parts in order, and their labels, right ones first among equal scores."""
+    """Scores in order, and the labels of their questions, right ones first among equal scores."""
     scores = artifact.calibration
     u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
-    if artifact.parts is not None:
-        values, error = artifact.parts.scores.uncertainty, np.asarray(artifact.parts.scores.wrong, dtype="<i1")
-        u = np.array([np.inf if value is None else value for value in values], dtype="<f8")
     order = np.lexsort((error, u))
     return u[order], error[order]
 

@@ -10,11 +10,12 @@ from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
+from ..plain_json import text_fault
 from ..sampling.follow_ups import FollowUp
-from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
+from ..uncertainty.measure import unusable
 from ..uncertainty.selfcheck import sentences
 from .claims import CLAIMS, SUPPORTED_CLAIMS, claims_of
 from .claims import SPLITTER as CLAIM_SPLITTER
@@ -24,14 +25,13 @@ from .json_fields import (
     SPLITTER,
     SUPPORT,
     VERSION,
-    Document,
     Leaf,
+    OtherDocument,
     document_of,
     field_judges,
     json_text,
     leaves,
     reference_document,
-    supports,
 )
 from .part import Part
 from .sentences import ASKED, SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
@@ -110,15 +110,26 @@ class PartsMeasure:
             document = document_of(primary, call)
         except ValueError as error:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: {error}")
-        own = leaves(document, self.spec, self.judges)
-        others = [_document_or_none(sample, call) for sample in drawn.samples]
+        if (fault := text_fault(json_text(document))) is not None:
+            return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
+        try:
+            own = leaves(document, self.spec, self.judges)
+        except Exception as error:  # a judge may be the user's code, and says which items of a list are equal
+            return Missing(Unmeasured.JUDGE_FAILED, f"a field's judge failed: {type(error).__name__}")
+        others = [self._document_or_none(sample, call) for sample in drawn.samples]
         return tuple(self._field(leaf, others) for leaf in own)
 
-    def _field(self, leaf: Leaf, others: Sequence[Document | None]) -> Part:
+    def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
+        try:
+            return OtherDocument(document_of(sample, call), self.judges)
+        except ValueError:
+            return None
+
+    def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Part:
         text = "" if leaf.value is ABSENT else json_text(leaf.value)
         known = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
         try:
-            verdicts = [other is not None and supports(leaf, other.value, self.judges) for other in others]
+            verdicts = [other is not None and other.supports(leaf) for other in others]
         except Exception as error:  # a judge may be the user's code
             return Part(**known, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
         return Part(**known, **_share(verdicts, "the field's judge gave no verdict"))
@@ -165,20 +176,6 @@ class PartsMeasure:
             return [[None]] * len(pieces), f"the entailment model failed: {type(error).__name__}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A document; a value of its own, because the document of "null" is None."""
-
-    value: Document
-
-
-def _document_or_none(sample: Sample, call: str | None) -> Any:
-    try:
-        return _Read(document_of(sample, call))
-    except ValueError:
-        return None
-
-
 def call_of(answer: Sample) -> str | None:
     """Name of the tool that an answer calls; None for a text."""
     return answer.tool_calls[0].name if answer.tool_calls else None
@@ -192,16 +189,9 @@ def _share(verdicts: Sequence[bool | None], why: str) -> dict[str, Any]:
 
 
 def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
-    if drawn.problem is not None:
-        return Missing(drawn.problem, drawn.problem_detail)
-    if drawn.primary is None:
-        return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
-    if drawn.primary.refusal:
-        return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not drawn.primary.comparable:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    if plan is not None and plan.cut_off == "abstain" and (cut := part_of_an_answer(drawn, plan)) is not None:
-        return cut
+    missing = unusable(drawn, plan)
+    if missing is not None:
+        return missing
     wanted = 1 if plan is None else max(1, plan.n)
     if len(drawn.samples) < wanted:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {wanted} samples, received {len(drawn.samples)}")
@@ -370,5 +360,6 @@ def compare_with_gold(
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
     theirs = [leaf for leaf in leaves(gold, spec, made) if leaf.value is not ABSENT]
-    missed = [leaf.path for leaf in theirs if supports(leaf, document, made) is not True]
-    return Comparison(tuple(supports(leaf, gold, made) for leaf in own), tuple(missed), len(theirs))
+    given, right = OtherDocument(document, made), OtherDocument(gold, made)
+    missed = [leaf.path for leaf in theirs if given.supports(leaf) is not True]
+    return Comparison(tuple(right.supports(leaf) for leaf in own), tuple(missed), len(theirs))
