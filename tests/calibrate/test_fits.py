@@ -17,7 +17,7 @@ from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
 from calibrate.pipeline import fit_artifact
 from calibrate.thresholds.anchored import Certified
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact, Reach, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Uncertainty
@@ -459,3 +459,19 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     assert run(KEY, "a.json").exit_code == 0
     again = CalibrationArtifact.load(tmp_path / "a.json")
     assert (counts(again)[0], again.certificate.delta) == (2, 0.1)
+
+
+def test_another_reach_on_the_same_questions_is_another_fit() -> None:
+    file, fits = file_of(), Fits()
+
+    def reached(cut: float) -> CalibrationArtifact:
+        def make(selection: Selection | None) -> CalibrationArtifact:
+            artifact = fit_artifact(file, estimator=KEY, alpha=ALPHA, rule="certified", selection=selection)
+            reach = Reach(
+                estimator=KEY, share=0.5, cut=cut, n_pool=3 * N, n_within=N, n=N, seed=0, fixed_beforehand=True
+            )
+            return artifact.model_copy(update={"reach": reach})
+
+        return counted(make, fits, FitSettings(KEY))
+
+    assert [counts(reached(cut))[0] for cut in (2.0, 2.0, 1.5, 2.5)] == [1, 1, 2, 3]
