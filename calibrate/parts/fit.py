@@ -94,10 +94,10 @@ class PartsRule:
         """
         if name is not None and name not in RULES:
             raise UsageError(f"no rule for parts named {name!r}; choose one of: {', '.join(RULES)}")
-        known = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
-        unknown = [option for option in options if option not in known]
+        names = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
+        unknown = [option for option in options if option not in names]
         if unknown:
-            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
+            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(names)}.")
         rule = cls(name=name, **options)
         if not 0 < rule.start_share <= 0.9:
             raise UsageError(

@@ -499,7 +499,7 @@ def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tu
 
 
 def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
-    """The JSON schema of answers: that of their format, or the parameters of the one tool; None if there is none."""
+    """The JSON schema of answers: that of their format, or the parameters of the one tool; None without one."""
     if bindings is None:
         return None
     if bindings.response_format is not None:
@@ -531,25 +531,27 @@ def json_spec(
     Raises:
         UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
     """
-    known = schema or schema_of(bindings)
-    fields = Fields(None, (), ()) if known is None else leaf_fields(known, keys)
+    read_from = schema or schema_of(bindings)
+    fields = Fields(None, (), ()) if read_from is None else leaf_fields(read_from, keys)
     cap = fields.most if cap is None else cap
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
         raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
-    made = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
+    judge_specs = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
     params: dict[str, Any] = {}
     if keys:
         params["keys"] = dict(sorted(keys.items()))
-    if known_optional := sorted(fields.optional if optional is None else optional):
-        params["optional"] = known_optional
+    if optional_paths := sorted(fields.optional if optional is None else optional):
+        params["optional"] = optional_paths
     return PartsSpec(
         kind="json",
         splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
         support=Procedure(
             name=SUPPORT,
             version=VERSION,
-            params={"judges": {path: spec.model_dump(mode="json") for path, spec in made.items()}} if made else {},
+            params={"judges": {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}}
+            if judge_specs
+            else {},
         ),
         cap=cap,
     )

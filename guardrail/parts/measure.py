@@ -127,12 +127,12 @@ class PartsMeasure:
 
     def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Part:
         text = "" if leaf.value is ABSENT else json_text(leaf.value)
-        known = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
+        described = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
         try:
             verdicts = [other is not None and other.supports(leaf) for other in others]
         except Exception as error:  # a judge may be the user's code
-            return Part(**known, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
-        return Part(**known, **_share(verdicts, "the field's judge gave no verdict"))
+            return Part(**described, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
+        return Part(**described, **_share(verdicts, "the field's judge gave no verdict"))
 
     def _sentences(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
         assert drawn.primary is not None  # _unusable
@@ -182,7 +182,7 @@ def call_of(answer: Sample) -> str | None:
 
 
 def _share(verdicts: Sequence[bool | None], why: str) -> dict[str, Any]:
-    """The share of samples without support, or the reason why there is none."""
+    """The share of samples without support, or the reason why it is unknown."""
     if not verdicts or None in verdicts:
         return {"uncertainty": None, "detail": why}
     return {"uncertainty": verdicts.count(False) / len(verdicts)}
@@ -199,7 +199,7 @@ def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
 
 
 def smallest(parts: tuple[Part, ...] | Missing) -> float | Missing:
-    """The uncertainty of the most certain part, or the reason why there is none."""
+    """The uncertainty of the most certain part, or the reason why it is unknown."""
     if isinstance(parts, Missing):
         return parts
     values = [part.uncertainty for part in parts if part.uncertainty is not None]
@@ -238,10 +238,10 @@ def parts_measure(
 
 def follow_up_of(spec: PartsSpec) -> FollowUp | None:
     """The last question that the model is asked about its answer; it names another one that it reads."""
-    asked = spec.support.name == ASKED
+    asks_model = spec.support.name == ASKED
     if spec.kind == "claims":
-        return SUPPORTED_CLAIMS if asked else CLAIMS
-    return SUPPORTED if asked else None
+        return SUPPORTED_CLAIMS if asks_model else CLAIMS
+    return SUPPORTED if asks_model else None
 
 
 def parts_estimator(measure: PartsMeasure) -> Estimator:
@@ -349,17 +349,17 @@ def compare_with_gold(
     """
     if spec.kind != "json":
         raise UsageError("only JSON fields can be compared with a reference; label sentences and claims by hand.")
-    made = field_judges(spec, judges)
+    by_path = field_judges(spec, judges)
     call = call_of(answer)
     document = document_of(answer, call)
-    own = leaves(document, spec, made)
+    own = leaves(document, spec, by_path)
     try:
         gold, tool = reference_document(reference, call)
     except ValueError as error:
         raise UsageError(f"the reference is not a JSON document ({error}): {reference[:80]!r}") from error
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
-    theirs = [leaf for leaf in leaves(gold, spec, made) if leaf.value is not ABSENT]
-    given, right = OtherDocument(document, made), OtherDocument(gold, made)
-    missed = [leaf.path for leaf in theirs if given.supports(leaf) is not True]
-    return Comparison(tuple(right.supports(leaf) for leaf in own), tuple(missed), len(theirs))
+    theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
+    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
+    missed = [leaf.path for leaf in theirs if answered.supports(leaf) is not True]
+    return Comparison(tuple(expected.supports(leaf) for leaf in own), tuple(missed), len(theirs))
