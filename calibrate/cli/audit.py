@@ -133,8 +133,8 @@ def drift(
             parts = (record.parts.get(key, ()) for record in file.records)
             scores = [mean_uncertainty([part.uncertainty for part in some]) for some in parts]
         else:
-            key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-            file, key = prepared(file, loaded, key, labels=False)
+            asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
+            file, key = prepared(file, loaded, asked, labels=False)
             reference, stored = Reference(loaded), (record.scores.get(key) for record in file.records)
             scores = [reference.compared(score) for score in stored if score is not None]
         measured = [value for value in scores if value is not None]

@@ -122,7 +122,7 @@ def _yaml(shape: Shape, plan: SamplingPlan, longest: int) -> str:
     """The configuration for requests of this shape; what the client's texts must fill in is a comment."""
     temperature, top_p = 1.0 if shape.temperature is None else shape.temperature, shape.top_p or 1.0
     limit = shape.max_tokens or max(SHORTEST, 1 << longest.bit_length())  # unsent: no answer seen was longer
-    settings = {
+    settings: dict[str, Any] = {
         "n": plan.n,
         "primary": "sampled" if temperature else "greedy",
         "temperature": temperature or plan.temperature,

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
-from calibrate.pipeline import question_hashes
+from calibrate.pipeline import GateCounts, question_hashes
 from calibrate.reviews import (
     ReviewedItem,
     ReviewPool,
@@ -394,6 +394,8 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     with ReviewStore(reviewed) as store:
         pool = read_reviews(store, [ARTIFACT])
     learned = learn(pool, ARTIFACT, name="reviews")
+    assert isinstance(learned.old, GateCounts)
+    assert isinstance(learned.new, GateCounts)
     assert learned.old.n == learned.new.n == len(learned.test)
     assert {record.id for record in learned.test}.isdisjoint({record.id for record in learned.file.records})
     accepted = [
@@ -502,6 +504,7 @@ def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
     assert (learned.rate, learned.used) == (1.0, 12)
     assert isinstance(learned.artifact.outcome, Feasible)
     assert learned.artifact.outcome.threshold == 0.0
+    assert isinstance(learned.new, GateCounts)
     assert (learned.new.n + len(learned.file.records), learned.new.n_errors) == (12, 0)
 
 

@@ -19,7 +19,7 @@ from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
 from calibrate.fits import Fits, FitSettings, counted
-from calibrate.pipeline import fit_artifact, question_hashes
+from calibrate.pipeline import GateCounts, fit_artifact, question_hashes
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scoring.reach import SELECTED
@@ -309,6 +309,7 @@ def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
             continue
         again = learn(ReviewPool((*items, *reviewed(rng, 300)), {}, 0), gate, name="reviews", seed=1)
         assert not set(question_hashes(again.test).tolist()) & set(gate.data.hashes)
+        assert isinstance(again.old, GateCounts)
         tested += again.old.n_errors, again.old.n_accepted
         fitted += gate.n_errors, gate.n_accepted
     return tested[0] / tested[1], fitted[0] / fitted[1], int(tested[1])

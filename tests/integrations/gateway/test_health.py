@@ -146,7 +146,7 @@ def test_unmeasured_answers_have_their_reason(serve: Serve, endpoint: Held, capl
 
 def test_the_proposed_configuration_is_valid_and_matches() -> None:
     shapes, secret = Shapes(), "the secret prompt"
-    common = {
+    common: dict[str, Any] = {
         "messages": [{"role": "system", "content": secret}, {"role": "user", "content": "q"}],
         "temperature": 0.3,
         "response_format": {"type": "json_object"},
