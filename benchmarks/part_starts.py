@@ -183,7 +183,7 @@ def study(sizes: Sequence[int], calibrations: int, *, each: bool) -> list[Row]:
 
 def compare(rows: Sequence[Row]) -> None:
     """Print means over the cells, and how far each share is from the best one."""
-    groups = defaultdict(list)
+    groups: defaultdict[str, list[dict[float, Cell]]] = defaultdict(list)
     for _, per, n, alpha, some in rows:
         if next(iter(some.values())).possible:
             for name in (f"per {per}", f"n {n}", f"alpha {alpha:g}", f"n {n}, alpha {alpha:g}", "all"):
