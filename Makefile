@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help check test-oldest test-pure release-check audit sbom container-requirements setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-adoption test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help check mutate test-oldest test-pure release-check audit sbom container-requirements setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-adoption test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ test: $(READY) ## Lint, types and tests
 
 check: types style ## Before each commit: types, style and the tests next to what changed since BASE (default: main)
 	@$(BIN)/python scripts/changed_tests.py --run
+
+mutate: $(READY) ## Break N random lines of a copy and count how many the tests catch (N=100 SEED=0: about half an hour)
+	@$(BIN)/python scripts/mutate.py -n $(or $(N),100) --seed $(or $(SEED),0)
 
 release-check: $(READY) ## Build wheel and sdist and try both in empty environments (EXTRAS=all: with those that bring PyTorch)
 	@$(BIN)/python scripts/release_check.py $(EXTRAS)
