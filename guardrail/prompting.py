@@ -104,8 +104,12 @@ def normal_form(text: str) -> str:
 
     White space within a line counts as one space, except at its beginning, where code has a meaning.
     """
-    visible = "".join(char for char in unicodedata.normalize("NFC", text) if unicodedata.category(char) != "Cf")
-    return re.sub(r"(?<=\S)[^\S\n]+(?=\S)", " ", re.sub(r"[^\S\n]+$", "", visible, flags=re.MULTILINE)).strip()
+    composed = unicodedata.normalize("NFC", text)
+    formats = "" if composed.isascii() else "".join(c for c in set(composed) if unicodedata.category(c) == "Cf")
+    visible = re.sub(f"[{re.escape(formats)}]", "", composed) if formats else composed
+    # Each pattern begins where a run of white space begins: from every place within a long run, it would take hours.
+    trimmed = re.sub(r"(?<![^\S\n])[^\S\n]++$", "", visible, flags=re.MULTILINE)
+    return re.sub(r"(?<=\S)[^\S\n]++(?=\S)", " ", trimmed).strip()
 
 
 def prompt_content(messages: Sequence[BaseMessage], question: str | None = None, *, hide_system: bool = False) -> Any:

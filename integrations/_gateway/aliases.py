@@ -30,6 +30,7 @@ from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .config import Alias, Upstream
+from .forwarding import Forwarding
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
@@ -103,6 +104,7 @@ class ServedAlias:
         self.name, self.config, self._observers = name, config, observers
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
+        self.forwarding = Forwarding(name, self.upstream)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.

@@ -23,12 +23,13 @@ from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
+from .forwarding import CutError
 from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
 from .memory import InFlight, Work
 from .messages import MESSAGES
 from .metrics import Metrics
-from .observing import CutError, Observing
-from .pass_through import PassThrough, passed_name
+from .observing import Observing
+from .pass_through import pass_through, passed_name
 from .protocol import (
     CHAT,
     ApiError,
@@ -107,7 +108,6 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
-        self._passing: dict[str, PassThrough] = {}
         self.aliases, self.observing = self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
 
@@ -133,9 +133,7 @@ class Gateway:
             if not served.guarded:
                 observer = self.observing.get(name)
                 observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
-            passing = self._passing.get(name)
-            if served.config.pass_through and (passing is None or passing.alias is not served):
-                self._passing[name] = PassThrough(served)
+            if served.config.pass_through and served is not self.aliases.get(name):
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
         return aliases, observing
@@ -232,9 +230,8 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-            await observing.aclose()
-        for passing in self._passing.values():
-            await passing.aclose()
+        for alias in self.aliases.values():
+            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -389,7 +386,7 @@ class Gateway:
         self._count_in(self._replies, key, self.config.max_passing, request)
         self.metrics.passed_through(alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
-        return await self._passing[alias.name].respond(request, path, content, renamed, credential)
+        return await pass_through(alias, request, path, content, renamed, credential)
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
         if not any_type and _media_type(request.headers) != "application/json":
