@@ -25,7 +25,7 @@ from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .forwarding import CutError
 from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
-from .memory import InFlight, Work
+from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
@@ -64,6 +64,11 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
+NO_ROOM = dataclasses.replace(
+    STOPPING,
+    message="The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
+    code="replies_too_large",
+)
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -110,6 +115,7 @@ class Gateway:
         self.observing: dict[str, Observing] = {}
         self.aliases, self.observing = self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
+        self._reply_bytes = ReplyBytes(self.config.reply_bytes)
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
@@ -502,7 +508,9 @@ class Gateway:
         if isinstance(done, ApiError):
             return done
         try:
-            return await alias.answer(asking)
+            with self._reply_bytes.question() as refused:
+                answer = await alias.answer(asking)
+                return NO_ROOM if refused() else answer
         except Exception as error:
             return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
