@@ -239,22 +239,23 @@ class PromptWrapping(Frozen):
         if not fits:
             after = " after another message" if systems == expected else ""
             raise ArtifactMismatchError(
-                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}. "
-                "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
+                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}.",
+                "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
             )
         text = question_text(messages)
         values = _values(self.template, ("question", *self.slots), text)
         if values is None:
             raise ArtifactMismatchError(
-                f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}. "
-                "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
+                f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}.",
+                "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
             )
         if options is not None and not self._has_lines_of(options, values["question"]):
             example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
             raise ArtifactMismatchError(
                 f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
-                f"{example!r}) after the question; received {text[:200]!r}. Make the messages with "
-                "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions."
+                f"{example!r}) after the question; received {text[:200]!r}.",
+                "Make the messages with "
+                "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions.",
             )
 
     def question_of(self, messages: Sequence[BaseMessage]) -> str:

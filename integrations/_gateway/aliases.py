@@ -31,7 +31,7 @@ from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .config import Alias, Upstream
 from .forwarding import Forwarding
-from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled
+from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -215,7 +215,11 @@ class ServedAlias:
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
-            return ApiError(400, str(error), "not_as_calibrated", "messages")
+            way_out = (
+                "Send 'messages' in the calibrated form. For other turns, the operator may set 'turns: mark' in the "
+                "configuration, which answers without the promise."
+            )
+            return ApiError(400, f"{fault_of(error)} {way_out}", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from .._openai.clients import LargeReplyError, holding
+from .._openai.clients import NoRoomError, holding
 
 __all__ = ["InFlight", "ReplyBytes", "Work"]
 
@@ -91,7 +91,7 @@ class ReplyBytes:
             nonlocal mine, refused
             if mine + size > self._most - self._held:
                 refused = True
-                raise LargeReplyError("the replies under way are longer than the gateway's reply_bytes")
+                raise NoRoomError("the replies under way are longer than the gateway's reply_bytes")
             mine += size
             self._held += size
 

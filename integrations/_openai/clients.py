@@ -17,7 +17,7 @@ from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop", "holding"]
+__all__ = ["Clients", "LargeReplyError", "NoRoomError", "Sent", "counting", "endpoint_loop", "holding"]
 
 openai = require("openai", extra="openai")
 AT_ONCE = 32
@@ -30,6 +30,10 @@ endpoint_loop = BackgroundLoop("guardrail-endpoints")
 
 class LargeReplyError(GuardrailError, ValueError):
     """A reply is longer than ``max_reply`` allows."""
+
+
+class NoRoomError(GuardrailError):
+    """There is no room for a reply now; later there may be."""
 
 
 class Sent:
@@ -54,7 +58,7 @@ def counting() -> Iterator[Sent]:
 
 
 holding: ContextVar[Callable[[int], None] | None] = ContextVar("guardrail_holding", default=None)
-"""Called with the bytes of each part of a reply; raises `LargeReplyError` if there is no room for them."""
+"""Called with the bytes of each part of a reply; raises `NoRoomError` if there is no room for them."""
 
 
 async def _count(event: str, _: Mapping[str, Any]) -> None:

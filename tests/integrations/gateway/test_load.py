@@ -17,7 +17,7 @@ from integrations._gateway.app import Gateway
 from integrations._gateway.connections import Connections
 from integrations._gateway.memory import ReplyBytes
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
-from integrations._openai.clients import LargeReplyError, holding
+from integrations._openai.clients import NoRoomError, holding
 from integrations.gateway import _Limits
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
@@ -237,10 +237,10 @@ def test_replies_hold_only_as_many_bytes_as_are_free() -> None:
             other = holding.get()
             assert other is not None
             other(25)
-            with pytest.raises(LargeReplyError):
+            with pytest.raises(NoRoomError):
                 other(1)
             assert second_refused()
-        with pytest.raises(LargeReplyError):
+        with pytest.raises(NoRoomError):
             hold(1)
         assert first_refused()
     with room.question() as refused:
@@ -252,7 +252,9 @@ def test_replies_hold_only_as_many_bytes_as_are_free() -> None:
 
 
 def test_a_question_whose_replies_have_no_room_is_an_error_with_its_reason(serve: Serve) -> None:
-    reply = serve(reply_bytes=200).ask(SURE)
+    served = serve(reply_bytes=200)
+    reply = served.ask(SURE)
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "replies_too_large")
     assert reply.headers["retry-after"]
-    assert serve(reply_bytes=2**20).ask(SURE).status_code == 200
+    served.gateway._reply_bytes = ReplyBytes(2**20)
+    assert served.ask(SURE).json()["guardrail"]["accepted"]  # nothing was remembered
