@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help check test-oldest test-pure release-check audit sbom setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help check test-oldest test-pure release-check audit sbom container-requirements setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-adoption test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -45,10 +45,16 @@ release-check: $(READY) ## Build wheel and sdist and try both in empty environme
 
 # Both look at .venv from an environment of their own, so that their dependencies are not among the results.
 .venv-supply/bin/pip-audit:
-	@$(PYTHON) -m venv .venv-supply && .venv-supply/bin/pip install -q 'pip-audit>=2.7,<3' 'cyclonedx-bom>=7,<8'
+	@$(PYTHON) -m venv .venv-supply && .venv-supply/bin/pip install -q 'pip-audit>=2.7,<3' 'cyclonedx-bom>=7,<8' 'uv>=0.9'
 
-audit: .venv-supply/bin/pip-audit ## Known vulnerabilities of the pinned versions
-	@.venv-supply/bin/pip-audit --disable-pip --no-deps -r constraints.txt
+audit: .venv-supply/bin/pip-audit ## Known vulnerabilities of the pinned versions; fails if it cannot ask about one
+	@.venv-supply/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+
+# Of one platform's markers; the hashes are those of all files of a version, so that every processor is served.
+container-requirements: .venv-supply/bin/pip-audit ## Versions and hashes for the container (examples/deploy/requirements.txt)
+	@echo 'setuptools>=77' | .venv-supply/bin/uv pip compile -q pyproject.toml - --extra serve --extra postgres \
+	  -c constraints.txt --python-platform linux --python-version 3.12 --generate-hashes --no-annotate \
+	  --custom-compile-command 'make container-requirements' -o examples/deploy/requirements.txt
 
 sbom: .venv-supply/bin/pip-audit $(READY) ## Bill of materials of .venv, in build/sbom.json (CycloneDX)
 	@mkdir -p build && .venv-supply/bin/cyclonedx-py environment $(BIN)/python -o build/sbom.json
@@ -104,6 +110,12 @@ test-providers: ## Every provider of docs/langchain.md with its published packag
 	  langchain-anthropic langchain-google-genai langchain-ollama langchain-mistralai langchain-groq langchain-aws \
 	  langchain-cohere; }
 	@.venv-providers/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/providers
+
+test-adoption: ## Verdicts as scores in Langfuse and MLflow, with their published packages, in an environment of their own
+	@test -x .venv-adoption/bin/pytest || { $(PYTHON) -m venv .venv-adoption && \
+	  .venv-adoption/bin/pip install -q -e '.[otel]' 'pytest>=8' 'pytest-asyncio>=1.0' 'langfuse>=4,<6' \
+	  'mlflow-skinny>=3.5,<4' 'mlflow-tracing>=3.5,<4' 'sqlalchemy>=2' 'alembic>=1.14'; }
+	@.venv-adoption/bin/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/providers/test_traces.py
 
 test-scorers: ## Scorers with published packages (LangChain's decision models, openevals, deepeval), in an environment of their own
 	@test -x .venv-scorers/bin/pytest || { $(PYTHON) -m venv .venv-scorers && \

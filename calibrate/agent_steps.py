@@ -34,7 +34,7 @@ from langchain_core.messages import (
 )
 from pydantic import Field
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.judges import canonical_calls
@@ -50,6 +50,7 @@ from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
 from .data.split import Groups
+from .fits import Fits, FitSettings, beside, counted
 from .pipeline import fit_artifact, part_header
 from .scoring.names import estimator_key
 from .scoring.scores import score_records
@@ -230,6 +231,8 @@ def fit_action(
 ) -> CalibrationArtifact:
     """Score, label and fit one part, in one go; scores and labels are written into the file.
 
+    Fits on the labels of the part are counted beside it, and later ones spend less of delta (`calibrate.fits`).
+
     Args:
         path: A part that `split_by_action` made.
         estimator: What is computed; its judge says when two proposals are the same.
@@ -244,7 +247,14 @@ def fit_action(
     file = score_records(read_records(path), [estimator])
     labelled = tuple(label_records(file.records, correctness_rule))
     write_records(path, file.header.model_copy(update={"correctness": correctness_rule.spec}), labelled)
-    return fit_artifact(path, estimator=estimator_key(estimator), alpha=alpha, rule=rule, delta=delta, groups=groups)
+    key = estimator_key(estimator)
+
+    def make(selection: Selection | None) -> CalibrationArtifact:
+        return fit_artifact(
+            path, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, selection=selection
+        )
+
+    return counted(make, Fits([beside(Path(path))]), FitSettings(key, delta))
 
 
 def _step(row: Any, where: str) -> Step:

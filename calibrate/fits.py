@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, Selection
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.notebook import percent
@@ -43,7 +43,16 @@ from .data.table import among
 from .pipeline import CERTIFICATE_DELTA, DECLARED, hashes_of_fit, with_selection
 from .thresholds import DEFAULT_DELTA
 
-__all__ = ["Fit", "FitSettings", "Fits", "beside", "counted", "selection_warning"]
+__all__ = [
+    "Fit",
+    "FitSettings",
+    "Fits",
+    "beside",
+    "counted",
+    "counted_cascade",
+    "counted_parts",
+    "selection_warning",
+]
 
 SKETCH = 1_000
 """Questions that a line keeps, those with the smallest hashes: two sets that share a hundredth of a larger number share
@@ -225,17 +234,112 @@ def counted(
     return with_selection(artifact, selection) if selection.part == 1 else make(selection)
 
 
-def selection_warning(artifact: CalibrationArtifact) -> str | None:
+def counted_cascade(
+    artifact: CascadeArtifact, fits: Fits, scores: Sequence[str], *, strict: bool = False
+) -> CascadeArtifact:
+    """Count the fits on the labels of a cascade and remember this one, which spends all of its delta.
+
+    Args:
+        artifact: The new cascade.
+        fits: The memory, with a file beside each stage's records.
+        scores: Key of the score of each stage.
+        strict: As for `counted`.
+    """
+    outcome = artifact.outcome if artifact.outcome.rule == CERTIFIED else artifact.certificate
+    delta = CERTIFICATE_DELTA if outcome.delta is None else outcome.delta
+    stages = [
+        [stage.estimator.model_dump(mode="json"), stage.correctness.model_dump(mode="json"), stage.data.sha256]
+        + [sha256(values.tobytes()).hexdigest() for values in _ranked(stage)]
+        for stage in artifact.stages
+    ]
+    selection = _at_whole_delta(
+        fits,
+        np.unique(np.concatenate([hashes_of_fit(stage) for stage in artifact.stages])),
+        Fit(
+            created=artifact.created,
+            fit=_digest(["cascade", outcome.options.get("price"), round(delta, 12), stages]),
+            family="",
+            score=" > ".join(scores),
+            rule=artifact.outcome.rule,
+            n=artifact.outcome.n,
+            spent=delta,
+            questions="",
+        ),
+        strict=strict,
+    )
+    return artifact.model_copy(
+        update={
+            "selection": selection,
+            "outcome": _said(artifact.outcome, selection),
+            "certificate": _said(artifact.certificate, selection),
+        }
+    )
+
+
+def _said(outcome: CascadeOutcome, selection: Selection) -> CascadeOutcome:
+    text = selection.describe(outcome.delta)
+    return outcome.model_copy(update={"guarantee": f"{outcome.guarantee} {text}".strip()})
+
+
+def counted_parts(
+    artifact: CalibrationArtifact, fits: Fits, score: str, *, strict: bool = False
+) -> CalibrationArtifact:
+    """Count the fits on the labels of a gate of parts and remember this one, which spends all of its delta.
+
+    All fits of one planned number of answers are one fit, as its rule is valid at each of them together.
+    """
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    asked = gate.model_dump(mode="json", include={"rule", "per", "delta", "allowed", "bands", "cut"})
+    # Without the start of the sequence, which depends on alpha.
+    asked["options"] = {name: value for name, value in gate.options.items() if name not in ("start", "start_from")}
+    labels = [artifact.correctness.model_dump(mode="json"), artifact.data.sha256, artifact.data.n_used]
+    planned = gate.options.get("planned") is not None
+    selection = _at_whole_delta(
+        fits,
+        hashes_of_fit(artifact),
+        Fit(
+            created=artifact.created,
+            fit=_digest(
+                ["parts", score, asked, artifact.estimator.model_dump(mode="json"), None if planned else labels]
+            ),
+            family="",
+            score=score,
+            rule=gate.rule,
+            n=artifact.data.n_used,
+            spent=CERTIFICATE_DELTA if gate.delta is None else gate.delta,
+            questions="",
+        ),
+        strict=strict,
+    )
+    return artifact.model_copy(update={"selection": selection})
+
+
+def _at_whole_delta(fits: Fits, questions: NDArray[np.uint64], fit: Fit, *, strict: bool) -> Selection:
+    """Remember a fit that spends all of its delta, and return the count with it."""
+    fit = fit.model_copy(update={"family": fit.fit, "questions": Fit.packed(questions)})
+    with fits.held():
+        earlier = [each for each in fits.read() if each.shares(questions)]
+        if strict and any(each.family != fit.family for each in earlier):
+            raise UsageError(f"{_count(earlier)} --strict refuses another one. {_WAYS}")
+        if all(each.fit != fit.fit for each in earlier):
+            fits.add(fit)
+    families = {each.family: each.spent for each in reversed(earlier) if each.family != fit.family}
+    others = min(1.0, sum(families.values()))
+    return Selection(fits=len(families) + 1, others=others, fit=fit.fit, family=fit.family)
+
+
+def selection_warning(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
     """Effect of several fits on the labels of a new artifact on its promise; None for one, and for declared ones."""
     selection = artifact.selection
     if selection is None or selection.fits == 1:
         return None
-    own = selection.spent(_whole_delta(artifact)) - selection.others
+    spent = selection.spent(_whole_delta(artifact))
     return (
-        f"These labels, or a part of them, have carried {selection.fits} fits. This one spends {own:.2g} of the "
-        f"failure probability and the others {selection.others:.2g}: whichever of them you use, the certificate holds "
-        f"with {percent(artifact.confidence(artifact.certificate.delta or CERTIFICATE_DELTA))} confidence. To choose "
-        f"the best of several fits moves the error rate up under every rule. {_WAYS}"
+        f"These labels, or a part of them, have carried {selection.fits} fits. This one spends "
+        f"{spent - selection.others:.2g} of the failure probability and the others {selection.others:.2g}: whichever "
+        f"of them you use, the certificate holds with {percent(1 - spent)} confidence. To choose the best of several "
+        f"fits moves the error rate up under every rule. {_WAYS}"
     )
 
 
@@ -342,9 +446,12 @@ def _base(artifact: CalibrationArtifact, settings: FitSettings) -> str:
 
 
 def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Scores in order, and the labels of their questions, right ones first among equal scores."""
+    """Scores of questions or parts in order, and their labels, right ones first among equal scores."""
     scores = artifact.calibration
     u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
+    if artifact.parts is not None:
+        values, error = artifact.parts.scores.uncertainty, np.asarray(artifact.parts.scores.wrong, dtype="<i1")
+        u = np.array([np.inf if value is None else value for value in values], dtype="<f8")
     order = np.lexsort((error, u))
     return u[order], error[order]
 
@@ -390,10 +497,11 @@ def _delta(artifact: CalibrationArtifact, settings: FitSettings) -> float:
     return (settings.delta or DEFAULT_DELTA) if artifact.outcome.certifies else CERTIFICATE_DELTA
 
 
-def _whole_delta(artifact: CalibrationArtifact) -> float:
+def _whole_delta(artifact: CalibrationArtifact | CascadeArtifact) -> float:
     """Failure probability that the certificate states, over all declared looks."""
     delta = artifact.certificate.delta or CERTIFICATE_DELTA
-    return delta if artifact.looks is None else delta / artifact.looks.part
+    looks = None if isinstance(artifact, CascadeArtifact) else artifact.looks
+    return delta if looks is None else delta / looks.part
 
 
 def _digest(value: object) -> str:

@@ -24,6 +24,7 @@ from guardrail.gate import accepts
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
 from guardrail.parts.measure import follow_up_of
 from guardrail.parts.spec import PartsSpec
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
@@ -248,6 +249,8 @@ def with_selection(artifact: CalibrationArtifact, selection: Selection) -> Calib
     if (own := artifact.segments) is not None:
         outcomes = {name: stated(outcome) for name, outcome in own.outcomes.items()}
         update["segments"] = own.model_copy(update={"outcomes": outcomes})
+    if artifact.parts is not None:
+        update["parts"] = artifact.parts.model_copy(update={"promise": update["outcome"].guarantee})
     return artifact.model_copy(update=update)
 
 
@@ -271,7 +274,38 @@ def refit(
     that were declared before the labels are kept (`DECLARED`), and others are its defaults. Of several
     declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
     artifact knows its name only.
+
+    Another certificate (rule, options or delta) on the same labels is another fit: it spends its own delta, the fits
+    before it theirs, and the new artifact counts and states all of them. Of several artifacts made from one, each
+    knows itself and those before it.
     """
+    again = _refitted(artifact, alpha, delta, rule)
+    selection = artifact.selection
+    if _certified_by(artifact) != _certified_by(again):
+        mine = [artifact.digest if selection is None else selection.fit, _certified_by(again)]
+        digest = sha256_hex(canonical_json(mine, default=str))[:32]
+        selection = Selection(
+            fits=2 if selection is None else selection.fits + 1,
+            others=1 - artifact.confidence(_certified_by(artifact)[2]),
+            part=1.0 if selection is None else selection.part,
+            fit=digest,
+            family=digest,
+        )
+    return again if selection is None else with_selection(again, selection)
+
+
+def _certified_by(artifact: CalibrationArtifact) -> tuple[str, dict[str, Any], float]:
+    """Rule, options and delta of the certificate that an artifact is used by: the plain one where its rule has none."""
+    outcome = artifact.outcome if artifact.outcome.certifies else artifact.certificate
+    delta = CERTIFICATE_DELTA if outcome.delta is None else outcome.delta
+    options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
+    return outcome.rule, options, delta if artifact.segments is None else artifact.segments.delta
+
+
+def _refitted(
+    artifact: CalibrationArtifact, alpha: float | None, delta: float | None, rule: str | Rule | None
+) -> CalibrationArtifact:
+    """`refit`, without the count of fits."""
     if artifact.parts is not None:
         raise UsageError(
             "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
@@ -281,11 +315,10 @@ def refit(
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
         update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
-        whole = refit(artifact.model_copy(update=update), alpha=alpha, delta=delta, rule=rule)
+        whole = _refitted(artifact.model_copy(update=update), alpha, delta, rule)
         by = BySegment(own.share, own.unknown, own.min_labels)
         spent = own.delta if delta is None else _spent(delta, outcome.rule, looks, counted)
         again = with_segments(whole, scores.segment or (), by, delta=spent)
-        again = again if counted is None else with_selection(again, counted)
         return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     alpha = outcome.alpha if alpha is None else alpha
     # The stored delta is already a look's part: splitting it again would spend less than was declared.
@@ -295,7 +328,7 @@ def refit(
         spent = _spent(delta, rule or outcome.rule, looks, counted)
     same = rule is None or rule_named(rule).name == outcome.rule
     options = {name: outcome.options[name] for name in DECLARED if same and name in outcome.options}
-    refitted = _priced(
+    return _priced(
         artifact.model_copy(
             update={
                 "created": now(),
@@ -306,7 +339,6 @@ def refit(
             }
         )
     )
-    return refitted if counted is None else with_selection(refitted, counted)
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:

@@ -882,6 +882,8 @@ class CascadeArtifact(Persisted):
     """The certified rule's outcome on the same questions, for every chosen rule."""
     packages: dict[str, str]
     """Versions of the packages that made it."""
+    selection: Selection | None = Field(default=None, exclude_if=lambda selection: selection is None)
+    """The fits that these labels have carried; None if they were not counted."""
 
     @model_validator(mode="after")
     def _one_system(self) -> Self:
@@ -908,7 +910,7 @@ class CascadeArtifact(Persisted):
             Terms(
                 outcome.rule,
                 outcome.rule == CERTIFIED,
-                1 - (outcome.delta or 0.0),
+                1 - (outcome.delta or 0.0) - (0.0 if self.selection is None else self.selection.others),
                 outcome.acceptance,
                 outcome.n_accepted,
                 outcome.n_errors,

@@ -66,7 +66,7 @@ def atomic_write(
 
     Raises:
         UsageError: The target is a special file; see `refuse_special`.
-        OSError: The folder does not exist or is not writable.
+        OSError: The folder does not exist or is not writable; on Windows, a reader keeps the target open.
     """
     refuse_special(path)
     whole = content.encode() if isinstance(content, str) else content
@@ -84,11 +84,24 @@ def atomic_write(
             os.fsync(stream.fileno())
         if mode is not None:
             os.chmod(temporary, mode)  # the umask may have taken some away
-        os.replace(temporary, path)
+        _take_name(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def _take_name(temporary: Path, path: Path) -> None:
+    """Rename a file over another. Windows refuses this while a reader has the other open, so it is tried for a second."""
+    end = time.monotonic() + 1.0
+    while True:
+        try:
+            os.replace(temporary, path)
+            return
+        except PermissionError:  # elsewhere this is final: the folder cannot be written
+            if os.name != "nt" or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 def _flush_folder(folder: Path) -> None:

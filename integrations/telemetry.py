@@ -103,7 +103,7 @@ class Telemetry:
 
     Each decision is a span ``guardrail.decide``, current while the model and the judge work. Its status is an error
     only if the uncertainty could not be measured: an abstention is a result. The event ``gen_ai.evaluation.result`` has
-    the score, and the span has it as an OpenInference annotation. `INSTRUMENTS` are the metrics.
+    the score; the span has it under the same names, and as an OpenInference annotation. `INSTRUMENTS` are the metrics.
 
     Args:
         model: A name for the guarded model, in spans and metrics. Never take it from a request: each name is a series.
@@ -249,5 +249,6 @@ def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any
         "gen_ai.evaluation.score.label": label,
         "error.type": code,
     }
+    of_span |= of_event  # Langfuse, among others, keeps only spans with an attribute gen_ai.*
     span, event = ({k: v for k, v in attributes.items() if v is not None} for attributes in (of_span, of_event))
     return span, event

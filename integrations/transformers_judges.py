@@ -20,7 +20,7 @@ from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_n
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
-VERSION = 5
+VERSION = 6
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
 asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
 short strings in quotes as marks. 5: they count units written to a number, versions, exceptions and letters before

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -43,20 +44,27 @@ def changed_files(base: str) -> list[str]:
     return sorted({name for name in names if (ROOT / name).is_file()})
 
 
-def imports_of(path: Path, modules: Iterable[str]) -> set[str]:
-    """Modules of ours that a test file imports, inside functions, too."""
+@cache
+def imports_of(path: Path) -> set[str]:
+    """Names that a test file imports, inside functions, too: modules, and what could be a module in them."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names & set(modules)
+    return names
+
+
+@cache
+def import_graph() -> grimp.ImportGraph:
+    """Who imports whom in our packages."""
+    return grimp.build_graph(*PACKAGES)
 
 
 def nearest_tests(modules: Iterable[str], distance: int = DISTANCE) -> list[Path]:
     """Test files that import one of the modules in at most ``distance`` further steps, nearest and smallest first."""
-    graph = grimp.build_graph(*PACKAGES)
+    graph = import_graph()
     far = {module: 0 for module in modules if module in graph.modules}
     for step in range(1, distance + 1):
         for module in [module for module, steps in far.items() if steps == step - 1]:
@@ -64,7 +72,7 @@ def nearest_tests(modules: Iterable[str], distance: int = DISTANCE) -> list[Path
                 far.setdefault(importer, step)
     ranked = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        steps = [far[module] for module in imports_of(path, far)]
+        steps = [far[module] for module in imports_of(path) & set(far)]
         if steps:
             ranked.append((min(steps), path.stat().st_size, path))
     return [path for _, _, path in sorted(ranked)]

@@ -1,16 +1,18 @@
 """Build one wheel and one sdist, install them into empty environments, and use what was installed.
 
 ``python scripts/release_check.py [EXTRA ... | all]``: the core from both files, then extras one by one from the wheel.
-Default: the extras that do not bring PyTorch.
+Default: the extras that do not bring PyTorch. If ``uv`` is on the path, it installs (in seconds); otherwise pip does.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
 import venv
 import zipfile
@@ -70,11 +72,24 @@ def check_metadata(wheel: Path, sdist: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = HeaderParser().parsestr(archive.read(name).decode())
         licences = [name for name in archive.namelist() if "/licenses/" in name]
-    for field in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Classifier", "Keywords"):
+    for field in (
+        "Name",
+        "Version",
+        "Summary",
+        "License-Expression",
+        "Requires-Python",
+        "Classifier",
+        "Keywords",
+        "Project-URL",
+    ):
         if not metadata[field]:
             raise SystemExit(f"{wheel.name} has no {field}.")
-    if (metadata["Version"], len(licences)) != (project["version"], len(project["license-files"])):
+    expected = [path for pattern in project["license-files"] for path in ROOT.glob(pattern)]
+    if (metadata["Version"], len(licences)) != (project["version"], len(expected)):
         raise SystemExit(f"{wheel.name} has version {metadata['Version']} and the licence files {licences}.")
+    placeholders = [name for name, url in project["urls"].items() if ".example" in url]
+    if placeholders:
+        print(f"  Before an upload replace the placeholders in [project.urls]: {', '.join(placeholders)}")
     with tarfile.open(sdist) as source:
         inside = {member.partition("/")[2] for member in source.getnames()}
     missing = {"LICENSE", "README.md", "pyproject.toml", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"} - inside
@@ -82,18 +97,34 @@ def check_metadata(wheel: Path, sdist: Path) -> None:
         raise SystemExit(f"{sdist.name} lacks {sorted(missing)}; MANIFEST.in names what it holds.")
 
 
-def try_out(file: Path, extra: str, folder: Path) -> None:
-    """Install a file, with an extra or without, into an empty environment, and use it."""
-    place = folder / (extra or file.suffix.strip("."))
-    venv.create(place, with_pip=True)
+def install(requirement: str, place: Path, *, folder: Path) -> Path:
+    """Install a requirement into a new environment. Return the folder of its programs."""
     programs = place / ("Scripts" if sys.platform == "win32" else "bin")
-    run(programs / "python", "-m", "pip", "install", "-q", f"{file}[{extra}]" if extra else file, folder=folder)
+    uv = shutil.which("uv")
+    if uv:
+        run(uv, "venv", "-q", "--python", sys.executable, place, folder=folder)
+        run(uv, "pip", "install", "-q", "--python", programs / "python", requirement, folder=folder)
+    else:
+        venv.create(place, with_pip=True)
+        run(programs / "python", "-m", "pip", "install", "-q", requirement, folder=folder)
+    return programs
+
+
+def try_out(file: Path, extra: str, folder: Path) -> None:
+    """Install a file, with an extra or without, into an empty environment, use it, and remove the environment."""
+    started = time.monotonic()
+    label = f"{file}[{extra}]" if extra else str(file)
+    place = folder / (extra or file.suffix.strip("."))
+    programs = install(label, place, folder=folder)
+    installed = time.monotonic()
     run(programs / "guardrail", "--version", folder=folder)
     run(programs / "guardrail", "--help", folder=folder)
     run(programs / "python", "-c", CORE + CALLS.get(extra, ""), folder=folder)
     if extra in HELP:
         run(programs / HELP[extra][0], *HELP[extra][1:], folder=folder)
-    print(f"  {file.name}{f'[{extra}]' if extra else ''} works", flush=True)
+    used = time.monotonic() - installed
+    print(f"  {Path(label).name} works ({installed - started:.0f} s to install, {used:.0f} s to use)", flush=True)
+    shutil.rmtree(place)
 
 
 def main() -> None:

@@ -71,3 +71,44 @@ def test_a_change_selects_its_own_tests_first() -> None:
     assert "tests/guardrail/judges/test_adding_a_judge.py" not in tests[:8]
     assert select(["README.md"]) == []
     assert select(["tests/test_wheel.py"]) == ["tests/test_wheel.py"]
+
+
+# -- what a container installs -----------------------------------------------------------------------------------------
+
+
+def pins(text: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and hashes of each requirement."""
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\n]+)[^\n]*\n((?:    --hash=[^\n]*\n)*)", text, flags=re.MULTILINE)
+    return {
+        re.sub(r"[-_.]+", "-", name).lower(): (version, re.findall(r"--hash=sha256:([0-9a-f]{64})\b", hashes))
+        for name, version, hashes in found
+    }
+
+
+def test_the_container_installs_the_pinned_versions_by_hash() -> None:
+    text = (ROOT / "examples" / "deploy" / "requirements.txt").read_text(encoding="utf-8")
+    tested = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    hashed = pins(text)
+    assert all(hashes for _, hashes in hashed.values())
+    assert {name: version for name, (version, _) in hashed.items() if name in tested} == {
+        name: tested[name][0] for name in hashed if name in tested
+    }
+    extras = PROJECT["optional-dependencies"]
+    for requirement in [*PROJECT["dependencies"], *extras["serve"], *extras["review"], *extras["openai"], "psycopg"]:
+        name = re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower()
+        assert name == "acrc-guardrail" or name in hashed, f"{name}: run `make container-requirements`"
+    assert "://" not in text  # no index of the machine that wrote it
+
+
+def test_a_pin_without_a_hash_is_noticed() -> None:
+    assert pins("a_b==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\nc==2\n") == {
+        "a-b": ("1.0", ["0" * 64]),
+        "c": ("2", []),
+    }
+
+
+def test_the_licences_of_bundled_data_and_models_are_in_the_metadata() -> None:
+    files = {path.name for pattern in PROJECT["license-files"] for path in ROOT.glob(pattern)}
+    data = {path.with_suffix(".txt").name for path in (ROOT / "examples" / "recorded").glob("*.jsonl")}
+    assert data
+    assert files == {"LICENSE", "models.txt"} | data

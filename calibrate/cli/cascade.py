@@ -15,12 +15,13 @@ from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
+from ..fits import Fits, beside, counted_cascade
 from ..report.sentences import no_early_stopping
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_early_stopping
+from .frame.verdicts import print_early_stopping, print_fits
 
 __all__ = ["fit_cascade"]
 
@@ -44,6 +45,9 @@ def fit_cascade(
     cluster_by_group: Annotated[
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse another fit on labels that have carried one.")
     ] = False,
 ) -> None:
     """Fit the thresholds of several models together, from records of the same questions.
@@ -72,9 +76,12 @@ def fit_cascade(
         groups="cluster" if cluster_by_group else "category",
         price=price,
     )
+    fits = Fits([beside(path) for path in records])
+    artifact = counted_cascade(artifact, fits, keys, strict=strict)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     _print_result(artifact)
+    print_fits(artifact, fits)
     finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}), from guardrail.guard.cascade")
 
 

@@ -335,7 +335,6 @@ def fit(
             looks=looking.looks,
             look=looking.look,
             declare=counting.declare,
-            strict=counting.strict,
             count_repeats=counting.count_repeats,
         )
         fit_by_parts(
@@ -350,6 +349,7 @@ def fit(
             test_fraction=testing.test_fraction,
             test=testing.test or (),
             seed=testing.seed,
+            strict=counting.strict,
         )
         return
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)

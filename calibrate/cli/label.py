@@ -319,6 +319,7 @@ def label(
         elif people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
             return
         label_by_parts(source, target, parts, labels)
+        finish([target], f"calibrate fit {listed([target])} --parts {parts} --alpha 0.1")
         return
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None

@@ -15,6 +15,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
 from guardrail.notebook import percent
+from guardrail.parts.spec import PartFigures
 
 from ..data.progress import bar
 from ..data.records import write_records
@@ -30,6 +31,7 @@ from ..reviews import (
     Waiting,
     accepted_error,
     feed,
+    given_parts,
     learn,
     read_reviews,
     refuse_open_as_wrong,
@@ -38,6 +40,7 @@ from ..reviews import (
 from .frame.app import app
 from .frame.files import keep_inputs, opened_store
 from .frame.options import LooksOption, MissingOption, RespondOption, parsed_looks
+from .frame.parts import print_parts
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits, print_verdict
 
@@ -113,6 +116,11 @@ def from_reviews(
         refuse_open_as_wrong(missing)
     keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
+    if monitor is not None and loaded.parts is not None and loaded.parts.rule != "clean_shown":
+        raise UsageError(
+            f"a monitor tests the share of answers with a wrong part, which {loaded.parts.rule} does not promise. "
+            "Leave --monitor out and read the share of wrong parts, or fit with --rule clean_shown."
+        )
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with opened_store(store) as opened:
         pool = _read(opened, [loaded, *before], respond, since)
@@ -123,6 +131,7 @@ def from_reviews(
             waits = waiting([item for item in own.items if item.audited], missing)
             gate = f" by {path.name}" if before else ""
             _print_accepted(accepted_error(own, missing=missing), waits, judged, gate)
+            _print_given_parts(given_parts(own, missing=missing), judged)
         if monitor is not None:
             _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
@@ -155,7 +164,10 @@ def from_reviews(
     )
     _print_sample(learned)
     print_fits(learned.artifact, fits)
-    print_verdict(verdict_text(learned.artifact))
+    if learned.artifact.parts is None:
+        print_verdict(verdict_text(learned.artifact))
+    else:
+        print_parts(learned.artifact)
     _print_comparison(loaded, learned)
     finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
 
@@ -216,6 +228,11 @@ def _print_pool(pool: ReviewPool) -> None:
         print_line(
             f"{pool.both_ways} items were called right and wrong for one answer; all of them count as wrong.", "yellow"
         )
+    if pool.partial:
+        print_line(
+            f"{pool.partial} items about the held-back parts of answers whose other parts were given out are no labels "
+            "of an answer and are left out; audits stand for these answers."
+        )
     left_out = sum(pool.others.values())
     if left_out:
         print_line(f"{left_out} items of other artifacts are left out.")
@@ -230,13 +247,29 @@ def _print_accepted(
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
         print_line(f"{why}, so nothing is known about the error rate of answers that were given{gate}.")
         return
+    # A gate of parts may promise less about answers than that no part of them is wrong.
+    promised = artifact.parts is None or artifact.parts.rule == "clean_shown"
+    what = "Error among answers" if artifact.parts is None else "Answers with a wrong part among those"
+    target = f"; promised {percent(artifact.alpha)}" if promised else ""
     how = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
-        f"Error among answers given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
-        f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}; promised "
-        f"{percent(artifact.alpha)}). About {percent(error.acceptance)} of the measured questions were answered.",
-        "red" if error.low > artifact.alpha else None,
+        f"{what} given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
+        f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}{target}). "
+        f"About {percent(error.acceptance)} of the measured questions were answered.",
+        "red" if promised and error.low > artifact.alpha else None,
+    )
+
+
+def _print_given_parts(counts: tuple[int, int, float] | None, artifact: CalibrationArtifact) -> None:
+    gate = artifact.parts
+    if gate is None or counts is None:
+        return
+    wrong, given, share = counts
+    by_part = gate.rule in ("wrong_share", "both") and gate.per == "part"
+    print_line(
+        f"Wrong among the parts given: {percent(share)} ({wrong} of {given} in audits"
+        + (f"; promised {percent(gate.alpha)})." if by_part else ").")
     )
 
 
@@ -305,17 +338,18 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
         _line("in force", old, learned.old),
         _line("new", learned.artifact, learned.new),
     ]
-    console.print(
-        table(
-            f"On {learned.old.n} reviewed questions kept out of the fit",
-            ("artifact", "threshold", "answered", "wrong among them", "95 % interval"),
-            rows,
-        )
-    )
+    parts = old.parts is not None
+    heads = ("parts kept", "wrong among them", "answers with one") if parts else ("answered", "wrong among them")
+    last = () if parts else ("95 % interval",)
+    title = f"On {len(learned.test)} reviewed questions kept out of the fit"
+    console.print(table(title, ("artifact", "threshold", *heads, *last), rows))
 
 
-def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts) -> list[str]:
+def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts | PartFigures) -> list[str]:
     threshold = "none" if artifact.threshold is None else f"{artifact.threshold:.4g}"
+    if isinstance(counts, PartFigures):
+        pairs = ((counts.kept, counts.parts), (counts.kept_wrong, counts.kept), (counts.broken, counts.shown))
+        return [name, threshold, *(f"{k} of {n}, {percent(k / n)}" if n else "-" for k, n in pairs)]
     if counts.error_rate is None:
         return [name, threshold, percent(counts.acceptance[0]), "-", "-"]
     share, low, high = counts.error_rate

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
+from guardrail.parts.spec import Kind
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.plan import TWO_STAGES
@@ -38,6 +40,7 @@ from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..evaluation.planning import with_labels_needed
 from ..fits import Fits, FitSettings, beside, counted
+from ..parts.answers import spec_of_key
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -69,7 +72,16 @@ from .frame.labels import (
 )
 from .frame.next_commands import listed, merged_command
 from .frame.options import MODEL_HELP, declared, flag
-from .frame.terminal import console, print_line
+from .frame.parts import (
+    FitParts,
+    ScoreParts,
+    check_rule,
+    fit_by_parts,
+    label_by_parts,
+    refuse_with_parts,
+    score_by_parts,
+)
+from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_fits, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
@@ -99,6 +111,17 @@ class RunConfig(Frozen):
     scorer: str | None = Field(
         default=None,
         description="Your own score instead of an estimator: MODULE:NAME of a @scorer, or an installed name.",
+    )
+    parts: Kind | None = Field(
+        default=None,
+        description="Keep or hold back each part of an answer: json (fields, labelled by the references), sentences or "
+        "claims (the run ends before the labels, which people give). Options of whole answers are then refused.",
+    )
+    cap: int | None = Field(default=None, ge=1, description="With parts: most parts of an answer that are ever kept.")
+    field_judge: tuple[str, ...] = Field(default=(), description="With parts json: PATH=JUDGE, e.g. /total=numeric.")
+    key_field: tuple[str, ...] = Field(default=(), description="With parts json: PATH=FIELD, e.g. /items=sku.")
+    optional_field: tuple[str, ...] = Field(
+        default=(), description="With parts json: path of a field that an answer may leave out."
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
@@ -166,6 +189,7 @@ class RunConfig(Frozen):
             estimator=None if self.estimator in (None, AUTO) else [self.estimator],
             calls=self.calls,
             scorer=None if self.scorer is None else [self.scorer],
+            parts=self.parts,
             n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -245,6 +269,9 @@ def run(config: Path | None = None, **flags: Any) -> None:
     read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
+    if settings.parts is not None:
+        _run_by_parts(settings, groups)
+        return
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
     for line in _forecast(settings, questions, test_questions):
@@ -297,6 +324,64 @@ def run(config: Path | None = None, **flags: Any) -> None:
     conclude([*record_files, artifact_path, *pages], text, usual)
 
 
+_WHOLE_ANSWERS = (
+    *("estimator", "scorer", "expect", "share", "strict", "count_repeats", "correctness", "judge_model", "threshold"),
+    *("tolerance", "trust_labels", "calls", "splits"),
+)
+"""Settings that parts do not have."""
+
+
+def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
+    """The run for parts of answers. Sentences and claims go on once people have labelled them."""
+    kind = settings.parts
+    assert kind is not None, "the caller looks"
+    refuse_with_parts(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})
+    rule = settings.rule if "rule" in settings.model_fields_set else None
+    how = ScoreParts(
+        parts=kind,
+        cap=settings.cap,
+        field_judge=list(settings.field_judge),
+        key_field=list(settings.key_field),
+        optional_field=None if not settings.optional_field else list(settings.optional_field),
+    )
+    by_parts = FitParts(parts=kind)
+    check_rule(rule)  # before all calls are paid
+    questions, test_questions = _parts(settings, groups)
+    options = settings.collect_options()
+    both = [(questions, _records_path(settings)), (test_questions, _test_path(settings))]
+    plan, local = options.drawing.plan(questions), settings.model.startswith("transformers:")
+    for line in asking(both, plan, [], options.calls, local=local, price=settings.price):
+        print_line(line)
+    model = resolve_model(settings.model)
+    files = [path for some, path in both if some]
+    for some, path in both[: len(files)]:
+        ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        # The spec of the first file holds for the test as well: a cap must not follow from other answers.
+        score_by_parts(path, path, how, None)
+        how = replace(how, cap=spec_of_key(read_records(path).header, f"parts_{kind}").cap)
+        if kind == "json":
+            label_by_parts(path, path, kind, None)
+    unlabelled = [path for path in files if f"parts_{kind}" not in read_records(path).header.part_correctness]
+    if unlabelled:
+        commands = "; ".join(f"calibrate label {listed([path])} --parts {kind} --interactive" for path in unlabelled)
+        finish(files, f"people label them, then the same command again goes on: {commands}")
+        return
+    fit_by_parts(
+        files[:1],
+        settings.out / "artifact.json",
+        by_parts,
+        alpha=settings.alpha,
+        delta=settings.delta,
+        rule=rule,
+        band_delta="together",
+        groups=groups,
+        test_fraction=0.0,
+        test=files[1:],
+        seed=settings.seed,
+        report=settings.out / "report.html",
+    )
+
+
 def _fitted(
     settings: RunConfig, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
 ) -> CalibrationArtifact:
@@ -339,9 +424,9 @@ def _forecast(settings: RunConfig, questions: Sequence[Question], test_questions
 
 
 def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
-    questions = _questions(settings.questions, settings.questions_format)
+    questions = _questions(settings.questions, settings)
     if settings.test_questions is not None:
-        test = _questions(settings.test_questions, settings.questions_format)
+        test = _questions(settings.test_questions, settings)
         shared = {question.id for question in questions} & {question.id for question in test}
         if shared:
             raise UsageError(
@@ -354,8 +439,9 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Seq
     return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
 
 
-def _questions(path: Path, format: str | None) -> list[Question]:
-    loaded = load_questions(path, format)
+def _questions(path: Path, settings: RunConfig) -> list[Question]:
+    by_people = settings.parts not in (None, "json")
+    loaded = load_questions(path, settings.questions_format, require_references=not by_people)
     for note in loaded.notes:
         print_line(note, "yellow")
     return loaded.questions
@@ -521,6 +607,10 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
     return ["calibrate run " + " ".join(flags), *same]
 
 
+_MANY = ("stop", "field_judge", "key_field", "optional_field")
+"""Settings that are lists of texts, and flags that may be repeated."""
+
+
 def _with_flags() -> None:
     """Give `run` one flag for each field of `RunConfig`, so that YAML and flags cannot drift apart."""
     argument = Annotated[
@@ -528,7 +618,8 @@ def _with_flags() -> None:
     ]
     flags = [inspect.Parameter("config", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=argument)]
     for name, field in RunConfig.model_fields.items():
-        kind: Any = {"stop": list[str], "stop_token_ids": list[int]}.get(name, field.annotation)
+        many = {"stop_token_ids": list[int], **dict.fromkeys(_MANY, list[str])}
+        kind: Any = many.get(name, field.annotation)
         help_text = MODEL_HELP if name == "model" else _help(name)
         flags.append(flag(name, Annotated[kind | None, typer.Option(help=help_text, show_default=False)]))
     declared(run, flags)

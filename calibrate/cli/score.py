@@ -35,7 +35,7 @@ from ..scoring.scores import (
 from ..spec_syntax import parse_name
 from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
-from .frame.next_commands import next_step
+from .frame.next_commands import listed, next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
 from .frame.parts import ScoreParts, refuse_with_parts, score_by_parts
 from .frame.terminal import console, finish, say_stalled, table
@@ -128,7 +128,9 @@ def score(
             unanimous_at=unanimous_at,
             engine=engine == "ray",
         )
-        score_by_parts(*one_file(records, out), by_parts, entailment)
+        source, target = one_file(records, out)
+        score_by_parts(source, target, by_parts, entailment)
+        finish([target], f"calibrate label {listed([target])} --parts {by_parts.parts}")
         return
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]

@@ -85,7 +85,7 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=6, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=7, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
@@ -246,7 +246,7 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=7, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=8, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""

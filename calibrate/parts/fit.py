@@ -93,6 +93,23 @@ class PartsRule:
             raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for 0.5.")
         return rule
 
+    @classmethod
+    def again(cls, gate: PartsGate) -> PartsRule:
+        """The rule of a gate, to be fitted again: on other answers, or for another alpha."""
+        options = gate.options
+        clean = options.get("clean_alpha")
+        return cls(
+            name=gate.rule,
+            per=gate.per,
+            allowed=gate.allowed,
+            seed=options.get("seed", 0),
+            start_share=options.get("start_share", 0.5),
+            largest_group=options.get("largest_group"),
+            clean_alpha=None if clean == gate.alpha else clean,
+            bands=gate.bands,
+            band_delta=options.get("band_delta", "together"),
+        )
+
     @property
     def text(self) -> str:
         """The rule as ``--rule`` takes it."""
@@ -164,6 +181,7 @@ def fit_parts_artifact(
     groups: Literal["category", "cluster"] = "category",
     cap: int | None = None,
     cut: float | None = None,
+    repeats: Literal["one", "all"] = "one",
 ) -> CalibrationArtifact:
     """Fit a threshold for the parts of answers and bind it to everything it is valid for.
 
@@ -178,6 +196,8 @@ def fit_parts_artifact(
             them where the rule declares ``largest_group``.
         cap: Most parts of an answer that are kept; default: that of the parts in the file. Fix it without labels.
         cut: Largest uncertainty of a part that was labelled, fixed before labelling.
+        repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
+            a draw of its own.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that holds every part back.
@@ -198,7 +218,7 @@ def fit_parts_artifact(
     used = table_of(file.records if part is None else part)
     if groups == "cluster":
         used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
-    used = one_per_question(used)  # a question that is in the file twice is no second draw
+    used = used if repeats == "all" else one_per_question(used)
     data = packed_answers(file, key, part=used, cap=cap, cut=cut)
     chosen = chosen.resolved(data.spec.kind)
     if chosen.planned is not None:

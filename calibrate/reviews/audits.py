@@ -18,7 +18,7 @@ from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
 if TYPE_CHECKING:
     from guardrail.review import SharedRisk
 
-__all__ = ["AcceptedError", "accepted_error", "feed", "refuse_open_as_wrong"]
+__all__ = ["AcceptedError", "accepted_error", "feed", "given_parts", "refuse_open_as_wrong"]
 
 
 class AcceptedError(Frozen):
@@ -61,7 +61,8 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
     estimate = sum((not item.correct) / item.chance for item in audits) / weight
     at_best = [replace(item, correct=True) if item.name in undecided else item for item in audits]
     (low, _), (_, high) = (_interval(sample, rates) for sample in (at_best, audits))
-    n_held_back = sum(not item.audited and item.verdict.uncertainty.measured for item in pool.items)
+    # Of a call that was held back for some arguments, only audits are in the pool: each stands for 1 / its rate.
+    n_held_back = sum(1 / item.chance for item in pool.items if not item.audited and item.verdict.uncertainty.measured)
     return AcceptedError(
         estimate=estimate,
         low=low,
@@ -73,6 +74,27 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
         acceptance=sum(1 / item.chance for item in pool.items if item.audited)
         / (sum(1 / item.chance for item in pool.items if item.audited) + n_held_back),
     )
+
+
+def given_parts(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, int, float] | None:
+    """Wrong parts among those that were given out, from audits; None before the first.
+
+    Args:
+        pool: The queue of a gate of parts.
+        missing: How audits without a decision are used: each of their parts counts as wrong.
+
+    Returns:
+        Wrong parts, all parts, and the share of wrong ones, each weighted by 1 / audit rate.
+    """
+    wrong = kept = 0
+    weighted_wrong = weighted_kept = 0.0
+    for item in settled([item for item in pool.items if item.audited], missing):
+        labels = item.parts or (None,) * len(item.verdict.parts)
+        given = [label is True for part, label in zip(item.verdict.parts, labels, strict=True) if part.kept]
+        wrong, kept = wrong + given.count(False), kept + len(given)
+        weighted_wrong += given.count(False) / item.chance
+        weighted_kept += len(given) / item.chance
+    return (wrong, kept, weighted_wrong / weighted_kept) if kept else None
 
 
 def feed(pool: ReviewPool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:

@@ -10,17 +10,29 @@ from typing import Any
 
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
+from guardrail.parts.part import Part
+from guardrail.parts.spec import PartFigures
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
-from ..data.records import Record, RecordFile, RecordHeader
+from ..data.record import PartLabels
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
 from ..fits import Fit, Fits, FitSettings, counted
-from ..pipeline import GateCounts, fit_artifact, hashes_of_fit, held_out, part_header
+from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts
+from ..pipeline import (
+    CERTIFICATE_DELTA,
+    GateCounts,
+    fit_artifact,
+    hashes_of_fit,
+    held_out,
+    part_header,
+    with_selection,
+)
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -39,7 +51,7 @@ class Learned:
         used: Decisions in the sample.
         undecided: Items of the sample without a decision, which count as wrong.
         decided: Decisions in the pool.
-        old: What the artifact in force does on the test records.
+        old: What the artifact in force does on the test records; counts of parts for a gate of parts.
         new: What the new one does on them.
         waits: Decisions that belong to the sample, but cannot be used yet.
     """
@@ -52,8 +64,8 @@ class Learned:
     used: int
     undecided: int
     decided: int
-    old: GateCounts
-    new: GateCounts
+    old: GateCounts | PartFigures
+    new: GateCounts | PartFigures
     waits: Waiting | None
 
 
@@ -134,11 +146,15 @@ def learn(
             another fit where ``strict`` refuses it.
     """
     artifact.refuse_segments("learning from reviews")
+    gate = artifact.parts
+    if gate is not None and (look is not None or looks):
+        raise UsageError("declared looks are for whole answers. Leave --look and --looks out for a gate of parts.")
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
     key = artifact.estimator.name
-    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
+    clusters = artifact.calibration.group if gate is None else gate.scores.group
+    groups: Groups = "category" if clusters is None else "cluster"
     header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
     records = [_record(item, key) for item in sample]
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
@@ -150,6 +166,8 @@ def learn(
         delta = _asked(artifact, own.delta)
 
     def make(selection: Selection | None) -> CalibrationArtifact:
+        if gate is not None:
+            return _fit_parts(file, artifact, alpha, rule, delta, groups, selection)
         return fit_artifact(
             file,
             estimator=key,
@@ -175,10 +193,45 @@ def learn(
         used=len(sample) - len(undecided),
         undecided=len(undecided),
         decided=sum(item.correct is not None for item in pool.items),
-        old=held_out(artifact, test, key),
-        new=held_out(new, test, key),
+        old=_tested(artifact, file, test, key),
+        new=_tested(new, file, test, key),
         waits=waiting(_kept(pool)[0], missing),
     )
+
+
+def _fit_parts(
+    file: RecordFile,
+    artifact: CalibrationArtifact,
+    alpha: float | None,
+    rule: str | None,
+    delta: float | None,
+    groups: Groups,
+    selection: Selection | None,
+) -> CalibrationArtifact:
+    """A gate of parts by the old one's rule and cap. The cut is not needed: people decided every part."""
+    gate = artifact.parts
+    assert gate is not None, "the caller looks"
+    if delta is None and not (gate.delta is None and rule in (None, gate.rule)):
+        delta = CERTIFICATE_DELTA
+    fitted = fit_parts_artifact(
+        file,
+        alpha=gate.alpha if alpha is None else alpha,
+        kind=gate.spec.kind,
+        rule=PartsRule.again(gate) if rule in (None, gate.rule) else rule,
+        delta=delta if delta is None or selection is None else delta * selection.part,
+        groups=groups,
+        cap=gate.spec.cap,
+        repeats="all",  # users repeat questions, and each time is a draw of its own
+    )
+    return fitted if selection is None else with_selection(fitted, selection)
+
+
+def _tested(
+    artifact: CalibrationArtifact, file: RecordFile, test: Sequence[Record], key: str
+) -> GateCounts | PartFigures:
+    if artifact.parts is None:
+        return held_out(artifact, test, key)
+    return held_out_parts(artifact, RecordFile(file.path, part_header(file.header, test), tuple(test)))[0]
 
 
 def _cut(
@@ -234,9 +287,10 @@ def _refuse_unaudited(pool: ReviewPool) -> None:
     gates = {item.verdict.artifact: item.verdict.threshold for item in pool.items}
     audited = {item.verdict.artifact for item in pool.items if item.audited}
     silent_ones = [digest for digest, threshold in gates.items() if threshold is not None and digest not in audited]
-    if silent_ones:
+    if silent_ones or (pool.partial and not audited):
+        which = f" of artifact {silent_ones[0]}" if silent_ones else ""
         raise UsageError(
-            f"no accepted answer of artifact {silent_ones[0]} was audited, so the queue holds only what was held back; "
+            f"no accepted answer{which} was audited, so the queue holds only what was held back; "
             "a threshold fitted on that says nothing about answers that are given. Audit a known share: "
             "Guardrail(..., on_verdict=guardrail.review.audit_sample(store, rate=0.1))."
         )
@@ -256,6 +310,7 @@ def _header(
     artifact: CalibrationArtifact, sample: Sequence[ReviewedItem], key: str, name: str, params: dict[str, Any]
 ) -> RecordHeader:
     questions = [_record(item, key).to_question() for item in sample]
+    labels = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", **params})
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=artifact.model,
@@ -264,8 +319,9 @@ def _header(
         questions_name=name,
         questions_sha256=fingerprint(questions),
         n_questions=len(questions),
-        correctness=CorrectnessSpec(name="given", version=2, params={"source": "reviews", **params}),
+        correctness=labels if artifact.parts is None else None,
         estimators={key: artifact.estimator},
+        part_correctness={} if artifact.parts is None else {key: labels},
         packages=package_versions(),
     )
 
@@ -275,12 +331,16 @@ def _record(item: ReviewedItem, key: str) -> Record:
     verdict = item.verdict
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
     detail = "" if verdict.reason is not Reason.SUSPENDED else "held back after an alarm"
+    parts = tuple(Part(**part.model_dump(exclude={"kept"})) for part in verdict.parts)
+    labels = PartLabels(right=item.parts or (None,) * len(parts))  # no decision in time: undecided, which is wrong
     return Record(
         id=item.name,
         question=item.question,
         group=item.group,
         drawn=drawn,
         scores={key: verdict.uncertainty},
-        correct=item.correct,
+        parts={key: parts} if parts else {},
+        part_labels={key: labels} if parts else {},
+        correct=None if parts else item.correct,
         label_detail=detail,
     )

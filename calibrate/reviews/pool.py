@@ -94,6 +94,19 @@ class ReviewedItem(Ended):
     chance: float
     context: str = ""
     arrived: float = 0.0
+    parts: tuple[bool | None, ...] = ()
+    """Whether each part of the verdict is right, for a gate of parts; empty without a decision."""
+
+    @property
+    def labels(self) -> tuple[bool | None, ...]:
+        """The labels that a decision gave: of each part, or of the whole answer. Empty without one."""
+        return self.parts or (() if self.correct is None else (self.correct,))
+
+    def relabelled(self, labels: tuple[bool | None, ...]) -> ReviewedItem:
+        """The item with labels of the same answer from elsewhere."""
+        if not self.verdict.parts:
+            return replace(self, correct=labels[0], open=False)
+        return replace(self, parts=labels, correct=_answer_right(self.verdict, labels), open=False)
 
     @property
     def audited(self) -> bool:
@@ -138,11 +151,14 @@ class ReviewPool:
         items: In order of arrival.
         others: Items of other artifacts, by digest ("none" where an item has no verdict).
         both_ways: Items whose question, conversation and candidate were called right and wrong; all count as wrong.
+        partial: Items about answers of which some parts were given out, and only the others decided. They are left
+            out: parts that were held back are a selected sample, and the audits stand for these answers.
     """
 
     items: tuple[ReviewedItem, ...]
     others: dict[str, int]
     both_ways: int
+    partial: int = 0
 
     def of(self, artifact: CalibrationArtifact) -> ReviewPool:
         """The items that one artifact judged: answers of two gates say nothing about either alone."""
@@ -159,7 +175,9 @@ def read_reviews(
 ) -> ReviewPool:
     """Read people's decisions about the verdicts of some artifacts.
 
-    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says.
+    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says. For a gate of parts
+    this holds of each part; an answer of which every part was decided counts as wrong if any part that was given out
+    is wrong.
 
     Args:
         store: The review store.
@@ -169,19 +187,13 @@ def read_reviews(
         progress: Reports items read.
 
     Raises:
-        UsageError: Artifacts of different procedures or of parts, or an accepted answer in the queue without an audit
-            rate.
+        UsageError: Artifacts of different procedures, or an accepted answer in the queue without an audit rate.
     """
-    if any(artifact.parts is not None for artifact in artifacts):
-        raise UsageError(
-            "this artifact gates parts of answers, and decisions about the parts that were held back are no labels of "
-            "an answer: those that were kept have none. Collect new answers and label them part by part: calibrate "
-            "label RECORDS --parts json --review-store DB."
-        )
     _refuse_different(artifacts)
     digests = {artifact.digest for artifact in artifacts}
     reviewed: list[ReviewedItem] = []
     others: Counter[str] = Counter()
+    partial = 0
     stats = store.stats()
     total = stats.pending + stats.claimed + stats.decided + stats.expired
     for done, item in enumerate(all_items(store), start=1):
@@ -192,9 +204,12 @@ def read_reviews(
         if digest not in digests:
             others[digest] += 1
             continue
+        if _only_held_back(item):
+            partial += 1
+            continue
         reviewed.append(_reviewed(item, respond))
     items, both_ways = _one_label_each(reviewed)
-    return ReviewPool(items, dict(others), both_ways)
+    return ReviewPool(items, dict(others), both_ways, partial)
 
 
 def until_open(items: Sequence[_Item]) -> list[_Item]:
@@ -233,26 +248,38 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
         offset += len(page)
 
 
+def _only_held_back(item: Item) -> bool:
+    """Whether people decided the parts that were held back of an answer with other parts. Its audit stands for it."""
+    verdict = item.content.parsed_verdict()
+    return item.content.kind != "audit" and verdict is not None and any(part.kept for part in verdict.parts)
+
+
 def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
     from guardrail.review.audits import AUDIT_RATE
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)
-    if verdict.accepted and not (isinstance(rate, int | float) and 0 < rate <= 1):
+    chosen = verdict.accepted or any(part.kept for part in verdict.parts)
+    if chosen and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
             "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
     action = None if item.decision is None else item.decision.action
     group = item.content.metadata.get("group")
+    correct, parts = _label(action, respond), tuple[bool | None, ...]()
+    if correct is not None and verdict.parts:
+        parts = _part_labels(item, verdict)
+        correct = _answer_right(verdict, parts)
     return ReviewedItem(
         key=item.key,
         name=item.id,
         question=item.content.question,
         group=None if group is None else str(group),
         verdict=verdict,
-        chance=float(rate) if verdict.accepted and rate is not None else 1.0,
-        correct=_label(action, respond),
+        chance=float(rate) if chosen and rate is not None else 1.0,
+        correct=correct,
+        parts=parts,
         open=item.state in ("pending", "claimed"),
         action=action,
         context=_context(item),
@@ -283,28 +310,50 @@ def _label(action: str | None, respond: Respond) -> bool | None:
     return action == "approve"
 
 
+def _part_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
+    """The labels of a decided item. A decision about the whole says something about each part only if it approves."""
+    assert item.decision is not None, "it has an action"
+    decided = {part.place: part.action == "approve" for part in item.decision.parts}
+    whole = True if item.decision.action == "approve" else None
+    return tuple(decided.get(part.place, whole) for part in verdict.parts)
+
+
+def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
+    """Whether no part that was given out is wrong; of an answer that was held back, whether no part is."""
+    pairs = zip(verdict.parts, labels, strict=True)
+    return all(label is True for part, label in pairs if part.kept or not verdict.accepted)
+
+
+def _merged(labels: set[tuple[bool | None, ...]]) -> tuple[bool | None, ...]:
+    """One label each: wrong where any label is, right where another is, else undecided."""
+    return tuple(False if False in some else True if True in some else None for some in zip(*labels, strict=True))
+
+
 def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, ...], int]:
     """One label for the same answer to the same question in the same conversation, also for items without a decision.
 
     An answer that was called right and wrong is wrong: on the safe side.
     """
-    labels_of: defaultdict[str, set[bool]] = defaultdict(set)
+    labels_of: defaultdict[str, set[tuple[bool | None, ...]]] = defaultdict(set)
     for item in items:
-        if item.correct is not None:
-            labels_of[_content(item)].add(item.correct)
+        if item.labels:
+            labels_of[_content(item)].add(item.labels)
     labels = [labels_of.get(_content(item)) for item in items]
     labelled = (
-        item if not calls else replace(item, correct=False not in calls, open=False)
-        for item, calls in zip(items, labels, strict=True)
+        item if not calls else item.relabelled(_merged(calls)) for item, calls in zip(items, labels, strict=True)
     )
-    return tuple(labelled), sum(calls is not None and len(calls) == 2 for calls in labels)
+    both_ways = sum(
+        calls is not None and any({True, False} <= set(some) for some in zip(*calls, strict=True)) for calls in labels
+    )
+    return tuple(labelled), both_ways
 
 
 def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    return canonical_json([item.question.strip(), item.context, text, calls])
+    places = [part.place for part in item.verdict.parts]  # claims: the same text may be split otherwise
+    return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
 
 
 def _refuse_different(artifacts: Sequence[CalibrationArtifact]) -> None:

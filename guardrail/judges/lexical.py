@@ -74,7 +74,7 @@ class TokenF1Judge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=6, params={"threshold": self.threshold})
+        return JudgeSpec(name="token_f1", version=7, params={"threshold": self.threshold})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""

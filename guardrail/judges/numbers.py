@@ -121,6 +121,11 @@ _SIGNS = "$\u20ac\u00a3\u00a5\u20b9"
 _BEFORE = re.compile(rf"(?P<sign>[-+]?)(?:(?P<money>\b[A-Za-z]{{1,3}}\$|[{_SIGNS}]|\b(?:USD|EUR|GBP|JPY|INR)) ?)?$")
 _VARIABLE = re.compile(r"(?<!\S)[^\W\d_] ?[=:] ?$")
 _VERSION = re.compile(r"[1-9]\d?\.[1-4]0")
+_MONTH_FIRST = re.compile(
+    r"\b(Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
+    r"|Nov(?:ember)?|Dec(?:ember)?) ((?:0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?)(?=$|,? \d{4}(?!\d)|[.,;:?!)](?:\s|$))"
+)
+"""A month before its day: the same date in either order. As a word for a month it has a capital ("it may 10")."""
 _LEAD = re.compile(r"(?:#+ )?(?:[^\W\d_]+(?:['.-][^\W\d_]+)*[.,:;]* )*(?:[^\W\d_]+ ?[=:] ?)?\(?")
 _LABEL = re.compile(
     rf"[^\W\d_]+(?:['.-][^\W\d_]+)*|[\u00b0%{_SIGNS}][^\W\d_]*"
@@ -157,7 +162,7 @@ def parse_number(text: str) -> Number | None:
     if "\\" in text or "{" in text or "$" in text:
         for pattern, plain in _LATEX:
             text = pattern.sub(plain, text)
-    plain = _COMES_TO.sub("equals", _CALCULATED.sub("", written(text)))
+    plain = _COMES_TO.sub("equals", _CALCULATED.sub("", _day_first(written(text))))
     match = _NUMBER.search(plain)
     if match is None:
         spelt = CARDINALS.get(normalise(plain))
@@ -173,6 +178,11 @@ def parse_number(text: str) -> Number | None:
         return None
     amount = number.label or prefix["sign"] or not AMOUNTS.isdisjoint(lead.casefold().split())
     return replace(number, lead=_said_before(lead, number), spelling="" if amount else _unclear(match))
+
+
+def _day_first(text: str) -> str:
+    """A text with the day of a date before its month: "December 10, 1990" as "10 December, 1990"."""
+    return _MONTH_FIRST.sub(r"\2 \1", text)
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -285,8 +295,9 @@ class NumericJudge(BatchJudge):
     question that one answer has and the other lacks. A bare number whose digits may be a version or a date ("1.10",
     "10/12") equals only the same digits.
 
-    Dates, times, ranges, bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of
-    them are the same iff their normalised strings are, and none is the same as a number. So are refusals.
+    The day and the month of a date may be in either order ("10 December" = "December 10"). Other dates, times, ranges,
+    bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of them are the same iff
+    their normalised strings are, and none is the same as a number. So are refusals.
     """
 
     is_slow = False
@@ -294,7 +305,7 @@ class NumericJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="numeric", version=6, params={})
+        return JudgeSpec(name="numeric", version=7, params={})
 
     def can_merge(self, a: str, b: str, further: int) -> bool:
         """Equal numbers with different labels may be joined through a bare one (5 km, 5, 5 m); nothing else may."""
@@ -310,7 +321,8 @@ def _same(question: str, a: str, b: str) -> bool:
     ours, theirs = parse_number(a), parse_number(b)
     if ours is None or theirs is None:
         # Only two texts without a number (None is None) may be the same as texts.
-        return ours is theirs and (normalise(a) == normalise(b) or (is_refusal(a) and is_refusal(b)))
+        equal = normalise(_day_first(a)) == normalise(_day_first(b))
+        return ours is theirs and (equal or (is_refusal(a) and is_refusal(b)))
     equal = ours.rounded == theirs.rounded and labels_agree(ours, theirs)
     return equal and _spellings_agree(ours, theirs) and leads_agree(question, ours, theirs)
 

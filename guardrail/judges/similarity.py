@@ -165,7 +165,7 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=6, params={})
+        return JudgeSpec(name="guarded_jaccard", version=7, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of content words, less those of the question where others are left, behind the guards."""

@@ -490,7 +490,8 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             elif i and shapes[i - 1].endswith("0") and chunk != word == chunk.casefold():
                 counted.append(chunk)  # "MW" of "5 MW", which `normalise` does not fold
             elif len(word) == 1 and word.isascii():
-                alone = not following or following in FUNCTION_WORDS or following[0].isdecimal()
+                counts = following[:1].isdecimal() and not (word == "A" and _is_counted(chunks[i + 2 : i + 3]))
+                alone = not following or following in FUNCTION_WORDS or counts
                 if word != "i" and (alone or following in _NAMED):
                     letters.append(f"{word} {following}" if following in _NAMED else word)  # no initial
                 continue
@@ -498,6 +499,11 @@ def _guarded(normal: str) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             if following == "or" and letters:
                 letters.append(word)
     return tuple(sorted(marks)), (*sorted(counted), *letters), negated
+
+
+def _is_counted(behind: Sequence[str]) -> bool:
+    """Whether a noun or unit stands behind a number: then "a" before it is an article ("a 5 km run")."""
+    return any(chunk[:2].isalpha() and len(chunk) > 1 and chunk not in FUNCTION_WORDS for chunk in behind)
 
 
 def _unequated(normal: str) -> list[str]:

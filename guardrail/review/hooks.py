@@ -133,8 +133,7 @@ def content_of(
     except ValueError as error:
         cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
         raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
-    # An audit is about what was given out; otherwise a person decides about the answer as the model gave it.
-    answer = verdict.candidate if kind == "audit" else verdict.original
+    answer = verdict.original
     judged = None if answer is None else Candidate.of(answer)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]
@@ -148,7 +147,8 @@ def content_of(
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
         metadata=metadata or {},
-        parts=() if kind == "audit" else _undecided(verdict, judged, allowed),
+        # An audit labels: every part is decided, also those that were given out.
+        parts=tuple(part.held() for part in verdict.parts) if kind == "audit" else _undecided(verdict, judged, allowed),
     )
 
 

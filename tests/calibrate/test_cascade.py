@@ -354,3 +354,29 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: Recor
     assert read_records(large).header.model == loaded.stages[1].model
     refused = CliRunner().invoke(app, [*arguments, "-e", NAME, "-e", NAME])
     assert refused.exit_code == 2
+
+
+def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
+    from calibrate.data.records import write_records
+
+    small, large, out = tmp_path / "small.jsonl", tmp_path / "large.jsonl", tmp_path / "cascade.json"
+    small.write_bytes(records_path.read_bytes())
+    write_records(large, better(labelled).header, better(labelled).records)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [*arguments, "-e", NAME, "-o", str(out)], env={"COLUMNS": "400"})
+        assert result.exit_code == code, result.output
+        return result.output
+
+    both = ("fit-cascade", str(small), str(large))
+    assert "have carried" not in run(*both, "-a", "0.15")
+    assert "have carried" not in run(*both, "-a", "0.3", "--rule", "certified")  # the certificate that each has
+    assert "have carried 2 fits" in run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
+    loaded = CascadeArtifact.load(out)
+    assert loaded.selection is not None
+    assert (loaded.selection.fits, loaded.selection.others) == (2, 0.1)
+    assert loaded.outcome.guarantee.endswith("the promise holds with 70 % confidence.")
+    assert "with 70 % confidence" in " ".join(loaded.promises)
+    # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
+    assert "have carried 3 fits" in run("fit", str(large), "-a", "0.15")
+    assert "--strict refuses" in run(*both, "-a", "0.1", "--rule", "certified", "--price", "0.5", "--strict", code=2)

@@ -106,6 +106,7 @@ class Otel:
             assert (span.name, event.event_name) == ("guardrail.decide", "gen_ai.evaluation.result")
             assert attributes["annotations.0.annotation.label"] == event.attributes["gen_ai.evaluation.score.label"]
             assert attributes.get("guardrail.uncertainty") == event.attributes.get("gen_ai.evaluation.score.value")
+            assert dict(event.attributes).items() <= dict(attributes).items()
             assert (attributes.get("error.type") is None) == (span.status.status_code is StatusCode.UNSET)
         return [
             (
@@ -265,7 +266,7 @@ def test_a_request_names_the_trace_unless_one_has_begun(otel: Otel) -> None:
 
 def test_the_page_runs_and_lists_what_is_sent(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)  # those with a title: tests/providers
     monkeypatch.setattr(telemetry, "Telemetry", otel.telemetry)
     exec(compile(code, "docs/observability.md", "exec"), {"__name__": "page"})
     assert otel.decided() == [ACCEPTED]

@@ -30,6 +30,8 @@ from ...data.questions import read_rows
 from ...data.records import Record, RecordFile, read_records, write_records
 from ...data.split import Groups, split
 from ...evaluation.evaluate import csv_text
+from ...fits import Fits, counted_parts
+from ...fits import beside as memory_beside
 from ...parts.answers import (
     MeasuredParts,
     key_of_parts,
@@ -60,11 +62,13 @@ from .files import changed_file, keep_inputs, open_pool
 from .next_commands import listed
 from .options import PartsOption
 from .terminal import console, finish, print_line, table
+from .verdicts import print_fits
 
 __all__ = [
     "FitParts",
     "ScoreParts",
     "audit_by_parts",
+    "check_rule",
     "evaluate_by_parts",
     "fit_by_parts",
     "inspect_parts",
@@ -167,9 +171,7 @@ def score_by_parts(source: Path, target: Path, options: ScoreParts, entailment: 
     measure = parts_measure(spec, entailment=model)
     with bar(console, "measuring parts", "records") as progress:
         _, key = measure_file(source, target, measure, progress=progress)
-    file = read_records(target)
-    _print_measured(file, key, spec)
-    finish([target], f"calibrate label {listed([target])} --parts {spec.kind}")
+    _print_measured(read_records(target), key, spec)
 
 
 def _print_measured(file: RecordFile, key: str, spec: PartsSpec) -> None:
@@ -229,7 +231,6 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -
     broken = sum(any(label is not True for label in some.right) for some in labelled)
     share = percent(broken / len(labelled) if labelled else None)
     print_line(f"{broken} of {len(labelled)} answers have a wrong part ({share}).")
-    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +294,10 @@ def fit_by_parts(
     test_fraction: float,
     test: Sequence[Path],
     seed: int,
+    strict: bool = False,
+    report: Path | None = None,
 ) -> None:
-    """Fit a gate of parts, test it on what was kept out, and print the verdict.
+    """Fit a gate of parts, test it on what was kept out, and print the verdict; write its report if a path is given.
 
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise.
@@ -322,8 +325,11 @@ def fit_by_parts(
         cap=options.cap,
         cut=options.cut,
     )
+    fits = Fits([memory_beside(path) for path in records], out.parent)
+    artifact = counted_parts(artifact, fits, key_of_parts(file, options.parts), strict=strict)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
+    print_fits(artifact, fits)
     written = [out]
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
@@ -336,9 +342,18 @@ def fit_by_parts(
     result = None if held_out is None else print_tested(artifact, *held_out_parts(artifact, held_out))
     tests = test or ([beside] if rest is not None else [])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in tests)
-    finish(written, f"calibrate report {listed(records)} --artifact {listed([out])}{tail}")
+    if report is None:
+        finish(written, f"calibrate report {listed(records)} --artifact {listed([out])}{tail}")
+    else:
+        pages, _ = _written_report(records, out, artifact, report, tests)
+        finish([*written, *pages], f"open {report} in a browser; calibrate inspect {listed([out])}")
     if result is not None and result.verdict == "refuted":
         raise typer.Exit(1)
+
+
+def check_rule(text: str | None) -> None:
+    """Refuse a ``--rule`` that parts do not have."""
+    PartsRule.of(*_rule(text))
 
 
 def _rule(text: str | None) -> tuple[str | None, dict[str, Any]]:
@@ -356,6 +371,9 @@ def print_parts(artifact: CalibrationArtifact) -> None:
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     print_line(promise_line(gate), "bold" if gate.threshold is not None else "bold red")
+    counted = artifact.selection
+    if counted is not None and counted.fits > 1:
+        print_line(counted.describe(gate.delta), "yellow")
     if gate.threshold is None:
         print_line(getattr(artifact.outcome, "detail", ""), "red")
         return
@@ -421,6 +439,18 @@ def report_by_parts(
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise.
     """
+    written, result = _written_report(records, artifact, loaded, out, test)
+    print_parts(loaded)
+    if result is not None:
+        print_line(result.sentence)
+    finish(written, f"open {out} in a browser")
+    if result is not None and result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def _written_report(
+    records: Sequence[Path], artifact: Path, loaded: CalibrationArtifact, out: Path, test: Sequence[Path]
+) -> tuple[list[Path], Tested | None]:
     gate = loaded.parts
     assert gate is not None, "an artifact of parts"
     rule = f"--rule {gate.rule}:per={gate.per}" if gate.rule in ("wrong_share", "both") else f"--rule {gate.rule}"
@@ -431,13 +461,7 @@ def report_by_parts(
         f"calibrate report {files} --artifact {name}{tail} --out {listed([out])}",
     )
     test_file = open_pool(test) if test else None
-    written, result = write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
-    print_parts(loaded)
-    if result is not None:
-        print_line(result.sentence)
-    finish(written, f"open {out} in a browser")
-    if result is not None and result.verdict == "refuted":
-        raise typer.Exit(1)
+    return write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
 
 
 def audit_by_parts(

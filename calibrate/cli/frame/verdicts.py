@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
@@ -73,7 +73,7 @@ def print_early_stopping(reason: str | None, where: str = "") -> None:
         print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
-def print_fits(artifact: CalibrationArtifact, fits: Fits) -> None:
+def print_fits(artifact: CalibrationArtifact | CascadeArtifact, fits: Fits) -> None:
     """Print what several fits on the same labels do to the promise, if there were several."""
     if (text := selection_warning(artifact)) is not None:
         print_line(text, "yellow")

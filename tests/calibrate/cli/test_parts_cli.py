@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,22 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
-from calibrate.data.records import read_records
+from calibrate.data.records import Record, read_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
 
 KEY = "parts_json"
+
+
+def answering(records: Sequence[Record]) -> ScriptedChat:
+    """The model that gave these answers."""
+    script = {}
+    for record in records:
+        assert record.drawn is not None
+        assert record.drawn.primary is not None
+        script[record.question] = [record.drawn.primary.text, *(sample.text for sample in record.drawn.samples)]
+    return ScriptedChat(script=script)
 
 
 def called(*arguments: str | Path, typed: str | None = None) -> Result:
@@ -77,6 +88,24 @@ def test_rules_by_name_and_bands(folder: Path) -> None:
     assert gate.threshold_for(4) == gate.threshold
     printed(called(*arguments, "--rule", "wrong_share", "--by-length", "two"), 2)
     printed(called(*arguments, "--rule", "certified"), 2)
+
+
+def test_fits_of_parts_count_on_their_labels(folder: Path) -> None:
+    records, artifact = folder / "records.jsonl", folder / "artifact.json"
+    arguments = ("fit", records, "--parts", "json", "--out", artifact)
+    assert "have carried" not in printed(called(*arguments, "-a", "0.1"))
+    assert "have carried" not in printed(called(*arguments, "-a", "0.15", "--strict"))  # another alpha
+    text = " ".join(printed(called(*arguments, "-a", "0.1", "--rule", "clean_shown")).split())
+    assert "have carried 2 fits" in text
+    counted = CalibrationArtifact.load(artifact).selection
+    assert counted is not None
+    assert (counted.fits, counted.others) == (2, 0.1)
+    assert "holds with 80 % confidence" in " ".join(printed(called("inspect", artifact)).split())
+    assert "--strict refuses" in printed(called(*arguments, "-a", "0.1", "--rule", "clean_answers", "--strict"), 2)
+    # The order of looks that were planned beforehand is one fit.
+    for _ in range(2):
+        printed(called(*arguments, "-a", "0.1", "--planned", "280"))
+    assert CalibrationArtifact.load(artifact).selection.fits == 3  # type: ignore[union-attr]
 
 
 def test_a_promise_that_new_answers_refute(folder: Path) -> None:
@@ -244,7 +273,7 @@ def test_an_answer_that_was_decided_as_a_whole_is_not_left_out(tmp_path: Path) -
     assert sorted(labels, key=str) == [(None,) * 4, (True,) * 4]
 
 
-def test_reviews_of_a_gate_of_parts_are_no_labels_of_answers(tmp_path: Path) -> None:
+def test_an_empty_queue_of_a_gate_of_parts_makes_no_artifact(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     from guardrail.parts.json_fields import json_spec
     from guardrail.review import ReviewStore
@@ -254,5 +283,39 @@ def test_reviews_of_a_gate_of_parts_are_no_labels_of_answers(tmp_path: Path) -> 
     artifact = make_artifact(MODEL, parts=json_spec(cap=2)).save(tmp_path / "artifact.json")
     result = called("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
     assert result.exit_code != 0
-    assert "label them part by part" in " ".join(result.output.replace("│", " ").split())
+    assert "no reviewed item can be used" in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "new.json").exists()
+
+
+def test_run_by_parts_goes_from_questions_to_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrate.cli.run.resolve_model", lambda name: answering(invoices(220)))
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": each.id, "question": each.question, "references": each.references} for each in invoices(220)]
+    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run = ("run", "--questions", "q.jsonl", "--model", "python:a:b", "--parts", "json", "--n", "5", "--out", "out")
+    refused = printed(called(*run, "--correctness", "exact"), 2)
+    assert "--correctness is about whole answers" in " ".join(refused.split())
+    assert "--splits is about whole answers" in " ".join(printed(called(*run, "--splits", "100"), 2).split())
+    printed(called(*run, "--rule", "acrc"), 2)
+    assert not Path("out").exists(), "refused before the model is asked"
+    more = ("--field-judge", "/total=numeric", "--alpha", "0.15")
+    text = printed(called(*run, *more))
+    assert "At most 15 % of the parts kept are wrong, with 90 % confidence." in text
+    gate = CalibrationArtifact.load("out/artifact.json").parts
+    assert gate is not None
+    assert gate.spec.cap == 4
+    assert {file.name for file in Path("out").iterdir()} >= {"records.jsonl", "test-records.jsonl", "report.html"}
+    assert "Answers kept out of the fit" in Path("out/report.html").read_text(encoding="utf-8")
+    again = printed(called(*run, *more))  # everything is on file
+    assert CalibrationArtifact.load("out/artifact.json").parts == gate, again
+
+
+def test_run_by_sentences_waits_for_the_labels_of_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedChat(script={f"q{i}?": ["It is red. It is big."] * 8 for i in range(4)})
+    monkeypatch.setattr("calibrate.cli.run.resolve_model", lambda name: model)
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text("\n".join(json.dumps({"question": f"q{i}?"}) for i in range(4)), encoding="utf-8")
+    run = ("run", "--questions", "q.jsonl", "--model", "python:a:b", "--parts", "sentences", "--n", "2", "--out", "out")
+    text = printed(called(*run, "--test-fraction", "0", "--allow-identical-samples"))
+    assert "calibrate label out/records.jsonl --parts sentences --interactive" in " ".join(text.split())
+    assert not Path("out/artifact.json").exists()

@@ -67,6 +67,37 @@ def test_digits_that_may_be_a_version_or_a_date(a: str, b: str, same: bool) -> N
     assert make_judge("numeric").equivalent("", [(a, b), (b, a)]) == [same, same]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("December 10, 1990", "10 December 1990", True),
+        ("It was on May 3rd.", "3rd May", True),
+        ("December 10", "December 11", False),
+        ("December 10", "10 January", False),
+        ("December 10", "10", False),
+        ("10/12", "12/10", False),  # as digits a date is read in one order only
+        ("In May 10 people", "10 May people", False),  # no date
+    ],
+)
+def test_the_order_of_a_day_and_its_month(a: str, b: str, same: bool) -> None:
+    assert make_judge("numeric").equivalent("", [(a, b), (b, a)]) == [same, same]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("a 5 km run", "5 km run", True),
+        ("It was a 5 km run", "5 km run", True),
+        ("A 5 km run", "B 5 km run", False),
+        ("Plan A 5 km", "Plan B 5 km", False),
+        ("Plan A 5", "Plan 5", False),
+        ("A 1", "1", False),
+    ],
+)
+def test_an_article_before_a_number(a: str, b: str, same: bool) -> None:
+    assert make_judge("token_f1").equivalent("", [(a, b), (b, a)]) == [same, same]
+
+
 @pytest.mark.parametrize("sign", ["\u00ad", "\u200b", "\u2060", "\ufeff", "\u200b\u200e"])
 def test_an_invisible_sign_inside_a_number_is_not_dropped(sign: str) -> None:
     for judge in ("exact", "numeric", "token_f1", "json"):

@@ -33,7 +33,7 @@ Answer: 42 | 42 ;; Answer=42 | 42 ;; 3rd | 3 ;; 21st century | 21 ;; (5) | 5 ;; 
 .5 | 1/2 ;; twenty-one | 21 ;; zero | 0 ;; Ninety-nine. | 99 ;; 1215 (the barons!) | 1215
 1234567890123456789 | 1234567890123456789"""
 TEXTS_THAT_ARE_NO_NUMBERS = r"""1,5 | 1.234,56 | 1.000.000 | 1.2.3 | 0x10 | v2 | COVID-19 | CO2 | 007
-2020-05-03 | 3/4/2020 | May 3, 2020 | May 3 | 10:30 | 5-6 | 5 to 6 | between 5 and 6 | 5 or 6 | 3, 5 | (4, 6.0)
+2020-05-03 | 3/4/2020 | May 3, 2020 | 10:30 | 5-6 | 5 to 6 | between 5 and 6 | 5 or 6 | 3, 5 | (4, 6.0)
 {1} | [5] | 1 in 10 | 3:1 | 5 ± 1 | < 5 | x > 5 | ≤5 | 5+ | not 42 | at least 5 | more than 5 | up to 5 | 3 + 4
 3*x | 7 = 3 + 4 | 2x = 4 | 5 minus 3 | -2^0.5 | 1/0 | 1/2/3 | 3.33... | 5' | 5" | "5" | 555-1234 | 5! | 5 !
 \sqrt{2} | \frac{\pi}{2} | \log 5 | half of 10 | the square root of 16 | twice 5 | 10^999 | 0^0 | 5 ft 3 in

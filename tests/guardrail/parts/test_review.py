@@ -174,11 +174,12 @@ def test_without_a_decision_in_time_the_kept_parts_stand(store: ReviewStore) -> 
     assert partial.held_back == ("/total", "/tags/0")
 
 
-def test_an_audit_is_about_what_was_given_out(store: ReviewStore) -> None:
-    guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
+def test_an_audit_asks_about_every_part_of_the_original_answer(store: ReviewStore) -> None:
+    message = guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
+    assert json.loads(message.text).keys() == {"number", "due"}
     (item,) = store.items()
-    assert json.loads((item.content.candidate or Candidate()).text).keys() == {"number", "due"}
-    assert item.content.parts == ()
+    assert json.loads((item.content.candidate or Candidate()).text) == SURE
+    assert [part.kept for part in item.content.parts] == [False] * len(SURE)
 
 
 # -- the page
