@@ -254,8 +254,8 @@ class PromptWrapping(Frozen):
             raise ArtifactMismatchError(
                 f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
                 f"{example!r}) after the question; received {text[:200]!r}.",
-                "Make the messages with "
-                "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions.",
+                "Make the messages with `guard.artifact.prompt.messages(question, {label: text, ...})`, or use an "
+                "artifact for open questions.",
             )
 
     def question_of(self, messages: Sequence[BaseMessage]) -> str:
