@@ -230,7 +230,8 @@ def main() -> int:
         for number, (mutation, result) in enumerate(zip(chosen, pool.map(judge, chosen), strict=True), 1):
             counts[next(name for name in counts if result.startswith(name))] += 1
             print(
-                f"{number}. {mutation.path}:{mutation.line} {result}\n  - {mutation.before.decode()}\n  + {mutation.text}",
+                f"{number}. {mutation.path}:{mutation.line} {result}\n"
+                f"  - {mutation.before.decode()}\n  + {mutation.text}",
                 flush=True,
             )
     print(", ".join(f"{count} {name}" for name, count in counts.items()), f"(seed {options.seed})")

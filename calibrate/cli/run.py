@@ -325,7 +325,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
 
 
 _WHOLE_ANSWERS = (
-    *("estimator", "scorer", "expect", "share", "strict", "count_repeats", "correctness", "judge_model", "threshold"),
+    *("estimator", "scorer", "expect", "share", "count_repeats", "correctness", "judge_model", "threshold"),
     *("tolerance", "trust_labels", "calls", "splits"),
 )
 """Settings that parts do not have."""
@@ -378,6 +378,7 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         test_fraction=0.0,
         test=files[1:],
         seed=settings.seed,
+        strict=settings.strict,
         report=settings.out / "report.html",
     )
 
