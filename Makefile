@@ -34,7 +34,14 @@ demo-serve: $(READY) ## From traffic without labels to a certified gate, by chan
 # Three of them on two cores, because tests wait for servers and other processes a fifth of their time.
 test test-slow: export OMP_NUM_THREADS = 1
 
-test: lint ## Lint, types and tests
+# Set-up compiles no package, and the processes of the tests would all compile the same ones at the same time. One process
+# does it beside mypy, once.
+$(VENV)/.compiled: $(READY)
+	-@$(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1
+	@touch $@
+
+test: $(READY) ## Lint, types and tests
+	@$(MAKE) --no-print-directory -j 2 --output-sync types $(VENV)/.compiled style docs
 	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist loadfile --benchmark-disable
 
 check: types style ## Before each commit: types, style and the tests next to what changed since BASE (default: main)
@@ -136,12 +143,22 @@ test-oldest: ## The LangChain tests against the oldest supported release, in an 
 	@.venv-oldest/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/guardrail/guard/test_drop_in.py \
 	  tests/guardrail/guard/test_retrying.py
 
-# Estimators, rules and formats: what computes, without processes, servers or file locks. Its programs lie in Scripts on Windows.
+# Statistics, judges, estimators and records: what computes, without PyTorch, servers or processes.
+# The programs of an environment lie in Scripts on Windows.
+PURE := tests/guardrail/test_gate.py tests/guardrail/test_types.py tests/guardrail/test_explain.py \
+  tests/guardrail/judges/test_numbers.py tests/guardrail/judges/test_text.py tests/guardrail/judges/test_judges.py \
+  tests/guardrail/judges/test_json_judge.py tests/guardrail/judges/test_vote.py \
+  tests/guardrail/judges/test_similarity.py tests/guardrail/uncertainty/test_estimators.py \
+  tests/guardrail/uncertainty/test_ties.py tests/guardrail/uncertainty/test_alignment.py \
+  tests/guardrail/parts/test_sentences.py tests/calibrate/thresholds tests/calibrate/correctness/test_correctness.py \
+  tests/calibrate/correctness/test_stated.py tests/calibrate/data/test_records.py \
+  tests/calibrate/data/test_question_formats.py tests/calibrate/data/test_labels.py tests/test_other_systems.py
+
 test-pure: ## The tests of what computes, on every system, in an environment of its own
 	@$(PYTHON) -m venv .venv-pure && $$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pip \
 	  install -q -e '.[calibrate,data]' 'pytest>=8' 'pytest-asyncio>=1.0' 'hypothesis>=6.100'
 	@$$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pytest -q -p no:cacheprovider \
-	  --noconftest tests/guardrail/test_gate.py tests/calibrate/thresholds/test_bounds.py
+	  --noconftest -m 'not slow' --ignore tests/calibrate/thresholds/test_adding_a_rule.py $(PURE)
 
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres

@@ -337,7 +337,7 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
         found.append(whole_answers(pool, alpha, calibrations))
         rows = simulate_parts(
             pool.parts,
-            rules=[*compared_rules("json"), PartsRule("wrong_share", "part", start_share=0.8)],
+            rules=[*compared_rules("json"), PartsRule("wrong_share", "part", start_share=0.5)],
             alphas=[alpha],
             n=N,
             delta=DELTA,

@@ -33,7 +33,7 @@ from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
-from .fits import Fits, FitSettings, beside, counted
+from .fits import Fits, FitSettings, beside, counted, counted_parts
 from .parts.answers import key_of_parts, label_parts, measure_records, with_usual_cap
 from .parts.documents import import_document_rows
 from .parts.fit import PartsRule, fit_parts_artifact
@@ -169,9 +169,8 @@ class Records:
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
         """
-        self.artifact = fit_parts_artifact(
-            self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap
-        )
+        artifact = fit_parts_artifact(self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap)
+        self.artifact = counted_parts(artifact, self._fits, key_of_parts(self.file, kind))
         return self.artifact
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:

@@ -7,6 +7,7 @@ share labels if they share a question.
 
 * A fit is its score (name, version, parameters), rule and options, delta, segments, cut, label rule, and labels.
   Another alpha is the same fit, and so is rule ``acrc`` before ``certified``: every artifact carries that certificate.
+* Cascades and gates of parts spend their whole delta, and state it beside the delta of the other fits.
 * The first fit spends delta; the j-th spends 6 delta / (pi j)^2, so that no number of fits spends more than 1.4 delta.
 * Rule ``certified`` after undecided answers, which count as wrong, were decided is the same fit: labels only fall, so
   its threshold only grows, and where the risk does not fall with acceptance the last certificate fails if any before
@@ -171,9 +172,9 @@ class Fits:
         Raises:
             UsageError: A file is damaged, or from a newer version.
         """
-        found = [*self.entries, *(fit for path in self.paths for fit in _read(path)), *_of_folder(self.folder)]
+        stored = [*self.entries, *(fit for path in self.paths for fit in _read(path)), *_of_folder(self.folder)]
         unique: dict[str, Fit] = {}
-        for fit in found:
+        for fit in stored:
             unique.setdefault(fit.fit, fit)  # a line of a file rather than the artifact it is about
         # A stable sort: lines of one second keep their order.
         return sorted(unique.values(), key=lambda fit: fit.created)
@@ -290,9 +291,11 @@ def counted_parts(
     """
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
-    asked = gate.model_dump(mode="json", include={"rule", "per", "delta", "allowed", "bands", "cut"})
+    configuration = gate.model_dump(mode="json", include={"rule", "per", "delta", "allowed", "bands", "cut"})
     # Without the start of the sequence, which depends on alpha.
-    asked["options"] = {name: value for name, value in gate.options.items() if name not in ("start", "start_from")}
+    configuration["options"] = {
+        name: value for name, value in gate.options.items() if name not in ("start", "start_from")
+    }
     labels = [artifact.correctness.model_dump(mode="json"), artifact.data.sha256, artifact.data.n_used]
     planned = gate.options.get("planned") is not None
     selection = _at_whole_delta(
@@ -301,7 +304,7 @@ def counted_parts(
         Fit(
             created=artifact.created,
             fit=_digest(
-                ["parts", score, asked, artifact.estimator.model_dump(mode="json"), None if planned else labels]
+                ["parts", score, configuration, artifact.estimator.model_dump(mode="json"), None if planned else labels]
             ),
             family="",
             score=score,
@@ -351,7 +354,7 @@ _WAYS = (
 
 
 def _selection(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: FitSettings) -> Selection:
-    """The count for a new artifact, of which the earlier fits share labels."""
+    """The count for a new artifact; the earlier fits share labels with it."""
     settings = _as_declared(artifact, earlier, settings)
     declared = tuple(sorted(set(settings.declare)))
     if declared and settings.score not in declared:
@@ -418,7 +421,7 @@ def _as_declared(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings
 
 
 def _decided_since(artifact: CalibrationArtifact, earlier: Sequence[Fit], settings: FitSettings) -> Fit | None:
-    """The last fit of which this one differs only in undecided answers that were decided since, if there is one.
+    """The last fit that differs from this one only in undecided answers that were decided since; None without one.
 
     At every threshold no more answers are wrong than then, and no more have become right than were undecided.
     """
@@ -439,19 +442,21 @@ def _base(artifact: CalibrationArtifact, settings: FitSettings) -> str:
     params = {name: value for name, value in spec.params.items() if name != "undecided"}
     bare = artifact.model_copy(update={"correctness": spec.model_copy(update={"params": params})})
     u, _ = _ranked(artifact)
-    asked = _asked(bare, settings)
+    configuration = _asked(bare, settings)
     return _digest(
-        [asked, artifact.estimator.model_dump(mode="json"), artifact.data.sha256, sha256(u.tobytes()).hexdigest()]
+        [
+            configuration,
+            artifact.estimator.model_dump(mode="json"),
+            artifact.data.sha256,
+            sha256(u.tobytes()).hexdigest(),
+        ]
     )
 
 
 def _ranked(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Scores of questions or parts in order, and their labels, right ones first among equal scores."""
+    """Scores in order, and the labels of their questions, right ones first among equal scores."""
     scores = artifact.calibration
     u, error = np.asarray(scores.uncertainty, dtype="<f8"), np.asarray(scores.error, dtype="<i1")
-    if artifact.parts is not None:
-        values, error = artifact.parts.scores.uncertainty, np.asarray(artifact.parts.scores.wrong, dtype="<i1")
-        u = np.array([np.inf if value is None else value for value in values], dtype="<f8")
     order = np.lexsort((error, u))
     return u[order], error[order]
 
@@ -466,14 +471,14 @@ def _count(earlier: Sequence[Fit]) -> str:
 
 def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str, str]:
     """`Selection.fit` and `Selection.family` of an artifact."""
-    asked, score, looks = _asked(artifact, settings), artifact.estimator.model_dump(mode="json"), artifact.looks
+    configuration, score, looks = _asked(artifact, settings), artifact.estimator.model_dump(mode="json"), artifact.looks
     u, error = _ranked(artifact)
-    digest = _digest([asked, score, artifact.data.sha256, sha256(u.tobytes() + error.tobytes()).hexdigest()])
+    digest = _digest([configuration, score, artifact.data.sha256, sha256(u.tobytes() + error.tobytes()).hexdigest()])
     if settings.declare:
         # Declared looks are one family on any labels.
         questions = None if looks is not None else sha256(hashes_of_fit(artifact).tobytes()).hexdigest()
-        return digest, _digest([asked, sorted(set(settings.declare)), questions])
-    return digest, digest if looks is None else _digest([asked, score])
+        return digest, _digest([configuration, sorted(set(settings.declare)), questions])
+    return digest, digest if looks is None else _digest([configuration, score])
 
 
 def _asked(artifact: CalibrationArtifact, settings: FitSettings) -> list[object]:

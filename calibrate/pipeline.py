@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -307,10 +308,10 @@ def _refitted(
 ) -> CalibrationArtifact:
     """`refit`, without the count of fits."""
     if artifact.parts is not None:
-        raise UsageError(
-            "an artifact of parts is fitted again from its records: calibrate fit RECORDS --parts "
-            f"{artifact.parts.spec.kind} --alpha ALPHA."
-        )
+        # By name, as `at` finds this function: the room of parts lies above this module, which is the entry point.
+        refit_parts = import_module("calibrate.parts.fit").refit_parts
+        refitted: CalibrationArtifact = refit_parts(artifact, alpha=alpha, delta=delta, rule=rule)
+        return refitted
     outcome, scores, looks, counted = artifact.outcome, artifact.calibration, artifact.looks, artifact.selection
     if (own := artifact.segments) is not None:
         # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.

@@ -31,7 +31,15 @@ from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
 
-__all__ = ["NAME", "RateBound", "artifact_with_people", "fit_prediction_powered", "rate_bound", "selection_p"]
+__all__ = [
+    "NAME",
+    "RateBound",
+    "artifact_with_people",
+    "fit_prediction_powered",
+    "group_unlike_sample",
+    "rate_bound",
+    "selection_p",
+]
 
 NAME = "prediction_powered"
 """Name of the rule in outcomes."""
@@ -207,6 +215,23 @@ def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
     return float(stats.fisher_exact(table).pvalue)
 
 
+def group_unlike_sample(groups: Sequence[str], sampled: NDArray[np.bool_]) -> str | None:
+    """The group whose share among the sampled answers differs most from its share among the others; None if none does.
+
+    Fisher's exact test of each group with at least `FEWEST_COMPARED` answers, at `SELECTED` over all groups together.
+
+    Args:
+        groups: Of the answers, length n.
+        sampled: Whether people labelled the answer, shape (n,).
+    """
+    names, place = np.unique(np.asarray(groups), return_inverse=True)
+    large = np.flatnonzero(np.bincount(place) >= FEWEST_COMPARED)
+    # The test of a share is that of the judge's labels, with "is of this group" in place of "is called wrong".
+    tested = [(selection_p(place == number, sampled), str(names[number])) for number in large]
+    p, name = min(tested, default=(1.0, ""))
+    return name if p < SELECTED / max(1, large.size) else None
+
+
 def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabels) -> None:
     """Refuse people's labels on answers that the judge's labels, or the scores, had a part in choosing.
 
@@ -214,7 +239,8 @@ def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_],
     many wrong ones, whatever people say about them (Fisher's exact test). Scores are compared by Kolmogorov-Smirnov.
 
     Raises:
-        UsageError: One of the two has a p-value below .001: one honest fit in five hundred is refused.
+        UsageError: One of them, or the shares of groups, has a p-value below .001: at most three honest fits in a
+            thousand are refused.
     """
     inside, outside = pool.error[sampled], pool.error[~sampled]
     if not min(inside.size, outside.size):
@@ -229,6 +255,12 @@ def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_],
         )
     if min(inside.size, outside.size) < FEWEST_COMPARED:
         return
+    if pool.group is not None and (unlike := group_unlike_sample(pool.group, sampled)) is not None:
+        raise UsageError(
+            f"the answers in {labels.path} hold too many or too few of group {unlike!r}: they are not a random sample, "
+            "and a judge that errs in one group only is corrected only by labels of all groups. Draw what people label "
+            f"at random from all of {file.path}, or have the rest labelled as well."
+        )
     distance, p = ks_two_sample(pool.uncertainty[sampled], pool.uncertainty[~sampled])
     if p < SELECTED:
         raise UsageError(

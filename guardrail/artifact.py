@@ -41,6 +41,7 @@ from .outcome import (
     promise_lines,
     stated,
 )
+from .parts.gate import mean_uncertainty
 from .parts.spec import PartsGate
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
@@ -479,14 +480,14 @@ class CalibrationArtifact(Persisted):
 
     @property
     def answer_scores(self) -> Sequence[float]:
-        """The uncertainty of each calibration answer, as verdicts state it: with parts, that of the most certain one.
+        """The score of each calibration answer that a drift monitor compares with: with parts, their mean.
 
-        Answers of which no part could be measured have none, like their verdicts.
+        Answers of which no part could be measured have none; see `mean_uncertainty`.
         """
         if self.parts is None:
             return self.calibration.uncertainty
-        each = ([value for value in uncertainty if value is not None] for uncertainty, _ in self.parts.scores.answers)
-        return tuple(min(values) for values in each if values)
+        means = (mean_uncertainty(uncertainty) for uncertainty, _ in self.parts.scores.answers)
+        return tuple(mean for mean in means if mean is not None)
 
     @property
     def n_items(self) -> int:

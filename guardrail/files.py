@@ -92,7 +92,7 @@ def atomic_write(
 
 
 def _take_name(temporary: Path, path: Path) -> None:
-    """Rename a file over another, for up to a second: Windows refuses it while a reader has the other open."""
+    """Rename a file over another. Windows refuses this while the other is open, so it is tried for a second."""
     end = time.monotonic() + 1.0
     while True:
         try:

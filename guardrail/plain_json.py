@@ -109,12 +109,16 @@ def text_fault(text: str) -> str | None:
     return f"half of a surrogate pair ({spelled(text[place])}), which is not a character"
 
 
+_LONGEST_INTEGER = 14_280
+"""Bits of an integer that Python surely turns into a text: 4300 decimal digits (`sys.get_int_max_str_digits`)."""
+
+
 def json_fault(value: Any, *, packed: bool = False) -> str | None:
     """The reason why a value is not plain JSON that reads back equal, or None. Never recurses.
 
     Args:
         value: Any value.
-        packed: Whether integers must be in `PACKED`, as in a LangGraph state; in JSON they have no limit.
+        packed: Whether integers must be in `PACKED`, as in a LangGraph state; in JSON they have up to 4300 digits.
     """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
@@ -124,6 +128,8 @@ def json_fault(value: Any, *, packed: bool = False) -> str | None:
             fault = text_fault(item)
         elif isinstance(item, float) and not math.isfinite(item):
             fault = f"the number {item}, which JSON does not have"
+        elif isinstance(item, int) and item.bit_length() > _LONGEST_INTEGER:
+            fault = f"an integer of {item.bit_length()} bits, which has more digits than Python writes"
         elif packed and isinstance(item, int) and item not in PACKED:
             bits = item.bit_length()
             fault = f"an integer of {bits} bits; -2**63 to 2**64 - 1 can be stored, and texts of any length"

@@ -17,6 +17,7 @@ import math
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,19 @@ class _Limits:
 
 def _serve(uvicorn: Any, gateway: Gateway) -> None:
     config = gateway.config
+    loop: asyncio.AbstractEventLoop | None = None
 
     class Server(uvicorn.Server):  # type: ignore[misc]
         """Reports that it is no longer ready before it stops, and stops questions before their connections."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
+            leave = partial(super().handle_exit, sig, frame)
+            again = gateway.draining
             gateway.drain()
-            super().handle_exit(sig, frame)
+            if again or loop is None or not config.drain_delay:
+                leave()
+            else:  # a handler of a signal interrupts the loop anywhere
+                loop.call_soon_threadsafe(loop.call_later, config.drain_delay, leave)
 
         async def shutdown(self, sockets: Any = None) -> None:
             stopping = asyncio.create_task(gateway.stop())
@@ -130,7 +137,9 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             return bool(await super().on_tick(counter))
 
         async def startup(self, sockets: Any = None) -> None:
-            asyncio.get_running_loop().set_exception_handler(connections.failed)
+            nonlocal loop
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(connections.failed)
             await super().startup(sockets)
             port = self.servers[0].sockets[0].getsockname()[1]
             _print(

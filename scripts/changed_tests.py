@@ -19,6 +19,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # `examples` and `benchmarks` are not installed
 PACKAGES = ("guardrail", "integrations", "calibrate", "examples", "benchmarks")
 DISTANCE = 1
 """Modules between a changed one and one that a test imports: with 2 a change of the core selects most tests."""

@@ -24,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the packages, for the import graph
 from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-not-found, unused-ignore]
 
 PRODUCT = ("guardrail", "integrations", "calibrate")

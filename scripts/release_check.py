@@ -28,20 +28,33 @@ CORE = (
     "assert answer.response_metadata['guardrail']['accepted']\n"
 )
 CALLS = {
-    "openai": "import integrations.openai_chat",
+    "openai": "from integrations.openai_chat import from_text; from_text('m@http://127.0.0.1:9/v1')",
     "local": "import integrations.transformers_chat",
     "minilm": "import integrations.transformers_judges",
     "calibrate": "from calibrate import fit; fit([0.1, 0.9] * 50, [0, 1] * 50, alpha=0.1)",
-    "data": "import msgspec, pyarrow",
+    "data": "import msgspec, pyarrow; assert msgspec.json.decode(b'[1]') == pyarrow.array([1]).to_pylist()",
     "ray": "import calibrate.ray_engine",
-    "agents": "import integrations.langchain_agents",
-    "openai-agents": "import integrations.openai_agents_guard",
-    "pydantic-ai": "import integrations.pydantic_ai_guard",
+    "agents": (
+        "from langchain.agents import create_agent\n"
+        "from integrations.langchain_agents import GuardrailMiddleware\n"
+        "create_agent(model, middleware=[GuardrailMiddleware(make_artifact(model))])"
+    ),
+    "openai-agents": "from integrations.openai_agents_guard import VerdictStore; VerdictStore('verdicts.db').close()",
+    "pydantic-ai": (
+        "from pydantic_ai import Agent\n"
+        "from pydantic_ai.models.test import TestModel\n"
+        "from integrations.pydantic_ai_guard import GuardCapability\n"
+        "Agent(TestModel(), capabilities=[GuardCapability(make_artifact(model), on_abstain='message')])"
+    ),
     "litellm": "import integrations.litellm_proxy",
     "review": "import guardrail.review.web; from guardrail.review import ReviewStore; ReviewStore('reviews.db')",
     "serve": "import integrations.gateway",
-    "postgres": "import psycopg",
-    "otel": "import integrations.telemetry",
+    "postgres": "import psycopg; from guardrail.review import ReviewStore; ReviewStore('reviews.db')",
+    "otel": (
+        "from integrations.telemetry import Telemetry\n"
+        "guard = Guardrail(model=model, artifact=make_artifact(model), on_verdict=Telemetry('m'))\n"
+        "assert guard.invoke('x').content"
+    ),
 }
 """One call for each extra that users install; `all`, `dev` and `docs` are sums of others, or for this repository."""
 WITH_TORCH = {"local", "minilm"}

@@ -20,6 +20,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 from guardrail.monitor.drift import Reference
+from guardrail.parts.gate import mean_uncertainty
 
 from ..data.records import RecordReader
 from ..data.table import among
@@ -33,7 +34,7 @@ from .frame.app import app
 from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
-from .frame.parts import audit_by_parts
+from .frame.parts import audit_by_parts, measured_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
@@ -126,13 +127,16 @@ def drift(
     """
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
-        if loaded.parts is not None:
-            raise UsageError("drift compares scores of whole answers. Audit a gate of parts: calibrate audit.")
         header = file.header
-        key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        file, key = prepared(file, loaded, key, labels=False)
-        reference = Reference(loaded)
-        scores = [reference.compared(score) for record in file.records if (score := record.scores.get(key)) is not None]
+        if loaded.parts is not None:
+            file, key = measured_by_parts(loaded, file)
+            parts = (record.parts.get(key, ()) for record in file.records)
+            scores = [mean_uncertainty([part.uncertainty for part in some]) for some in parts]
+        else:
+            key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
+            file, key = prepared(file, loaded, key, labels=False)
+            reference, stored = Reference(loaded), (record.scores.get(key) for record in file.records)
+            scores = [reference.compared(score) for score in stored if score is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
             raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

@@ -37,6 +37,10 @@ from .frame.terminal import console, finish, print_line, table
 __all__ = ["evaluate"]
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
+SELECTING = (
+    "These figures use the labels of all questions here, so to fit the best score on the same questions is a selection "
+    "that no fit counts. Valid ways: --estimator auto, --declare with all of the scores, or fresh labels."
+)
 
 
 class Form(StrEnum):
@@ -154,6 +158,8 @@ def evaluate(
     )
     for cell in grid.cells:
         _print_result(cell, named=apart)
+    if len({cell.estimator for cell in grid.cells}) > 1:
+        print_line(SELECTING, "yellow")
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     for pool in pools:
         written += _calls(pool, settings, rest if len(pools) == 1 else None, named=apart)

@@ -34,9 +34,10 @@ __all__ = ["report"]
 def report(
     records: Annotated[list[Path], typer.Argument(help="Record files the artifact was fitted on.")],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file; figures go next to it as PNG.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="HTML file; figures go next to it."),
+    ] = Path("report.html"),
     test: Annotated[
         list[Path] | None,
         typer.Option(help="Record file that was kept out of the fit, if it is another. May be repeated."),
@@ -53,6 +54,8 @@ def report(
 
     Example: calibrate report records.jsonl --artifact artifact.json --out report.html
     """
+    # A browser shows a file without a suffix as text, or saves it.
+    out = out if out.suffix else out.with_suffix(".html")
     keep_inputs([*records, artifact, *(test or ())], [out])
     loaded = CalibrationArtifact.load(artifact)
     if loaded.parts is not None:

@@ -178,6 +178,10 @@ class RunConfig(Frozen):
     allow_identical_samples: bool = Field(
         default=False, description="Accept that no question has two different samples."
     )
+    probe: Literal["auto", "off"] = Field(
+        default="auto",
+        description="off: do not probe the endpoint first. For one with few possible answers, taken for a cache.",
+    )
     price: float | None = Field(
         default=None, ge=0, description="Price of one model call, in any currency; the run says what it costs first."
     )
@@ -202,7 +206,9 @@ class RunConfig(Frozen):
             tools=self.tools,
         )
         prompt = PromptOptions(self.system, self.template, self.option_template)
-        calls = CallOptions(self.max_concurrency, self.batch_size, self.retry_failed, self.allow_identical_samples)
+        calls = CallOptions(
+            self.max_concurrency, self.batch_size, self.retry_failed, self.allow_identical_samples, self.probe
+        )
         return CollectOptions(drawing, prompt, calls)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,7 +239,19 @@ def _judge(text: str | None) -> Judge | None:
 
 
 def print_scores(header: RecordHeader, summary: ScoreSummary) -> None:
-    """Print the range of each estimator, and the number of records that it could not measure."""
+    """Print the range of each estimator, and the number of records that it could not measure.
+
+    If most records could not be measured, that and the reasons come first.
+    """
+    if summary.fragments:
+        console.print(f"{summary.fragments} torn lines were left out: the disk was full while they were written.")
+    if header.estimators and all(2 * len(summary.of(key)[0]) < summary.n_records for key in header.estimators):
+        reasons: Counter[str] = max((summary.of(key)[1] for key in header.estimators), key=Counter.total)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        console.print(
+            f"Most of the {summary.n_records} answers could not be measured ({counts}), so a threshold would be about "
+            "the others only. Remove the cause and collect again; a gateway names it on /guardrail/v1/observed."
+        )
     rows = []
     for key in sorted(header.estimators):
         values, reasons = summary.of(key)

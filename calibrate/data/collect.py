@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -22,7 +22,7 @@ from guardrail.sampling.batches import takes_batches
 from guardrail.sampling.follow_ups import NO_SCORERS, Scoring
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
-from guardrail.sampling.prober import probe
+from guardrail.sampling.prober import probe as probe_endpoint
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
@@ -41,6 +41,10 @@ CONCURRENCY = 16
 """Calls in flight at once for every other model."""
 PROBE = 16
 """If most of the first questions fail, the rest would too: stop after this many."""
+FEW_ANSWERS = (
+    "If the model can give only a few answers (multiple choice, say), equal ones are no sign of a cache: --probe off "
+    "(probe='off' in Python, and for the guard) draws without this check. "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ def collect_records(
     max_concurrency: int | None = None,
     retry_failed: bool = False,
     allow_identical_samples: bool = False,
+    probe: Literal["auto", "off"] = "auto",
     batches: Batches | None = None,
     engine: DrawingEngine | None = None,
     scorer: Scorer | Sequence[Scorer] = (),
@@ -123,6 +128,8 @@ def collect_records(
         max_concurrency: Calls in flight at once for any other model (default 16).
         retry_failed: Ask again where drawing failed.
         allow_identical_samples: Accept that no question at all has two different samples.
+        probe: "off" draws without a probe, for an endpoint that has few possible answers and is taken for a cache.
+            Samples that a real cache repeats then look certain.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
         engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
         scorer: The scorers that the plan names; they rate each answer at once.
@@ -141,7 +148,7 @@ def collect_records(
     if engine is not None and scoring.scorers:
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
     header = header_for(questions, model, plan, prompt, name)
-    if batches is None or batches.submits:
+    if probe == "auto" and (batches is None or batches.submits):
         header = header.model_copy(update={"probe": _probed(model, plan)})
     means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine, retry_failed)
     with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
@@ -380,11 +387,13 @@ def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     """Probe the endpoint; refuse it if it cannot be trusted, since its answers are useless."""
-    report, _ = probe(model, plan)
+    report, _ = probe_endpoint(model, plan)
     problem = None if report is None else report.problem(plan)
     if problem is not None:
         bare = problem[0] is Unmeasured.NO_LOGPROBS
         way_out = "Use an estimator without them (--estimator discrete_semantic_entropy). " if bare else ""
+        if report is not None and (report.cached or report.degenerate):
+            way_out = FEW_ANSWERS
         raise GuardrailError(
             f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. {way_out}"
             "`guardrail doctor --model MODEL` shows what it honours."

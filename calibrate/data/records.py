@@ -350,6 +350,12 @@ def write_records(path: str | Path, header: RecordHeader, records: Iterable[Reco
         _replace(path, header, records)
 
 
+BEGIN = b'{"id": "'
+"""First bytes of a record that `guardrail.guard.record_lines` wrote."""
+OBSERVED = "observed: "
+"""Begin of the name of a set that a gateway collected, whose disk may have been full for a while."""
+
+
 class RecordReader:
     """Reads a record file one record at a time, and closes it at its end. Remembers only the ids that it has seen.
 
@@ -357,12 +363,14 @@ class RecordReader:
         path: Where it is read.
         header: Its first line.
         torn: Whether a torn last line was left out; known at the end.
+        fragments: Number of torn lines before the last that were left out (`is_fragment`); known at the end.
         good: Bytes up to the end of the last good line so far.
     """
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
         self.torn = False
+        self.fragments = 0
         self.good = 0
         self._stream = stream
         self._number = 0
@@ -379,6 +387,10 @@ class RecordReader:
                 try:
                     record = self._record(line, line_of)
                 except RecordError:
+                    if line.endswith(b"\n") and self.header.questions_name.startswith(OBSERVED) and is_fragment(line):
+                        self.fragments += 1
+                        self.good += len(line)
+                        continue
                     if line.endswith(b"\n"):
                         raise
                     self.torn = True  # only the last line can lack its end
@@ -403,6 +415,20 @@ class RecordReader:
             )
         line_of[record.id] = self._number
         return record
+
+
+def is_fragment(line: bytes) -> bool:
+    """Whether a line is what a write that failed leaves, alone or before a later record: it begins as records do.
+
+    Such a line is not JSON. JSON with a wrong field was written whole, and is a fault of another kind.
+    """
+    if not line.startswith(BEGIN):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
 
 
 def stream_records(

@@ -228,7 +228,7 @@ def _reported(records: Iterable[Record], total: int, progress: Progress) -> Iter
 def label_parts(file: RecordFile, key: str, *, judges: Mapping[str, Judge] | None = None) -> RecordFile:
     """Compare the fields of every answer with its reference, each by its judge.
 
-    Of several references the one that the most fields agree with counts. A record without a reference keeps no label.
+    Of several references that with which the most fields agree counts. A record without a reference keeps no label.
 
     Raises:
         UsageError: The parts are not JSON fields, no record has a reference, or a reference is not JSON; the record is
@@ -291,17 +291,17 @@ def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]]
     Raises:
         UsageError: A label of a record or part that does not exist, or a part without a label; both are named.
     """
-    known = {record.id for record in file.records}
-    given: dict[str, Mapping[str, Any]] = {}
+    ids = {record.id for record in file.records}
+    labels_of: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         ident, parts = str(row.get("id", "")), row.get("parts")
-        if ident not in known:
+        if ident not in ids:
             raise UsageError(f"{name} labels the record {ident!r}, which is not in {file.path}.")
         if not isinstance(parts, Mapping):
             raise UsageError(f'{name}: the labels of {ident!r} must be an object, such as {{"/total": true}}.')
-        given[ident] = {**given.get(ident, {}), **parts}
+        labels_of[ident] = {**labels_of.get(ident, {}), **parts}
     records = tuple(
-        _with_labels(record, key, _by_hand(record, key, given.get(record.id), name)) for record in file.records
+        _with_labels(record, key, _by_hand(record, key, labels_of.get(record.id), name)) for record in file.records
     )
     return _labelled(
         file, key, records, CorrectnessSpec(name=GIVEN, version=1, params={"file": name, "sha256": sha256})
@@ -346,7 +346,7 @@ class MeasuredParts:
     Attributes:
         records: The labelled and measured answers, in order.
         parts: Their parts.
-        unlabelled: Measured answers without labels, with all labels right; None if there are none.
+        unlabelled: Measured answers without labels, with all labels right; None if every answer has labels.
         spec: The way they were measured.
         correctness: The rule of the labels.
         n_records: Records looked at.

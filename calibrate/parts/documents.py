@@ -29,7 +29,8 @@ def document_rows(
             answer; or, with ``field``, one row a field with its value in these columns.
         columns: Columns by field.
         field: Column with the name of the field, or its path (``/buyer/name``), of rows that are one field each. Rows
-            with the same id make an answer.
+            with the same id make an answer. Steps 0, 1, ... (``/tags/0``) are items of a list, if no number is left
+            out among the rows of the answer.
         textual: Whether all cells are texts (CSV): a cell of one field that is JSON is read, others are texts.
 
     Raises:
@@ -158,9 +159,7 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
         if path in seen:
             raise UsageError(f"{row.where}: the field {path!r} is there twice for one answer. Which value counts?")
         seen.add(path)
-        steps = (
-            [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")] if path[0] == "/" else [path]
-        )
+        steps = _steps(path)
         at = document
         for step in steps[:-1]:
             at = at.setdefault(step, {})
@@ -169,7 +168,33 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
         if isinstance(at.get(steps[-1]), dict):
             raise UsageError(f"{row.where}: the field {path!r} has fields of its own, so it cannot have a value.")
         at[steps[-1]] = value
-    return json.dumps(document, ensure_ascii=False)
+    lists = _lists([str(row.values[field]) for row in rows])
+    return json.dumps(_with_lists(document, (), lists), ensure_ascii=False)
+
+
+def _steps(path: str) -> list[str]:
+    """The names in a path; a name without a slash before it is one step."""
+    if path[0] != "/":
+        return [path]
+    return [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")]
+
+
+def _lists(paths: Sequence[str]) -> frozenset[tuple[str, ...]]:
+    """Places whose steps are 0, 1, ... without a gap in the rows of an answer: lists, as at run time."""
+    # A name without a slash is that of a field, even if it is a number.
+    below: dict[tuple[str, ...], set[str]] = {(): {"field"}} if any(path[0] != "/" for path in paths) else {}
+    for steps in map(_steps, paths):
+        for depth, step in enumerate(steps):
+            below.setdefault(tuple(steps[:depth]), set()).add(step)
+    return frozenset(place for place, names in below.items() if names == {str(k) for k in range(len(names))})
+
+
+def _with_lists(value: Any, place: tuple[str, ...], lists: frozenset[tuple[str, ...]]) -> Any:
+    """The document with lists at these places; an item without a value is left out."""
+    if not isinstance(value, dict) or not any(there[: len(place)] == place for there in lists):
+        return value
+    inner = {name: _with_lists(item, (*place, name), lists) for name, item in value.items()}
+    return [inner[name] for name in sorted(inner, key=int)] if place in lists else inner
 
 
 def _read(cell: str) -> Any:

@@ -22,11 +22,13 @@ from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
+from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
 from .figures import part_figures
 from .rules import (
     RULES,
+    START_SHARE,
     AnswerParts,
     Found,
     Per,
@@ -39,7 +41,15 @@ from .rules import (
     wrong_share,
 )
 
-__all__ = ["ENOUGH_UNLABELLED", "PartsRule", "fit_parts", "fit_parts_artifact", "held_out_parts", "thresholds_of"]
+__all__ = [
+    "ENOUGH_UNLABELLED",
+    "PartsRule",
+    "fit_parts",
+    "fit_parts_artifact",
+    "held_out_parts",
+    "refit_parts",
+    "thresholds_of",
+]
 
 ENOUGH_UNLABELLED = 50
 """Unlabelled answers from which on the start of a sequence is read off them, not off the calibration answers."""
@@ -68,7 +78,7 @@ class PartsRule:
     per: Per | None = None
     allowed: int = 0
     seed: int = 0
-    start_share: float = 0.5
+    start_share: float = START_SHARE
     largest_group: int | None = None
     clean_alpha: float | None = None
     bands: tuple[int, ...] = ()
@@ -84,13 +94,15 @@ class PartsRule:
         """
         if name is not None and name not in RULES:
             raise UsageError(f"no rule for parts named {name!r}; choose one of: {', '.join(RULES)}")
-        known = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
-        unknown = [option for option in options if option not in known]
+        names = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
+        unknown = [option for option in options if option not in names]
         if unknown:
-            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(known)}.")
+            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(names)}.")
         rule = cls(name=name, **options)
         if not 0 < rule.start_share <= 0.9:
-            raise UsageError(f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for 0.5.")
+            raise UsageError(
+                f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {START_SHARE:g}."
+            )
         return rule
 
     @classmethod
@@ -114,7 +126,7 @@ class PartsRule:
     def text(self) -> str:
         """The rule as ``--rule`` takes it."""
         unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
-        unit += f",start_share={self.start_share:g}" if unit and self.start_share != 0.5 else ""
+        unit += f",start_share={self.start_share:g}" if unit and self.start_share != START_SHARE else ""
         return f"{self.name}{unit}"
 
     def resolved(self, kind: str) -> PartsRule:
@@ -226,11 +238,11 @@ def fit_parts_artifact(
         # At every look the same start: that of all answers, with labels or without.
         data = replace(data, unlabelled=without_labels(used, key, data.spec.cap, cut))
     names = [record.group or "" for record in data.records] if groups == "cluster" else None
-    found, band_thresholds = _fitted(data, alpha, delta, chosen, names)
+    found, band_thresholds = _fitted(data.parts, data.unlabelled, alpha, delta, chosen, names)
     each = _each(data.parts, found.threshold, chosen.bands, band_thresholds)
     figures = part_figures(data.parts, each, allowed=chosen.allowed, records=data.records, key=key)
     gate = _gate(data, alpha, delta, chosen, found, band_thresholds, figures, cut, names)
-    outcome = _outcome(gate, found, data)
+    outcome = _outcome(gate, found, data.parts)
     header = file.header
     usable = table_of(data.records)
     return CalibrationArtifact(
@@ -251,12 +263,16 @@ def fit_parts_artifact(
 
 
 def _fitted(
-    data: MeasuredParts, alpha: float, delta: float | None, rule: PartsRule, groups: Sequence[str] | None
+    parts: AnswerParts,
+    unlabelled: AnswerParts | None,
+    alpha: float,
+    delta: float | None,
+    rule: PartsRule,
+    groups: Sequence[str] | None,
 ) -> tuple[Found, tuple[float | None, ...]]:
     """One threshold, or one for each band and the loosest of them."""
     if not rule.bands:
-        found = fit_parts(data.parts, alpha=alpha, delta=delta, rule=rule, unlabelled=data.unlabelled, groups=groups)
-        return found, ()
+        return fit_parts(parts, alpha=alpha, delta=delta, rule=rule, unlabelled=unlabelled, groups=groups), ()
     if list(rule.bands) != sorted(set(rule.bands)) or rule.bands[0] < 1:
         raise UsageError(
             f"bands are increasing numbers of parts, got {rule.bands}. Write 2,4 for 1-2, 3-4 and 5 or more."
@@ -267,13 +283,12 @@ def _fitted(
     spent = None if delta is None else delta / shared
     results: list[Found] = []
     for index in range(len(rule.bands) + 1):
-        inside = _band(data.parts, rule.bands) == index
+        inside = _band(parts, rule.bands) == index
         if not inside.any():
             results.append(Found(None, "", InfeasibleReason.TOO_FEW_ITEMS, "no calibration answer has so many parts"))
             continue
-        other = data.unlabelled
-        other = None if other is None else other.take(_band(other, rule.bands) == index)
-        results.append(fit_parts(data.parts.take(inside), alpha=alpha, delta=spent, rule=rule, unlabelled=other))
+        other = None if unlabelled is None else unlabelled.take(_band(unlabelled, rule.bands) == index)
+        results.append(fit_parts(parts.take(inside), alpha=alpha, delta=spent, rule=rule, unlabelled=other))
     thresholds = tuple(result.threshold for result in results)
     feasible = [result for result in results if result.threshold is not None]
     names = _band_names(rule.bands)
@@ -344,19 +359,8 @@ def _gate(
 ) -> PartsGate:
     assert rule.name is not None, "resolved"
     assert rule.per is not None, "resolved"
-    options: dict[str, Any] = {}
-    if rule.name != "clean_answers":
-        other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
-        source = "all" if rule.planned is not None else "unlabelled" if other else "calibration"
-        options |= {"grid": "scores", "start": found.start, "start_from": source}
-    if rule.name in ("wrong_share", "both"):
-        options |= {"seed": rule.seed, "start_share": rule.start_share}
-    if rule.name == "both":
-        options |= {"clean_alpha": rule.clean_alpha or alpha}
-    declared = {"largest_group": rule.largest_group, "planned": rule.planned}
-    options |= {name: value for name, value in declared.items() if value is not None}
-    if rule.bands:
-        options["band_delta"] = rule.band_delta
+    other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
+    source = "all" if rule.planned is not None else "unlabelled" if other else "calibration"
     stored = [record.parts[f"parts_{data.spec.kind}"] for record in data.records]
     return PartsGate(
         spec=data.spec,
@@ -368,7 +372,7 @@ def _gate(
         per=rule.per,
         allowed=rule.allowed,
         cut=cut,
-        options=options,
+        options=_options(rule, found, alpha, source),
         n_unmeasured_answers=data.n_unmeasured,
         n_unmeasured_parts=data.n_unmeasured_parts,
         n_undecided=data.n_undecided,
@@ -385,12 +389,94 @@ def _gate(
     )
 
 
-def _outcome(gate: PartsGate, found: Found, data: MeasuredParts) -> Feasible | Infeasible:
+def _options(rule: PartsRule, found: Found, alpha: float, source: str) -> dict[str, Any]:
+    """The options of a rule as they were used."""
+    options: dict[str, Any] = {}
+    if rule.name != "clean_answers":
+        options |= {"grid": "scores", "start": found.start, "start_from": source}
+    if rule.name in ("wrong_share", "both"):
+        options |= {"seed": rule.seed, "start_share": rule.start_share}
+    if rule.name == "both":
+        options |= {"clean_alpha": rule.clean_alpha or alpha}
+    declared = {"largest_group": rule.largest_group, "planned": rule.planned}
+    options |= {name: value for name, value in declared.items() if value is not None}
+    if rule.bands:
+        options["band_delta"] = rule.band_delta
+    return options
+
+
+def refit_parts(
+    artifact: CalibrationArtifact,
+    *,
+    alpha: float | None = None,
+    delta: float | None = None,
+    rule: str | Rule | None = None,
+) -> CalibrationArtifact:
+    """Fit another alpha, delta or rule on the parts stored in an artifact. `CalibrationArtifact.at` calls this.
+
+    The start of a sequence is read from the uncertainties of the calibration answers, whose labels play no part in it.
+    Figures have no recall, because the artifact does not store the references.
+
+    Raises:
+        UsageError: An artifact fitted at one of several planned looks, whose start came from answers that it does not
+            store; or a rule of whole answers.
+    """
+    gate = artifact.parts
+    assert gate is not None, "an artifact of parts"
+    if gate.options.get("planned") is not None:
+        raise UsageError(
+            "this artifact is one of several planned looks, which share a start that it does not store. Fit again from "
+            f"the records: calibrate fit RECORDS --parts {gate.spec.kind} --planned {gate.options['planned']}."
+        )
+    if rule is not None and not isinstance(rule, str):
+        raise UsageError(f"{type(rule).__name__} is a rule of whole answers. Name one of: {', '.join(RULES)}.")
+    chosen = PartsRule.again(gate) if rule in (None, gate.rule) else PartsRule.of(rule, {}).resolved(gate.spec.kind)
+    alpha = gate.alpha if alpha is None else alpha
+    delta = gate.delta if delta is None else delta
+    scores = gate.scores
+    parts = AnswerParts.of(
+        [answer for answer, _ in scores.answers],
+        [wrong for _, wrong in scores.answers],
+        cap=gate.spec.cap,
+        ids=scores.ids or None,
+        cut=gate.cut,
+    )
+    found, band_thresholds = _fitted(parts, None, alpha, delta, chosen, scores.group)
+    each = _each(parts, found.threshold, chosen.bands, band_thresholds)
+    again = gate.model_copy(
+        update={
+            "rule": chosen.name,
+            "promise": found.guarantee,
+            "alpha": alpha,
+            "delta": delta,
+            "threshold": found.threshold,
+            "per": chosen.per,
+            "allowed": chosen.allowed,
+            "options": _options(chosen, found, alpha, "calibration"),
+            "bands": chosen.bands,
+            "band_thresholds": band_thresholds,
+            "figures": part_figures(parts, each, allowed=chosen.allowed),
+        }
+    )
+    outcome = _outcome(again, found, parts)
+    return artifact.model_copy(
+        update={
+            "created": now(),
+            "parts": again,
+            "outcome": outcome,
+            "certificate": outcome,
+            "packages": package_versions(),
+            "lineage": (*artifact.lineage, artifact.digest),
+        }
+    )
+
+
+def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | Infeasible:
     """The outcome in answers: accepted are those that show something, errors those that are broken."""
     figures = gate.figures
     assert figures is not None, "a fit counts"
     delta = gate.delta
-    everything = np.isfinite(data.parts.first_broken(gate.allowed)).mean()
+    everything = np.isfinite(parts.first_broken(gate.allowed)).mean()
     common: dict[str, Any] = {
         "rule": gate.rule,
         "alpha": gate.alpha,
@@ -411,7 +497,7 @@ def _outcome(gate: PartsGate, found: Found, data: MeasuredParts) -> Feasible | I
         reason = found.reason or InfeasibleReason.RISK_NEVER_LOW_ENOUGH
         return Infeasible(reason=reason, detail=found.detail or "No part is kept at this threshold.", **common)
     low, high = clopper_pearson_interval(figures.broken, figures.shown)
-    first = data.parts.first_kept()
+    first = parts.first_kept()
     return Feasible(
         threshold=found.threshold,
         n_accepted=figures.shown,

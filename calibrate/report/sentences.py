@@ -214,7 +214,8 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
-    start = f'The model "{model}" may answer by itself where {_its_noun(artifact)} is low: {share} of {of_what}.'
+    where = f"{_its_noun(artifact)} is {_sure_end(artifact)}"
+    start = f'The model "{model}" may answer by itself where {where}: {share} of {of_what}.'
     if (useless := unguardable(artifact)) is not None:
         start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
     return (
@@ -728,6 +729,14 @@ def _identity(artifact: CalibrationArtifact) -> str:
 def _noun(artifact: CalibrationArtifact) -> str:
     """The word for the measurement: a scorer gives a score."""
     return "uncertainty" if scorer_of(artifact.plan) is None else "score"
+
+
+def _sure_end(artifact: CalibrationArtifact) -> str:
+    """The end of the scale where the model is sure, in the user's own units: a scorer may mean certain by high."""
+    higher = artifact.estimator.params.get("higher")
+    if higher is None and scorer_of(artifact.plan) is not None:  # ties are broken by another score
+        return "on the certain side"
+    return "high" if higher == "certain" else "low"
 
 
 def _its_noun(artifact: CalibrationArtifact) -> str:

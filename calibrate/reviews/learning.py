@@ -11,7 +11,7 @@ from typing import Any
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import UsageError
 from guardrail.parts.part import Part
-from guardrail.parts.spec import PartFigures
+from guardrail.parts.spec import PartFigures, PartsGate
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
@@ -22,7 +22,7 @@ from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
-from ..fits import Fit, Fits, FitSettings, counted
+from ..fits import Fit, Fits, FitSettings, counted, counted_parts
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts
 from ..pipeline import (
     CERTIFICATE_DELTA,
@@ -31,7 +31,6 @@ from ..pipeline import (
     hashes_of_fit,
     held_out,
     part_header,
-    with_selection,
 )
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
@@ -166,8 +165,6 @@ def learn(
         delta = _asked(artifact, own.delta)
 
     def make(selection: Selection | None) -> CalibrationArtifact:
-        if gate is not None:
-            return _fit_parts(file, artifact, alpha, rule, delta, groups, selection)
         return fit_artifact(
             file,
             estimator=key,
@@ -182,7 +179,10 @@ def learn(
         )
 
     fits = Fits(entries=[Fit.of(artifact)]) if fits is None else fits
-    fitted = counted(make, fits, FitSettings(key, delta), strict=strict)
+    if gate is None:
+        fitted = counted(make, fits, FitSettings(key, delta), strict=strict)
+    else:
+        fitted = counted_parts(_fit_parts(file, gate, alpha, rule, delta, groups), fits, key, strict=strict)
     new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return Learned(
         artifact=new,
@@ -200,30 +200,21 @@ def learn(
 
 
 def _fit_parts(
-    file: RecordFile,
-    artifact: CalibrationArtifact,
-    alpha: float | None,
-    rule: str | None,
-    delta: float | None,
-    groups: Groups,
-    selection: Selection | None,
+    file: RecordFile, gate: PartsGate, alpha: float | None, rule: str | None, delta: float | None, groups: Groups
 ) -> CalibrationArtifact:
     """A gate of parts by the old one's rule and cap. The cut is not needed: people decided every part."""
-    gate = artifact.parts
-    assert gate is not None, "the caller looks"
     if delta is None and not (gate.delta is None and rule in (None, gate.rule)):
         delta = CERTIFICATE_DELTA
-    fitted = fit_parts_artifact(
+    return fit_parts_artifact(
         file,
         alpha=gate.alpha if alpha is None else alpha,
         kind=gate.spec.kind,
         rule=PartsRule.again(gate) if rule in (None, gate.rule) else rule,
-        delta=delta if delta is None or selection is None else delta * selection.part,
+        delta=delta,
         groups=groups,
         cap=gate.spec.cap,
         repeats="all",  # users repeat questions, and each time is a draw of its own
     )
-    return fitted if selection is None else with_selection(fitted, selection)
 
 
 def _tested(

@@ -188,10 +188,11 @@ class ScoreSummary:
 
     Attributes:
         n_records: Records so far.
+        fragments: Torn lines that were left out.
     """
 
     def __init__(self) -> None:
-        self.n_records = 0
+        self.n_records = self.fragments = 0
         self._scores: dict[str, _Scores] = {}
 
     def add(self, scores: Mapping[str, tuple[float | None, str | None]]) -> None:
@@ -257,8 +258,10 @@ def score_file(
     """
     summary = ScoreSummary()
     written: list[RecordHeader] = []
+    readers: list[RecordReader] = []
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
+        readers.append(reader)
         scoring = Scoring.of(reader.header, estimators, unanimous_at)
         written.append(scoring.header)
         # A file may hold more records than its header counts, and progress past its total would mislead.
@@ -271,6 +274,7 @@ def score_file(
                 {key: (score.value, score.reason and score.reason.value) for key, score in record.scores.items()}
             )
             yield record
+        summary.fragments = readers[0].fragments
 
     stream_records(source, target, change)
     progress(summary.n_records, summary.n_records)

@@ -11,6 +11,9 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bar for loading weight
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # with models this small a second thread costs more than it saves
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice on dtypes of GGUF files stands in local-models.md
 
+from rich.padding import Padding
+from rich.text import Text
+
 from examples.demo import llm, recorded, smollm2
 from examples.demo.screen import CONSOLE, title
 
@@ -36,7 +39,8 @@ def main() -> None:
     title(f"done in {time.monotonic() - started:.0f} s; the reports (HTML) and their pictures (PNG)")
     for report, *pictures in written:
         CONSOLE.print(f"  {report}", soft_wrap=True)
-        CONSOLE.print(f"    [dim]{', '.join(picture.name for picture in pictures)}[/]", soft_wrap=True)
+        names = ", ".join(picture.name for picture in pictures)
+        CONSOLE.print(Padding(Text(names, "dim"), (0, 0, 0, 4)))
     folder = ".venv-quick" if args.quick else ".venv"
     CONSOLE.print(f"\nNext: [bold]{folder}/bin/calibrate inspect {out}/llm/artifact.json[/]", soft_wrap=True)
 

@@ -19,7 +19,7 @@ from guardrail.plain_json import visible
 
 __all__ = ["CONSOLE", "examples_table", "labels_line", "outcome_line", "share", "splits_line", "title", "verdict_panel"]
 
-CONSOLE = VisibleConsole(width=min(120, shutil.get_terminal_size().columns), highlight=False)
+CONSOLE = VisibleConsole(width=min(80, shutil.get_terminal_size().columns), highlight=False)
 
 
 def title(text: str, below: str = "") -> None:
@@ -68,7 +68,7 @@ def verdict_panel(
     heading = f"{gated.n:,} test questions through the guard"
     CONSOLE.print(Panel(table, title=heading, title_align="left", border_style=colour, padding=(1, 1)))
     for name, outcome in ((artifact.outcome.rule, artifact.outcome), ("certificate", artifact.certificate)):
-        CONSOLE.print(f"[bold]{name}[/]  {outcome_line(outcome)}", soft_wrap=True)
+        CONSOLE.print(f"[bold]{name}[/]  {outcome_line(outcome)}")
         CONSOLE.print(Text(f"  promises: {outcome.promise}", style="dim"))
 
 

@@ -234,7 +234,7 @@ def show(result: Result) -> None:
     gate, again = result.artifact.parts, result.refitted.parts
     assert gate is not None
     assert again is not None
-    CONSOLE.print(f"{gate.promise} Threshold {gate.threshold:.4g}.", soft_wrap=True)
+    CONSOLE.print(f"{gate.promise} Threshold {gate.threshold:.4g}.")
     table = Table(box=None, pad_edge=False)
     for column in (f"{result.n} new invoices, {result.fields} fields", "fields", ""):
         table.add_column(column, justify="right" if column == "fields" else "left")

@@ -18,6 +18,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
+from ..parts.gate import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
@@ -358,6 +359,8 @@ class Reference:
             return None
         if self._scale is not None:
             return self.compared(verdict.uncertainty)
+        if self._artifact.parts is not None:
+            return mean_uncertainty([part.uncertainty for part in verdict.parts])
         if verdict.uncertainty.is_bound:
             raise UsageError(
                 "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
@@ -367,7 +370,10 @@ class Reference:
 
     @property
     def scores(self) -> Sequence[float]:
-        """The scores that new ones are compared with: those of the calibration, or of two stages the scale."""
+        """The scores that new ones are compared with: those of the calibration, or of two stages the scale.
+
+        For an artifact of parts a score is the mean uncertainty of an answer's parts.
+        """
         return self._artifact.answer_scores if self._scale is None else self._scale
 
     def compared(self, uncertainty: Uncertainty) -> float | None:

@@ -56,7 +56,8 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     if not held:
         whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} parts."}
         return verdict.model_copy(update={"parts": judged, **whole})
-    places = ", ".join(part.place or "(the whole value)" for part in held[:LISTED])
+    names = [_name(part, number) for number, part in enumerate(judged, start=1) if not part.kept]
+    places = ", ".join(names[:LISTED])
     more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
     partly = {"parts": judged, "reason": Reason.PARTLY_HELD_BACK}
     if answer.tool_calls:
@@ -70,6 +71,13 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     return verdict.model_copy(
         update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
     )
+
+
+def _name(part: PartVerdict, number: int) -> str:
+    """The path of a field, or the number of a sentence or claim as the review page counts them."""
+    if part.span is None:
+        return part.path or "(the whole value)"
+    return f"{'sentence' if part.claim is None else 'claim'} {number}"
 
 
 def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["kept", "measured"]
+__all__ = ["kept", "mean_uncertainty", "measured"]
 
 
 def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: int) -> NDArray[np.float64]:
@@ -35,6 +35,20 @@ def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: i
     if values.size > cap:
         values[np.argsort(values, kind="stable")[cap:]] = math.inf
     return values
+
+
+def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:
+    """The one number of an answer that a drift monitor compares: the mean over its parts, an unmeasured part as 1.
+
+    It moves with every part, while the most certain one is often at 0. Any fixed function of an answer's parts keeps
+    answers exchangeable, so the monitor's test stays exact.
+
+    Returns:
+        A number in [0, 1]; None if no part was measured.
+    """
+    if all(value is None for value in uncertainties):
+        return None
+    return sum(1.0 if value is None else value for value in uncertainties) / len(uncertainties)
 
 
 def kept(

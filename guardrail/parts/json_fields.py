@@ -26,7 +26,9 @@ __all__ = [
     "DateJudge",
     "Document",
     "Leaf",
+    "OtherDocument",
     "document_of",
+    "escaped",
     "field_judges",
     "json_spec",
     "json_text",
@@ -34,7 +36,6 @@ __all__ = [
     "leaf_fields",
     "leaves",
     "placed",
-    "supports",
 ]
 
 Document: TypeAlias = Any
@@ -147,11 +148,11 @@ def _walk(
 ) -> Iterator[Leaf]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            step = _escaped(name)
+            step = escaped(name)
             yield from _walk(inner, f"{path}/{step}", f"{pattern}/{step}", (*address, name), spec, judges)
         left_out = [name for name in _optional_in(pattern, spec) if name not in value]
         for name in left_out:
-            step = _escaped(name)
+            step = escaped(name)
             yield Leaf(f"{path}/{step}", f"{pattern}/{step}", ABSENT, (*address, name))
         if value or left_out:
             return
@@ -163,10 +164,11 @@ def _walk(
                 yield from _walk(item, f"{path}/{i}", f"{pattern}/*", at, spec, judges)
             return
         if not any(isinstance(item, dict | list) for item in value):
-            judge = judges.get(f"{pattern}/*")
+            earlier = _Tally(judges.get(f"{pattern}/*"))
             for i, item in enumerate(value):
-                place = sum(_same(item, earlier, judge) is True for earlier in value[:i]) + 1
-                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, place)
+                same, _ = earlier.same(item)
+                earlier.add(item)
+                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, same + 1)
             return
     yield Leaf(path, pattern, value, address)
 
@@ -185,41 +187,89 @@ def _optional_in(pattern: str, spec: PartsSpec) -> list[str]:
     return [_unescaped(name) for parent, _, name in at if parent == pattern]
 
 
-def supports(leaf: Leaf, other: Document, judges: Mapping[str, Judge]) -> bool | None:
-    """Whether another document supports a part; None if the field's judge gives no verdict.
+class _Tally:
+    """The items of a list with equal ones counted together: comparing every two items of a long list takes minutes."""
 
-    * A value: the other document has the same one at that path.
-    * An item of a list: it has at least as many equal items as there are up to this one.
-    * An absent field: it does not have that field.
+    def __init__(self, judge: Judge | None, items: Sequence[Document] = ()) -> None:
+        self._judge = judge
+        self._counts: dict[str, tuple[Document, int]] = {}
+        for item in items:
+            self.add(item)
+
+    def add(self, item: Document) -> None:
+        text = self._text(item)
+        first, count = self._counts.get(text, (item, 0))
+        self._counts[text] = (first, count + 1)
+
+    def same(self, item: Document) -> tuple[int, int]:
+        """Number of items that are the same as this one, and number of those about which the judge gives no verdict."""
+        if self._judge is None:
+            return self._counts.get(self._text(item), (item, 0))[1], 0
+        verdicts = [(_same(item, other, self._judge), count) for other, count in self._counts.values()]
+        same = sum(count for verdict, count in verdicts if verdict is True)
+        return same, sum(count for verdict, count in verdicts if verdict is None)
+
+    def _text(self, item: Document) -> str:
+        # Without a judge 1 and 1.0 are the same; a judge may tell them apart.
+        return canonical_value(_nfc(item)) if self._judge is None else json_text(_nfc(item))
+
+
+class OtherDocument:
+    """A document that parts are compared with, such as a sample's. Each of its lists is read once for all parts.
+
+    Attributes:
+        value: The document.
     """
-    there = _at(other, leaf.address)
-    if leaf.value is ABSENT:
-        return there is ABSENT
-    judge = judges.get(leaf.pattern)
-    if not leaf.place:
-        return False if there is ABSENT else _same(leaf.value, there, judge)
-    if not isinstance(there, list):
-        return False
-    verdicts = [_same(leaf.value, item, judge) for item in there]
-    if verdicts.count(True) >= leaf.place:
-        return True
-    return None if None in verdicts else False
 
+    def __init__(self, value: Document, judges: Mapping[str, Judge]) -> None:
+        self.value = value
+        self._judges = judges
+        self._tallies: dict[Address, _Tally] = {}
+        self._keys: dict[Address, dict[str, int]] = {}
 
-def _at(document: Document, address: Address) -> Document:
-    """The value at an address, or `ABSENT`."""
-    value = document
-    for step in address:
-        if isinstance(step, str):
-            if not isinstance(value, dict) or step not in value:
+    def supports(self, leaf: Leaf) -> bool | None:
+        """Whether the document supports a part; None if the field's judge gives no verdict.
+
+        * A value: the document has the same one at that path.
+        * An item of a list: it has at least as many equal items as there are up to this one.
+        * An absent field: it does not have that field.
+        """
+        there = self._at(leaf.address)
+        if leaf.value is ABSENT:
+            return there is ABSENT
+        judge = self._judges.get(leaf.pattern)
+        if not leaf.place:
+            return False if there is ABSENT else _same(leaf.value, there, judge)
+        if not isinstance(there, list):
+            return False
+        if leaf.address not in self._tallies:
+            self._tallies[leaf.address] = _Tally(judge, there)
+        same, unknown = self._tallies[leaf.address].same(leaf.value)
+        if same >= leaf.place:
+            return True
+        return None if unknown else False
+
+    def _at(self, address: Address) -> Document:
+        """The value at an address, or `ABSENT`."""
+        value = self.value
+        for depth, step in enumerate(address):
+            if isinstance(step, str):
+                if not isinstance(value, dict) or step not in value:
+                    return ABSENT
+                value = value[step]
+                continue
+            place = self._places(value, address[:depth], step.field).get(step.key)
+            if place is None:
                 return ABSENT
-            value = value[step]
-            continue
-        keys = _keys_of(value, step.field) if isinstance(value, list) else None
-        if keys is None or step.key not in keys:
-            return ABSENT
-        value = value[keys.index(step.key)]
-    return value
+            value = value[place]
+        return value
+
+    def _places(self, value: Document, address: Address, field: str) -> dict[str, int]:
+        """The position of each item of a list of objects by its key; empty if the items cannot be told apart."""
+        if address not in self._keys:
+            keys = _keys_of(value, field) if isinstance(value, list) else None
+            self._keys[address] = {key: place for place, key in enumerate(keys or ())}
+        return self._keys[address]
 
 
 # -- Values --------------------------------------------------------------------------------------------------------
@@ -346,7 +396,7 @@ def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
     if path in kept:
         return value if kept[path] else ABSENT
     if isinstance(value, dict):
-        inner = {name: _kept(item, f"{path}/{_escaped(name)}", kept) for name, item in value.items()}
+        inner = {name: _kept(item, f"{path}/{escaped(name)}", kept) for name, item in value.items()}
         return {name: item for name, item in inner.items() if item is not ABSENT} or ABSENT
     if isinstance(value, list):
         items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
@@ -375,7 +425,7 @@ def placed(document: Document, path: str, value: Document) -> Document:
 # -- Paths and schemas ---------------------------------------------------------------------------------------------
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
@@ -414,8 +464,8 @@ def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None
         properties = part.get("properties")
         if properties:
             required = set(part.get("required", ()))
-            optional.extend(f"{path}/{_escaped(name)}" for name in properties if name not in required)
-            return sum(count(inner, f"{path}/{_escaped(name)}", refs) for name, inner in properties.items())
+            optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
+            return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
         items = part.get("items") if part.get("type") == "array" else None
         if not isinstance(items, Mapping):
             return 1
@@ -449,7 +499,7 @@ def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tu
 
 
 def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
-    """The JSON schema of answers: that of their format, or the parameters of the one tool; None if there is none."""
+    """The JSON schema of answers: that of their format, or the parameters of the one tool; None without one."""
     if bindings is None:
         return None
     if bindings.response_format is not None:
@@ -481,25 +531,27 @@ def json_spec(
     Raises:
         UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
     """
-    known = schema or schema_of(bindings)
-    fields = Fields(None, (), ()) if known is None else leaf_fields(known, keys)
+    read_from = schema or schema_of(bindings)
+    fields = Fields(None, (), ()) if read_from is None else leaf_fields(read_from, keys)
     cap = fields.most if cap is None else cap
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
         raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
-    made = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
+    judge_specs = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
     params: dict[str, Any] = {}
     if keys:
         params["keys"] = dict(sorted(keys.items()))
-    if known_optional := sorted(fields.optional if optional is None else optional):
-        params["optional"] = known_optional
+    if optional_paths := sorted(fields.optional if optional is None else optional):
+        params["optional"] = optional_paths
     return PartsSpec(
         kind="json",
         splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
         support=Procedure(
             name=SUPPORT,
             version=VERSION,
-            params={"judges": {path: spec.model_dump(mode="json") for path, spec in made.items()}} if made else {},
+            params={"judges": {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}}
+            if judge_specs
+            else {},
         ),
         cap=cap,
     )

@@ -10,11 +10,12 @@ from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
+from ..plain_json import text_fault
 from ..sampling.follow_ups import FollowUp
-from ..sampling.replies import part_of_an_answer
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
+from ..uncertainty.measure import unusable
 from ..uncertainty.selfcheck import sentences
 from .claims import CLAIMS, SUPPORTED_CLAIMS, claims_of
 from .claims import SPLITTER as CLAIM_SPLITTER
@@ -24,14 +25,13 @@ from .json_fields import (
     SPLITTER,
     SUPPORT,
     VERSION,
-    Document,
     Leaf,
+    OtherDocument,
     document_of,
     field_judges,
     json_text,
     leaves,
     reference_document,
-    supports,
 )
 from .part import Part
 from .sentences import ASKED, SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
@@ -110,18 +110,29 @@ class PartsMeasure:
             document = document_of(primary, call)
         except ValueError as error:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: {error}")
-        own = leaves(document, self.spec, self.judges)
-        others = [_document_or_none(sample, call) for sample in drawn.samples]
+        if (fault := text_fault(json_text(document))) is not None:
+            return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
+        try:
+            own = leaves(document, self.spec, self.judges)
+        except Exception as error:  # a judge may be the user's code, and says which items of a list are equal
+            return Missing(Unmeasured.JUDGE_FAILED, f"a field's judge failed: {type(error).__name__}")
+        others = [self._document_or_none(sample, call) for sample in drawn.samples]
         return tuple(self._field(leaf, others) for leaf in own)
 
-    def _field(self, leaf: Leaf, others: Sequence[Document | None]) -> Part:
-        text = "" if leaf.value is ABSENT else json_text(leaf.value)
-        known = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
+    def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
         try:
-            verdicts = [other is not None and supports(leaf, other.value, self.judges) for other in others]
+            return OtherDocument(document_of(sample, call), self.judges)
+        except ValueError:
+            return None
+
+    def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Part:
+        text = "" if leaf.value is ABSENT else json_text(leaf.value)
+        described = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
+        try:
+            verdicts = [other is not None and other.supports(leaf) for other in others]
         except Exception as error:  # a judge may be the user's code
-            return Part(**known, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
-        return Part(**known, **_share(verdicts, "the field's judge gave no verdict"))
+            return Part(**described, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
+        return Part(**described, **_share(verdicts, "the field's judge gave no verdict"))
 
     def _sentences(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
         assert drawn.primary is not None  # _unusable
@@ -165,43 +176,22 @@ class PartsMeasure:
             return [[None]] * len(pieces), f"the entailment model failed: {type(error).__name__}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A document; a value of its own, because the document of "null" is None."""
-
-    value: Document
-
-
-def _document_or_none(sample: Sample, call: str | None) -> Any:
-    try:
-        return _Read(document_of(sample, call))
-    except ValueError:
-        return None
-
-
 def call_of(answer: Sample) -> str | None:
     """Name of the tool that an answer calls; None for a text."""
     return answer.tool_calls[0].name if answer.tool_calls else None
 
 
 def _share(verdicts: Sequence[bool | None], why: str) -> dict[str, Any]:
-    """The share of samples without support, or the reason why there is none."""
+    """The share of samples without support, or the reason why it is unknown."""
     if not verdicts or None in verdicts:
         return {"uncertainty": None, "detail": why}
     return {"uncertainty": verdicts.count(False) / len(verdicts)}
 
 
 def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
-    if drawn.problem is not None:
-        return Missing(drawn.problem, drawn.problem_detail)
-    if drawn.primary is None:
-        return Missing(Unmeasured.MODEL_FAILED, "there is no primary answer")
-    if drawn.primary.refusal:
-        return Missing(Unmeasured.REFUSED, "the model refused to answer")
-    if not drawn.primary.comparable:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    if plan is not None and plan.cut_off == "abstain" and (cut := part_of_an_answer(drawn, plan)) is not None:
-        return cut
+    missing = unusable(drawn, plan)
+    if missing is not None:
+        return missing
     wanted = 1 if plan is None else max(1, plan.n)
     if len(drawn.samples) < wanted:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {wanted} samples, received {len(drawn.samples)}")
@@ -209,7 +199,7 @@ def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
 
 
 def smallest(parts: tuple[Part, ...] | Missing) -> float | Missing:
-    """The uncertainty of the most certain part, or the reason why there is none."""
+    """The uncertainty of the most certain part, or the reason why it is unknown."""
     if isinstance(parts, Missing):
         return parts
     values = [part.uncertainty for part in parts if part.uncertainty is not None]
@@ -248,10 +238,10 @@ def parts_measure(
 
 def follow_up_of(spec: PartsSpec) -> FollowUp | None:
     """The last question that the model is asked about its answer; it names another one that it reads."""
-    asked = spec.support.name == ASKED
+    asks_model = spec.support.name == ASKED
     if spec.kind == "claims":
-        return SUPPORTED_CLAIMS if asked else CLAIMS
-    return SUPPORTED if asked else None
+        return SUPPORTED_CLAIMS if asks_model else CLAIMS
+    return SUPPORTED if asks_model else None
 
 
 def parts_estimator(measure: PartsMeasure) -> Estimator:
@@ -359,16 +349,17 @@ def compare_with_gold(
     """
     if spec.kind != "json":
         raise UsageError("only JSON fields can be compared with a reference; label sentences and claims by hand.")
-    made = field_judges(spec, judges)
+    by_path = field_judges(spec, judges)
     call = call_of(answer)
     document = document_of(answer, call)
-    own = leaves(document, spec, made)
+    own = leaves(document, spec, by_path)
     try:
         gold, tool = reference_document(reference, call)
     except ValueError as error:
         raise UsageError(f"the reference is not a JSON document ({error}): {reference[:80]!r}") from error
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
-    theirs = [leaf for leaf in leaves(gold, spec, made) if leaf.value is not ABSENT]
-    missed = [leaf.path for leaf in theirs if supports(leaf, document, made) is not True]
-    return Comparison(tuple(supports(leaf, gold, made) for leaf in own), tuple(missed), len(theirs))
+    theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
+    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
+    missed = [leaf.path for leaf in theirs if answered.supports(leaf) is not True]
+    return Comparison(tuple(expected.supports(leaf) for leaf in own), tuple(missed), len(theirs))

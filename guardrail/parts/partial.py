@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
 from ..verdict import Reason
+from .json_fields import escaped
 from .part import PartVerdict
 
 __all__ = ["Partial", "partial_or"]
@@ -51,7 +54,8 @@ class Partial(Generic[T]):
         """
         if name in self.kept:
             return self.kept[name]
-        why = "held back" if any(path.split("/")[1:2] == [name] for path in self.held_back) else "not in the answer"
+        held = any(path.split("/")[1:2] == [escaped(name)] for path in self.held_back)
+        why = "held back" if held else "not in the answer"
         raise KeyError(f"{name!r} is {why}. Kept: {', '.join(self.kept) or 'nothing'}; held back: {self.held_back}")
 
     def __contains__(self, name: object) -> bool:
@@ -78,14 +82,37 @@ def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
     Args:
         message: A message for which `is_partial` holds.
         schema: The schema that the caller asked for.
+
+    Raises:
+        OutputParserException: The kept JSON is not an object, or holds a number that Python cannot read as it stands.
     """
     verdict = message.response_metadata["guardrail"]
-    kept = message.tool_calls[0]["args"] if message.tool_calls else json.loads(message.text)
+    kept = message.tool_calls[0]["args"] if message.tool_calls else _read_object(message.text)
     parts = tuple(PartVerdict.from_stored(part) for part in verdict["parts"])
     review = message.response_metadata.get("review") or {}
     held = tuple(review.get("held_back") or (part.path for part in parts if not part.kept and part.path is not None))
     ticket = review.get("ticket")
     return Partial(kept, held, parts, _object(schema, kept, held), verdict, ticket)
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        kept = json.loads(text, parse_float=_finite)
+        if not isinstance(kept, dict):
+            raise ValueError(f"it is a {type(kept).__name__}, not an object")
+    except ValueError as error:
+        raise OutputParserException(
+            f"the kept part of the answer cannot be read as an object ({error}).", llm_output=text
+        ) from error
+    return kept
+
+
+def _finite(text: str) -> float:
+    # float("1e400") is inf, a value that nobody wrote.
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
 
 
 def _object(schema: Any, kept: dict[str, Any], held_back: tuple[str, ...]) -> Any:

@@ -18,7 +18,7 @@ from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
 from .two_stage import primary_alone
 
-__all__ = ["measure", "measure_all", "measure_many", "measure_stream"]
+__all__ = ["measure", "measure_all", "measure_many", "measure_stream", "unusable"]
 
 QUESTIONS = 64
 """Most questions in one pass."""
@@ -217,7 +217,7 @@ class _Batch:
     def _part(self, drawn: SampleSet) -> _Set | None:
         """The first samples, if an adaptive plan looks at them and they may mean the same."""
         k = self._first
-        if k is None or len(drawn.samples) < k or _unusable(drawn, self._plan) is not None:
+        if k is None or len(drawn.samples) < k or unusable(drawn, self._plan) is not None:
             return None
         part = _Set.of(drawn.model_copy(update={"samples": drawn.samples[:k]}))
         # An empty first sample makes the set unmeasured; the full set has to say so with its own reason.
@@ -234,10 +234,10 @@ class _Batch:
     def _begun(self, chosen: Sequence[tuple[_Set, int]]) -> _Measured:
         """Begin the judgements that each estimator needs."""
         measured: _Measured = []
-        problem = _unusable(chosen[0][0].drawn, self._plan) if chosen else None
+        problem = unusable(chosen[0][0].drawn, self._plan) if chosen else None
         for want, (whole, n) in zip(self._wants, chosen, strict=True):
             sample_set = whole.read_by(want)
-            fault = problem if sample_set is whole else _unusable(sample_set.drawn, self._plan)
+            fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
             gap = fault or _gap(sample_set, want.estimator, self._plan, n)
             if gap is None:
                 self._begin(sample_set, want)
@@ -341,8 +341,8 @@ def _evidence(sample_set: _Set, want: _Wants, results: Sequence[Any]) -> Evidenc
     return Evidence(sample_set.drawn, **parts)
 
 
-def _unusable(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
-    """The reason why a set cannot be measured, or None."""
+def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
+    """The reason why a set cannot be measured, or None. Without a plan a cut-off answer is not looked for."""
     if drawn.problem is not None:
         return Missing(drawn.problem, drawn.problem_detail)
     if drawn.primary is None:
@@ -351,7 +351,7 @@ def _unusable(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
         return Missing(Unmeasured.REFUSED, "the model refused to answer")
     if not drawn.primary.comparable:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
-    return part_of_an_answer(drawn, plan) if plan.cut_off == "abstain" else None
+    return part_of_an_answer(drawn, plan) if plan is not None and plan.cut_off == "abstain" else None
 
 
 def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:

@@ -23,7 +23,9 @@ from guardrail.sampling.draws import Draws
 
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
+from .explaining import explanation
 from .forwarding import CutError
+from .health import Health
 from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
 from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
@@ -53,8 +55,8 @@ __all__ = ["Gateway"]
 DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESSAGES)} | {PATH: GUARDRAIL}
 """The protocols that have the gate behind them, by path."""
 MODELS = "/v1/models"
-OBSERVED, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/tickets/"
-ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, TICKETS, "/metrics", "/healthz", "/readyz"})
+OBSERVED, RELOAD, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/reload", "/guardrail/v1/tickets/"
+ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, RELOAD, TICKETS, "/metrics", "/healthz", "/readyz"})
 LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
@@ -69,6 +71,12 @@ NO_ROOM = dataclasses.replace(
     message="The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
     code="replies_too_large",
 )
+BROKEN = {
+    "degenerate_samples": "a probe refused the upstream, so no question is answered",
+    "misconfigured": "the upstream answers no call; correct its key, model name or address",
+    "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
+}
+"""Causes of the upstream for which questions get errors."""
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -100,9 +108,11 @@ class Gateway:
         self.metrics = Metrics(
             lambda: {name: alias.queue.observed for name, alias in self.observing.items()},
             lambda: 0 if self._draws is None else self._draws.evicted,
+            lambda: {name: alias.reasons for name, alias in self.observing.items()},
         )
+        self.health = Health()
         self._stops_at: float | None = None
-        self._reload_failed = False
+        self._stale: str | None = None
         self._started = int(time.time())
         self._store: Any = None
         self._draws: Draws | None = None
@@ -132,13 +142,16 @@ class Gateway:
             fresh = ServedAlias(name, alias, lambda other: aliases[other], self._draws, self._store, observers)
             former = self.aliases.get(name)
             # An alias that did not change keeps its connections and its probe.
-            aliases[name] = former if former is not None and former.is_same(fresh) else fresh
+            same = former is not None and former.is_same(fresh) and not self.health.fault(name)
+            aliases[name] = former if former is not None and same else fresh
         for name, served in aliases.items():
             if served.artifact is not None:
                 served.guard(None)
             if not served.guarded:
                 observer = self.observing.get(name)
-                observing[name] = observer if observer is not None and observer.alias is served else Observing(served)
+                observing[name] = (
+                    observer if observer is not None and observer.alias is served else Observing(served, self.health)
+                )
             if served.config.pass_through and served is not self.aliases.get(name):
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
@@ -160,9 +173,10 @@ class Gateway:
         keys is checked with it.
 
         Returns:
-            Whether it succeeded. Otherwise the former configuration stays, the log says why, and ``/readyz`` says so.
+            Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say; the
+            gateway stays ready, since it answers as before.
         """
-        self._reload_failed = False
+        self._stale = None
         try:
             config = self.config if self._path is None else load_config(self._path)
             address = {"host": self.config.host, "port": self.config.port}
@@ -171,8 +185,9 @@ class Gateway:
         except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
-            self._reload_failed = True
-        return not self._reload_failed
+            self._stale = str(why)
+        self.metrics.reloaded(stale=self._stale is not None)
+        return self._stale is None
 
     # -- ASGI ----------------------------------------------------------------------------------------------------------
 
@@ -218,7 +233,12 @@ class Gateway:
     def drain(self) -> None:
         """Report that the gateway is no longer ready; running requests have the grace time to finish."""
         if self._stops_at is None:
-            self._stops_at = time.monotonic() + self.config.drain
+            self._stops_at = time.monotonic() + self.config.drain_delay + self.config.drain
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway has been told to stop."""
+        return self._stops_at is not None
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
@@ -246,10 +266,10 @@ class Gateway:
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
         if path == "/readyz":
-            faults = {"draining": self._stops_at is not None, "reload_failed": self._reload_failed}
-            reasons = [name for name, wrong in faults.items() if wrong]
-            status = {"ready": not reasons, "reasons": reasons, "promises": self._promises_for(request)}
-            return _responses.JSONResponse(status, 503 if reasons else 200)
+            guarded = [name for name, alias in self.aliases.items() if alias.guarded]
+            reasons = ["draining"] * (self._stops_at is not None) + self.health.reasons(guarded)
+            status = {"ready": not reasons, "reasons": reasons, "stale": self._stale is not None}
+            return _responses.JSONResponse({**status, **self._shown_to(request)}, 503 if reasons else 200)
         if "transfer-encoding" in request.headers and "content-length" in request.headers:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             raise ApiError(
@@ -261,10 +281,10 @@ class Gateway:
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            counts = {name: alias.queue.observed for name, alias in self.observing.items() if _may_use(key, name)}
-            return _responses.JSONResponse(
-                {name: {**dataclasses.asdict(row), "acceptance": row.acceptance} for name, row in counts.items()}
-            )
+            counts = {name: alias.summary() for name, alias in self.observing.items() if _may_use(key, name)}
+            return _responses.JSONResponse(counts)
+        if method == "GET" and path == RELOAD:
+            return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
                 return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
@@ -280,13 +300,17 @@ class Gateway:
         """The promises of each alias that guards (`CalibrationArtifact.promises`)."""
         return {name: alias.promises for name, alias in self.aliases.items() if alias.promises}
 
-    def _promises_for(self, request: Any) -> dict[str, tuple[str, ...]]:
-        """The promises that a caller may read: probes need no key, and without one they learn no model's name."""
+    def _shown_to(self, request: Any) -> dict[str, dict[str, Any]]:
+        """Promises and warnings for a caller: probes need no key, and without one they learn no model's name."""
         try:
             key = self._authenticate(request)
         except ApiError:
-            return {}
-        return {name: lines for name, lines in self.promises.items() if _may_use(key, name)}
+            return {"promises": {}, "warnings": {}}
+        usable = [name for name in self.aliases if _may_use(key, name)]
+        warnings = {name: lines for name in usable if (lines := self.health.lines(name))}
+        return {"promises": {name: self.promises[name] for name in usable if name in self.promises}} | {
+            "warnings": warnings
+        }
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
@@ -306,7 +330,7 @@ class Gateway:
         try:
             item = self._store.item(name)
         except StoreUnavailableError as error:
-            raise _unreachable(error) from error
+            raise self._unreachable(error) from error
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
@@ -509,12 +533,31 @@ class Gateway:
             return done
         try:
             with self._reply_bytes.question() as refused:
-                answer = await alias.answer(asking)
-                return NO_ROOM if refused() else answer
+                result = await alias.answer(asking)
+            if refused():
+                return NO_ROOM
+            self._note(alias, asking, result)
+            return result
         except Exception as error:
-            return _unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
+            return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
             done()
+
+    def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
+        """Report what a result says about the upstream and the store."""
+        if isinstance(result, ApiError) and result.verdict is not None and result.code in BROKEN:
+            measured = result.verdict["uncertainty"]
+            why = f" ({measured['detail']})" if measured["reason"] == "degenerate_samples" else ""
+            # A client's own key says nothing about the others.
+            report = self.health.fail if asking.credential is None else self.health.warn
+            report(alias.name, result.code, f"{BROKEN[result.code]}{why}")
+        elif not isinstance(result, ApiError):
+            self.health.recover(alias.name)
+            self.health.recover(None)
+
+    def _unreachable(self, error: BaseException) -> ApiError:
+        self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")
+        return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
 
     def _admitted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Callable[[], None] | ApiError:
         """Count a request in; returns what counts it off, or the error above a limit.
@@ -587,6 +630,12 @@ def _reply(
 ) -> Any:
     """The response; with ``late`` the frames of a stream that has begun."""
     if isinstance(result, ApiError):
+        verdict = result.verdict if result.status < 500 else None  # an outage is logged once a minute
+    else:
+        verdict = result.verdict if result.abstained else None
+    if verdict is not None:
+        log.warning("guardrail serve: %s held request %s back: %s", model, request_id, explanation(verdict))
+    if isinstance(result, ApiError):
         result = dialect.spelled(result)
         return _events([dialect.error(result)]) if late else _error(result, dialect)
     reply = dialect.reply(completion(result, request, request_id=request_id, model=model), body)
@@ -617,11 +666,6 @@ def _failed(what: str, error: Exception) -> ApiError:
     log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
     log.debug("guardrail serve: %s", what, exc_info=error)
     return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
-
-
-def _unreachable(error: BaseException) -> ApiError:
-    log.error("guardrail serve: the store cannot be reached: %s", error)
-    return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
 
 
 def _no_model(name: str) -> ApiError:

@@ -18,14 +18,18 @@ from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
 
 __all__ = ["Metrics"]
 
+Missed = Callable[[], Mapping[str, Mapping[tuple[str, str], int]]]
+"""Numbers of answers by model, and then by fate and reason."""
 FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
 
 
 class _Observations:
     """Counts of the observing aliases and of the memory, read when Prometheus asks."""
 
-    def __init__(self, family: Any, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int]) -> None:
-        self._family, self._observed, self._evicted = family, observed, evicted
+    def __init__(
+        self, family: Any, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int], missed: Missed
+    ) -> None:
+        self._family, self._observed, self._evicted, self._missed = family, observed, evicted, missed
 
     def collect(self) -> Iterator[Any]:
         """The families of counters."""
@@ -40,7 +44,13 @@ class _Observations:
                 dropped.add_metric((model, cause), number)
         evicted = self._family("guardrail_draws_evicted", "Remembered pieces of draws that made room too early.")
         evicted.add_metric((), self._evicted())
-        yield from (fates, dropped, evicted)
+        missed = self._family(
+            "guardrail_observations_missed", "Answers that were not measured.", labels=("model", "fate", "reason")
+        )
+        for model, reasons in self._missed().items():
+            for (fate, reason), number in reasons.items():
+                missed.add_metric((model, fate, reason), number)
+        yield from (fates, dropped, evicted, missed)
 
 
 class Metrics:
@@ -49,9 +59,15 @@ class Metrics:
     Args:
         observed: The counts of the observing aliases, by name.
         evicted: The number of remembered pieces of draws that made room before their time was over.
+        missed: The reasons why observed answers were not measured.
     """
 
-    def __init__(self, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        observed: Callable[[], Mapping[str, Observed]],
+        evicted: Callable[[], int] = lambda: 0,
+        missed: Missed = dict,
+    ) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._registry = own = client.CollectorRegistry()
         try:
@@ -66,11 +82,17 @@ class Metrics:
             else:
                 self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
         own.register(
-            _Observations(require("prometheus_client.core", extra="serve").CounterMetricFamily, observed, evicted)
+            _Observations(
+                require("prometheus_client.core", extra="serve").CounterMetricFamily, observed, evicted, missed
+            )
         )
         self._passed = client.Counter(
             "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
         )
+        self._stale = client.Gauge(
+            "guardrail_configuration_stale", "1 while a reload has failed and the former configuration serves.",
+            registry=own,
+        )  # fmt: skip
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
@@ -86,6 +108,10 @@ class Metrics:
     def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
         """The trace that a request names, for OpenTelemetry."""
         return caller(headers) if self._traces else nullcontext()
+
+    def reloaded(self, *, stale: bool) -> None:
+        """Say whether the last reload failed, so that an older configuration serves."""
+        self._stale.set(stale)
 
     def passed_through(self, model: str, path: str) -> None:
         """Count a request that no gate judges."""

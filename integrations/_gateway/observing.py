@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -22,13 +24,15 @@ from guardrail.sampling.effects import run
 from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
 from .forwarding import Listener
-from .protocol import ApiError, Dialect, bindings_of, drawing_fields, messages_of
+from .health import Health
+from .protocol import DRAWING, ApiError, Dialect, bindings_of, drawing_fields, messages_of
+from .shapes import Shape, Shapes
 
 __all__ = ["Observing"]
 
@@ -39,6 +43,10 @@ PASSED = (
 """Headers of a client that are sent upstream."""
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
+REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "response_format", "suspended", "tools"}
+"""Names that may stand for a reason why an answer is not measured."""
+MOST_REASONS = 100
+"""Different reasons that are counted."""
 
 
 class Observing:
@@ -46,13 +54,17 @@ class Observing:
 
     Args:
         alias: The alias.
+        health: Where the causes are reported for which answers are not measured.
 
     Raises:
         UsageError: The record file belongs to another collection.
     """
 
-    def __init__(self, alias: ServedAlias) -> None:
+    def __init__(self, alias: ServedAlias, health: Health) -> None:
         self.alias, self._settings = alias, alias.config.observe
+        self._health, self._lock = health, threading.Lock()
+        self._reasons: Counter[tuple[str, str]] = Counter()
+        self._shapes = Shapes()
         if alias.plan is not None:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings
@@ -76,6 +88,21 @@ class Observing:
     @property
     def _prompt(self) -> PromptWrapping:
         return self._settings.prompt if self.alias.single is None else self.alias.single.prompt
+
+    @property
+    def reasons(self) -> dict[tuple[str, str], int]:
+        """Number of answers without a measurement, by the field of `Observed` and the reason."""
+        with self._lock:
+            return dict(self._reasons)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts of this alias, the reasons of what was not measured, and the shapes of its requests."""
+        row, plan = self.queue.observed, self.alias.plan
+        fates: dict[str, dict[str, int]] = {}
+        for (fate, reason), number in self.reasons.items():
+            fates.setdefault(fate, {})[reason] = number
+        shapes = {} if plan is None else self._shapes.summary(plan)
+        return {**asdict(row), "acceptance": row.acceptance, "reasons": fates, "shapes": shapes}
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
@@ -124,25 +151,35 @@ class Observing:
         dialect: Dialect,
     ) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
-        alias, plan = self.alias, self.alias.plan
+        alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
+        shape = Shape.of(body)
         try:
             body = dialect.read(body, plan)  # refuses what continues a stored response: the prompt is not known
+            shape = Shape.of(body)
             messages = messages_of(body)
-            if self._unlike(body, message, plan):
-                return "not_comparable"
+            if unlike := self._unlike(body, message, plan):
+                return self._missed("not_comparable", unlike)
             if alias.artifact is None:
                 self._check(messages, plan)
                 drawn = self._collected(messages, answer, credential, plan)
                 fate = "collected" if drawn.problem is None else "unmeasured"
+                if drawn.problem is not None:
+                    self._missed(fate, [drawn.problem])
             else:
                 guard = alias.guard(credential)
                 assert isinstance(guard, Guardrail), "a cascade cannot observe"
                 assessed = guard.assess_served(messages, answer)
                 assert assessed.verdict is not None, "the one gate judges every candidate"
                 drawn, fate = assessed.drawn, fate_of(assessed.verdict)
-        except (ApiError, GuardrailError):  # tools, a prompt or turns other than the calibrated ones
-            return "not_comparable"
+                if fate == "unmeasured":
+                    self._missed(fate, [assessed.verdict.uncertainty.reason or "suspended"])
+        except ApiError as error:  # tools or a format other than the calibrated ones
+            return self._missed("not_comparable", [error.param or error.code or ""])
+        except GuardrailError:  # a prompt or turns other than the calibrated ones
+            return self._missed("not_comparable", ["history" if shape.history else "prompt"])
+        finally:
+            self._shapes.add(shape, None if usage is None else usage["output_tokens"])
         records = self._settings.records
         if self._records is not None and records is not None and chosen(key[0], records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
@@ -165,20 +202,33 @@ class Observing:
             sampler = replace(sampler, plan=plan.primary_only())
         return problem.apply_to(run(sampler.draw_behind_steps(messages, answer)))
 
-    def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> bool:
-        """Whether the settings of the answer differ from those of the plan's primary answer."""
+    def _missed(self, fate: str, causes: Sequence[str]) -> str:
+        """Count and report an answer that is not measured; returns its field of `Observed`."""
+        # Names of fields come from clients: only known ones become labels.
+        reason = "+".join(sorted({each if each in REASONS else "other_field" for each in causes}))
+        with self._lock:
+            reason = reason if (fate, reason) in self._reasons or len(self._reasons) < MOST_REASONS else "other"
+            self._reasons[fate, reason] += 1
+        if fate == "unmeasured":
+            text = f"answers could not be measured ({reason}), so nothing is learned from them"
+        else:
+            text = f"answers are not measured, because their requests differ from the plan in {reason}"
+        more = "GET /guardrail/v1/observed shows the requests and a configuration that matches"
+        self._health.warn(self.alias.name, f"{fate}:{reason}", f"{text}. {more}")
+        return fate
+
+    def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> list[str]:
+        """The settings in which the answer differs from the plan's primary answer."""
         ignored = self.alias.config.ignore
         fields = {name: value for name, value in body.items() if value is not None and name not in ignored}
         bindings_of(fields, plan)
         usage = message.usage_metadata
-        return bool(
-            unlike_served(
-                drawing_fields(fields),
-                plan,
-                finish=message.response_metadata.get("finish_reason"),
-                tokens=None if usage is None else usage["output_tokens"] or None,
-                fixed=self.alias.upstream.extra_body,
-            )
+        return unlike_served(
+            drawing_fields(fields),
+            plan,
+            finish=message.response_metadata.get("finish_reason"),
+            tokens=None if usage is None else usage["output_tokens"] or None,
+            fixed=self.alias.upstream.extra_body,
         )
 
     def _check(self, messages: tuple[BaseMessage, ...], plan: SamplingPlan) -> None:

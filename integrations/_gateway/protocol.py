@@ -25,6 +25,7 @@ from guardrail.types import Bindings, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason
 
 from .._openai.requests import CHAT_COMPLETIONS
+from .explaining import explanation
 
 jiter = require("jiter", extra="serve")
 T = TypeVar("T")
@@ -417,6 +418,7 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
+    more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
     more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
     if "parts" in verdict:
         more["parts"] = [{name: value for name, value in part.items() if name != "text"} for part in verdict["parts"]]
@@ -543,7 +545,7 @@ _BEHIND = {
         502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
     ),
     Unmeasured.DEGENERATE_SAMPLES: (
-        500, "guardrail_unavailable",
+        503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
     ),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from guardrail.sampling.native import llm_output
 from guardrail.types import OptionScores
 
 __all__ = [
+    "ForeignReplyError",
     "MalformedReplyError",
     "chat_result",
     "choices_of",
@@ -40,11 +41,16 @@ class MalformedReplyError(ValueError):
     """The endpoint's reply is not a chat completion."""
 
 
+class ForeignReplyError(MalformedReplyError):
+    """The reply does not even begin as a JSON object: a page of a proxy or of another server, whatever was asked."""
+
+
 def parsed(content: bytes) -> dict[str, Any]:
     """The reply as a JSON object.
 
     Raises:
-        MalformedReplyError: It is not JSON, truncated, nested too deeply, has half of a surrogate pair, or is not an
+        ForeignReplyError: It does not begin as JSON.
+        MalformedReplyError: It is truncated, nested too deeply, has half of a surrogate pair, or is not an
             object.
     """
     try:
@@ -53,7 +59,9 @@ def parsed(content: bytes) -> dict[str, Any]:
         if HALF.search(text):
             json.dumps(reply, ensure_ascii=False).encode()  # fails on half of a surrogate pair
     except (ValueError, RecursionError) as error:
-        raise MalformedReplyError(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from None
+        foreign = not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
+        kind = ForeignReplyError if foreign else MalformedReplyError
+        raise kind(f"the endpoint's reply of {len(content)} bytes is not JSON ({error})") from None
     if not isinstance(reply, dict):
         raise MalformedReplyError(f"the endpoint's reply is a JSON {type(reply).__name__}, not an object")
     return reply

@@ -18,7 +18,7 @@ from guardrail.sampling.replies import cause_of, failed_calls, read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .endpoint import RETRIED, Attempted, status_of
-from .replies import MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
+from .replies import ForeignReplyError, MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
 
 __all__ = [
@@ -191,6 +191,7 @@ def outcome_of(
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
+        cause = Unmeasured.MODEL_FAILED if isinstance(error, ForeignReplyError) else cause
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 

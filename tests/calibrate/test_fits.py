@@ -17,7 +17,7 @@ from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
 from calibrate.pipeline import fit_artifact
 from calibrate.thresholds.anchored import Certified
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact, Reach, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Uncertainty
@@ -393,3 +393,85 @@ def test_the_command_says_counts_declares_and_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "d.json").exists()
     shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "c.json")], env={"COLUMNS": "240"}).output
     assert "2; this one spends 15.2 % of delta" in " ".join(shown.split())
+
+
+def test_a_refit_with_another_certificate_counts() -> None:
+    artifact = fitted(file_of(), Fits(), rule="acrc")
+    for same in (artifact.at(alpha=0.2), artifact.at(rule="certified"), artifact.at(rule="empirical")):
+        assert counts(same) == (1, 0.1, 0.9)
+    second = artifact.at(rule="certified", delta=0.05)
+    assert second.selection is not None
+    assert (second.selection.fits, second.selection.others) == (2, pytest.approx(0.1))
+    assert second.outcome.delta == 0.05
+    assert second.outcome.guarantee.endswith("whichever is used, the promise holds with 85 % confidence.")
+    third = second.at(rule="fixed_sequence")
+    assert third.selection is not None
+    assert (third.selection.fits, third.selection.others) == (3, pytest.approx(0.15))
+    assert "have carried 3 fits" in (selection_warning(third) or "")
+    # Neither a fit that nobody counted nor a refit of it is free.
+    silent = fit_artifact(file_of(), estimator=KEY, alpha=ALPHA, rule="certified")
+    assert silent.at(alpha=0.2).selection is None
+    assert counts(silent.at(rule="fixed_sequence", delta=0.05))[0] == 2
+
+
+def test_a_renamed_file_is_counted_by_the_artifacts_of_the_folder(tmp_path: Path) -> None:
+    file = file_of()
+    first, second = tmp_path / "records.jsonl", tmp_path / "renamed.jsonl"
+    write_records(first, file.header, file.records)
+    write_records(second, file.header, file.records)
+
+    def run(path: Path, key: str, out: str) -> int:
+        arguments = ["fit", path, "-a", "0.2", "--rule", "certified", "-e", key, "-o", tmp_path / out]
+        result = CliRunner().invoke(app, [str(each) for each in arguments])
+        assert result.exit_code == 0, result.output
+        return counts(CalibrationArtifact.load(tmp_path / out))[0]  # type: ignore[no-any-return]
+
+    assert run(first, KEY, "a.json") == 1
+    assert run(second, OTHERS[0], "b.json") == 2
+    assert run(second, OTHERS[0], "c.json") == 2
+    beside(first).unlink()
+    beside(second).unlink()
+    assert run(second, OTHERS[1], "d.json") == 3
+
+
+def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, path = file_of(), tmp_path / "records.jsonl"
+    write_records(path, file.header, file.records)
+
+    def run(key: str, out: str) -> Any:
+        arguments = ["fit", path, "-a", "0.2", "--rule", "certified", "-e", key, "-o", tmp_path / out]
+        return CliRunner().invoke(app, [str(each) for each in arguments])
+
+    with monkeypatch.context() as patched:
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(CalibrationArtifact, "save", killed)
+        assert run(KEY, "a.json").exit_code != 0
+    assert not (tmp_path / "a.json").exists()
+    assert [fit.score for fit in Fits([beside(path)]).read()] == [KEY]
+    assert run(OTHERS[0], "b.json").exit_code == 0
+    assert counts(CalibrationArtifact.load(tmp_path / "b.json"))[0] == 2
+    # The killed one again is the same fit: it is not charged a second time.
+    assert run(KEY, "a.json").exit_code == 0
+    again = CalibrationArtifact.load(tmp_path / "a.json")
+    assert (counts(again)[0], again.certificate.delta) == (2, 0.1)
+
+
+def test_another_reach_on_the_same_questions_is_another_fit() -> None:
+    file, fits = file_of(), Fits()
+
+    def reached(cut: float) -> CalibrationArtifact:
+        def make(selection: Selection | None) -> CalibrationArtifact:
+            artifact = fit_artifact(file, estimator=KEY, alpha=ALPHA, rule="certified", selection=selection)
+            reach = Reach(
+                estimator=KEY, share=0.5, cut=cut, n_pool=3 * N, n_within=N, n=N, seed=0, fixed_beforehand=True
+            )
+            return artifact.model_copy(update={"reach": reach})
+
+        return counted(make, fits, FitSettings(KEY))
+
+    assert [counts(reached(cut))[0] for cut in (2.0, 2.0, 1.5, 2.5)] == [1, 1, 2, 3]

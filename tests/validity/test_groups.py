@@ -72,7 +72,7 @@ def unequal(rng: np.random.Generator, groups: int, flat: bool) -> tuple[np.ndarr
 
 @pytest.mark.parametrize("flat", [True, False])
 def test_the_mean_over_groups_holds(flat: bool) -> None:
-    rng, runs = np.random.default_rng(21), 600
+    rng, runs = np.random.default_rng(21), 300
     truth = unequal(np.random.default_rng(22), 60_000, flat)
     failed = accepted = ignored = 0
     for _ in range(runs):

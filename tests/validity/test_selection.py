@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import sqrt
+from itertools import accumulate
+from math import pi, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
 from calibrate.fits import Fits, FitSettings, counted
 from calibrate.pipeline import fit_artifact, question_hashes
-from calibrate.prediction_powered import fit_prediction_powered, selection_p
+from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scoring.reach import SELECTED
 from calibrate.thresholds import fit
@@ -104,6 +105,21 @@ def test_fits_that_are_paid_for_keep_the_confidence_that_is_stated() -> None:
     assert sum(deltas(artifacts)) == pytest.approx(stated)
     assert DELTA < stated < 1.4 * DELTA
     assert false_certificates(deltas(artifacts)) <= limit(stated)
+
+
+def test_the_first_fit_spends_delta_and_all_fits_together_a_known_sum() -> None:
+    """Exact: each fit fails with at most what it spends, and in the worst case no two fail together."""
+    artifacts = fits_of_twelve(declare=False)
+    spent = deltas(artifacts)
+    assert spent == pytest.approx([DELTA, *(6 * DELTA / (pi * j) ** 2 for j in range(2, SCORES + 1))])
+    for artifact, all_spent in zip(artifacts, accumulate(spent), strict=True):
+        assert artifact.confidence(artifact.certificate.delta or 0.0) == pytest.approx(1 - all_spent)
+    any_number = 2 - 6 / pi**2  # 1 + 6 / pi^2 (pi^2 / 6 - 1), of delta
+    assert sum(spent) < any_number * DELTA < 0.1393  # the page: 86.1 %
+    assert any_number * 0.07 < 0.1  # the page: 90 % by --delta 0.07
+    # Negative controls: 90 % is not what is left at delta = .1, and a payment of delta / j has no bound at all.
+    assert any_number * DELTA > 0.1
+    assert sum(DELTA / j for j in range(1, 12_368)) > 1
 
 
 def test_declared_scores_keep_delta_together() -> None:
@@ -211,6 +227,22 @@ def test_negative_control_a_random_sample_is_refused_once_in_a_thousand() -> Non
     refused, certified = refused_and_certified(chosen=False, runs=200)
     assert refused <= stats.binom.ppf(1 - FALSE_ALARM, 200, SELECTED)
     assert certified == 0
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_labels_of_people_that_leave_out_the_group_where_the_judge_errs_are_refused(chosen: bool) -> None:
+    """The judge calls as many answers wrong there, so that its labels tell nothing: 25 % are wrong, people see 10 %."""
+    rng, by_group, by_judge, runs = np.random.default_rng(20264), 0, 0, 40
+    for _ in range(runs):
+        n = 800
+        group = rng.random(n) < 0.3
+        judge = rng.random(n) < 0.1
+        sampled = rng.random(n) < (np.where(group, 0.0, 0.3) if chosen else np.full(n, 0.2))
+        names = np.where(group, "medicine", "geography").tolist()
+        by_judge += selection_p(judge, sampled) < SELECTED
+        by_group += group_unlike_sample(names, sampled) is not None
+    assert by_judge <= 1  # the test of the judge's labels alone would let it pass
+    assert by_group == (runs if chosen else 0)
 
 
 # -- an audit that is repeated while labels come in --------------------------------------------------------------------

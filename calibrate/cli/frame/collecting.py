@@ -150,6 +150,10 @@ class CallOptions:
     allow_identical_samples: Annotated[
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False
+    probe: Annotated[
+        Literal["auto", "off"],
+        typer.Option(help="off: no probe first, for an endpoint with few possible answers that is taken for a cache."),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,7 @@ def ask(
             max_concurrency=options.calls.max_concurrency,
             retry_failed=options.calls.retry_failed,
             allow_identical_samples=options.calls.allow_identical_samples,
+            probe=options.calls.probe,
             batches=batches,
             engine=engine,
             scorer=options.drawing.scorers(),

@@ -43,7 +43,7 @@ from ...parts.answers import (
     with_usual_cap,
 )
 from ...parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
-from ...parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
+from ...parts.fit import PartsRule, fit_parts_artifact, held_out_parts, require_same_parts, thresholds_of
 from ...parts.page import write_parts_report
 from ...parts.promises import figures_lines, promise_line
 from ...parts.wording import (
@@ -73,6 +73,7 @@ __all__ = [
     "fit_by_parts",
     "inspect_parts",
     "label_by_parts",
+    "measured_by_parts",
     "plan_by_parts",
     "print_parts",
     "refuse_with_parts",
@@ -464,6 +465,21 @@ def _written_report(
     return write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
 
 
+def measured_by_parts(loaded: CalibrationArtifact, file: RecordFile) -> tuple[RecordFile, str]:
+    """Records with their parts as the artifact says, and the key of these.
+
+    Raises:
+        UsageError: The records were made otherwise.
+    """
+    gate = loaded.parts
+    assert gate is not None, "an artifact of parts"
+    key = f"parts_{gate.spec.kind}"
+    if key not in file.header.estimators:
+        file = measure_records(file, parts_measure(gate.spec))
+    require_same_parts(loaded, file, key)
+    return file, key
+
+
 def audit_by_parts(
     loaded: CalibrationArtifact, file: RecordFile, *, level: float, target: float | None, as_json: bool
 ) -> None:
@@ -474,9 +490,7 @@ def audit_by_parts(
     """
     gate = loaded.parts
     assert gate is not None, "an artifact of parts"
-    key = f"parts_{gate.spec.kind}"
-    if key not in file.header.estimators:
-        file = measure_records(file, parts_measure(gate.spec))
+    file, key = measured_by_parts(loaded, file)
     if key not in file.header.part_correctness:
         file = label_parts(file, key)
     figures, data = held_out_parts(loaded, file)

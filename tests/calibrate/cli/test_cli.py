@@ -90,7 +90,12 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     test = tmp_path / "a.test.jsonl"
     assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
     assert len(read_records(test).records) == 72
-    run("report", records, "--artifact", artifact, "--test", test, "--out", page, "--splits", "3")
+    # A name without a suffix gets one, because a browser would not show it as a page.
+    shown = run(
+        "report", records, "--artifact", artifact, "--test", test, "--out", page.with_suffix(""), "--splits", "3"
+    )
+    assert f"open {page} in a browser" in shown
+    assert not page.with_suffix("").exists()
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "kept out of the fit" in html
     assert all(f"<p>{line}</p>" in html for line in loaded.promises)
@@ -170,6 +175,11 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert "(168 were there already)" in shown
     again = CalibrationArtifact.load(out / "artifact.json")
     assert again.outcome == first.outcome
+    assert again.selection is not None
+    assert again.selection.fits == 1  # the same fit
+    other = (*arguments[:-1], "0", "--rule", "fixed_sequence")
+    assert "have carried 1 fit (semantic_entropy" in run(*other, "--strict", code=2)
+    assert "have carried 2 fits" in run(*other)
 
 
 def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
@@ -311,6 +321,14 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
     assert "fitted on 60 of 240" in shown
     assert "fitted on 120 of 240" in shown
     assert shown.endswith("--estimator semantic_entropy --alpha 0.15")
+
+
+def test_evaluate_says_that_choosing_by_it_is_a_selection(records_path: Path) -> None:
+    few = ("evaluate", records_path, "-a", "0.15", "--rule", "acrc", "--splits", "1", "-e", "semantic_entropy")
+    assert "is a selection" not in run(*few)
+    text = " ".join(run(*few, "-e", "discrete_semantic_entropy").split())
+    assert "to fit the best score on the same questions is a selection" in text
+    assert "--estimator auto" in text
 
 
 def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:

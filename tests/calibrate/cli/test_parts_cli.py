@@ -186,6 +186,34 @@ def test_one_row_an_answer_and_one_row_a_field_are_the_same_records(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("names", "both", "first"),
+    [
+        (("/tags/0", "/tags/1"), {"tags": [5, 6]}, {"tags": [5]}),
+        (("/rows/1/n", "/rows/0/n"), {"rows": [{"n": 6}, {"n": 5}]}, {"rows": [{"n": 5}]}),
+        (("/0", "/1"), [5, 6], [5]),
+        (("0", "1"), {"0": 5, "1": 6}, {"0": 5}),
+        (("/sales/2024", "/sales/2025"), {"sales": {"2024": 5, "2025": 6}}, {"sales": {"2024": 5}}),
+        (("/a/0", "/a/01"), {"a": {"0": 5, "01": 6}}, {"a": {"0": 5}}),
+    ],
+)
+def test_numbers_from_0_in_paths_are_items_of_a_list(
+    tmp_path: Path, names: tuple[str, str], both: object, first: object
+) -> None:
+    """The second item has no value in the sample: an item is left out there, and no field "1" of an object is."""
+    (tmp_path / "fields.csv").write_text(f"id,name,value,s1,s2\n1,{names[0]},5,5,5\n1,{names[1]},6,6,\n")
+    printed(
+        called(
+            *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "name", "--map", "references=value"),
+            *("--map", "samples=s1,s2", "--out", tmp_path / "records.jsonl"),
+        )
+    )
+    (record,) = read_records(tmp_path / "records.jsonl").records
+    assert json.loads(record.references[0]) == both
+    assert record.drawn is not None
+    assert [json.loads(sample.text) for sample in record.drawn.samples] == [both, first]
+
+
+@pytest.mark.parametrize(
     ("names", "why"), [(("a", "a"), "twice"), (("/a/b", "a"), "fields of its own"), (("/a", "/a/b"), "lies within")]
 )
 def test_a_field_has_one_value_for_an_answer(tmp_path: Path, names: tuple[str, str], why: str) -> None:

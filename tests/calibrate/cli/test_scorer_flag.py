@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
+from calibrate.pipeline import fit_artifact
+from calibrate.report.sentences import headline
 from guardrail import CalibrationArtifact, Guardrail, UsageError, scorer
 from guardrail.models import resolve_model
 from guardrail.testing import ScriptedChat
@@ -56,6 +58,8 @@ def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) 
     ):
         result = called(*step)
         assert result.exit_code == 0, result.output
+    box = " ".join(result.output.replace("\u2502", " ").split())
+    assert "where the score of its answer is high" in box  # high means certain
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.follow_ups) == ("score:rank@1", ("score:rank@1",))
     guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=rank)
@@ -83,6 +87,8 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("tie_break", 0, True)
+    stricter = fit_artifact(read_records(records), estimator=key, alpha=0.06, rule="certified")
+    assert "where the score of its answer is on the certain side" in headline(stricter)
     assert loaded.plan.follow_ups == ("score:coarse@1",)
     guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=coarse)
     on_file = {record.id: record.scores[key].value for record in read_records(records).records}

@@ -248,6 +248,22 @@ def test_a_number_that_is_not_enough_is_said_to_be_too_few() -> None:
     assert price.labels == LabelsNeeded(n=3_900, verdict="too_few")  # 13 times the 300 labels
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3, 4])  # with seed 2 there is a certificate
+def test_labels_are_not_said_to_be_useless_where_the_observed_error_is_within_the_target(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # 51 of 84 labels accepted, 7 of them wrong (13.7 %, target 16 %), in four tied scores; the others at higher scores.
+    scores = np.r_[rng.choice(4, 51), rng.choice(np.arange(4, 11), 33)] / 10
+    errors = np.r_[rng.permutation([1] * 7 + [0] * 44), rng.integers(0, 2, 33)]
+    none = fit(scores, errors, alpha=0.16, rule="certified")
+    assert isinstance(none, Infeasible)
+    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
+    fields = {"outcome": none, "certificate": none, "calibration": observed}
+    price = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields), repetitions=5).price
+    assert price is not None
+    assert price.labels is not None
+    assert price.labels.verdict != "never"
+
+
 def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() -> None:
     hopeless = infeasible(0.2)
     reversed_scores = CalibrationScores(

@@ -263,8 +263,3 @@ def test_parts_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> N
     header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
     with pytest.raises(UsageError, match="--parts json"):
         fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1)
-
-
-def test_an_artifact_of_parts_is_not_refitted_on_scores_it_does_not_have(file: RecordFile) -> None:
-    with pytest.raises(UsageError, match="fitted again from its records"):
-        fit_parts_artifact(file, alpha=0.1).at(alpha=0.2)

@@ -287,10 +287,14 @@ def test_start_needs_no_labels_and_says_when_nothing_can_pass() -> None:
 
 
 def test_the_start_is_the_first_threshold_with_enough_parts() -> None:
-    """alpha = delta = .1, n = 100, cap 4: ln 10 / ln(1 + .1 k) <= 50 from k = .471 on, so 188.5 of 400 parts."""
+    """alpha = delta = .1, n = 100, cap 4: ln 10 / ln(1 + .1 k) <= 80 from k = .292 on, so 116.8 of 400 parts.
+
+    With half of the answers, 50, it is k = .471 and 188.5 parts.
+    """
     scores = [(4 * i + j) / 1000 for i in range(100) for j in range(4)]
     parts = AnswerParts.of([scores[4 * i : 4 * i + 4] for i in range(100)], [[0] * 4] * 100, cap=4)
-    assert start_wrong_share(parts, 100, alpha=0.1, delta=0.1, per="part") == 0.188  # the 189th part
+    assert start_wrong_share(parts, 100, alpha=0.1, delta=0.1, per="part") == 0.116  # the 117th part
+    assert start_wrong_share(parts, 100, alpha=0.1, delta=0.1, per="part", share=0.5) == 0.188  # the 189th part
 
 
 def test_reasons() -> None:

@@ -11,14 +11,18 @@ from typer.testing import CliRunner
 
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
+from calibrate.cli.score import print_scores
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import lacking, score_file, score_records, supported, with_cache
 from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
+from guardrail.guard.record_lines import RecordLines
 from guardrail.judges import ExactJudge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache
-from guardrail.types import SamplingPlan
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import ModelIdentity
+from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import unmet_needs
 
@@ -73,6 +77,44 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert summary.n_records == len(read_records(path).records) == 2
     with pytest.raises(UsageError, match="no record file"):
         score_file(tmp_path / "none.jsonl", path, supported)
+
+
+def observed(path: Path, *, problem: Unmeasured | None = None) -> Path:
+    """A record file of a gateway with three answers."""
+    plan = SamplingPlan(n=2)
+    model = ModelIdentity(provider="p", model="m")
+    lines = RecordLines(path, name="observed: m", model=model, plan=plan, prompt=PromptWrapping())
+    for number in range(3):
+        answer = Sample(text="yes", finish_reason="stop")
+        drawn = SampleSet(question="q", primary=answer, samples=() if problem else (answer, answer), problem=problem)
+        lines.append(f"r{number}", f"q{number}?", drawn, {})
+    return path
+
+
+def test_only_torn_lines_of_a_gateway_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = observed(tmp_path / "observed.jsonl")
+    header, first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + first[:40] + second + third)  # the second record is lost with the torn first
+    header_written, summary = score_file(path, tmp_path / "scored.jsonl", supported)
+    assert (summary.n_records, summary.fragments) == (1, 1)
+    assert [record.id for record in read_records(tmp_path / "scored.jsonl").records] == ["r2"]
+    assert [record.id for record in read_records(path).records] == ["r2"]
+    print_scores(header_written, summary)
+    for fault in (first.replace(b'"question"', b'"quest"'), b"no record\n"):  # written whole, or not by a gateway
+        path.write_bytes(header + fault + third)
+        with pytest.raises(RecordError, match=":2: "):
+            score_file(path, tmp_path / "scored.jsonl", supported)
+    path.write_bytes(header.replace(b"observed: m", b"questions") + first[:40] + second + third)
+    with pytest.raises(RecordError, match=":2: not JSON"):
+        score_file(path, tmp_path / "scored.jsonl", supported)
+
+
+def test_a_file_without_measurements_says_so_first(tmp_path: Path) -> None:
+    path = observed(tmp_path / "observed.jsonl", problem=Unmeasured.DEGENERATE_SAMPLES)
+    shown = CliRunner().invoke(app, ["score", str(path)], env={"COLUMNS": "300"}).output
+    assert shown.index("Most of the 3 answers could not be measured (3 degenerate_samples)") < shown.index("Scores (")
+    well = CliRunner().invoke(app, ["score", str(observed(tmp_path / "well.jsonl"))]).output
+    assert "Most of the" not in well
 
 
 @pytest.mark.slow

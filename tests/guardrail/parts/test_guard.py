@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field, ValidationError
@@ -15,6 +16,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
 from guardrail.guard.assess import Remembered
 from guardrail.monitor import DriftMonitor, SafetySwitch
+from guardrail.monitor.drift import Reference
 from guardrail.parts.decide import undivided
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.part import PartVerdict
@@ -123,7 +125,7 @@ def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
     assert guard.invoke(Q).text.startswith("I am not sure enough")
 
 
-@pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}'])
+@pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}', '{"number": "\\ud800"}'])
 def test_an_answer_that_cannot_be_split_abstains(broken: str) -> None:
     verdict = guard_of([broken, *answers()[1:]]).assess(Q)
     assert (verdict.accepted, verdict.reason, verdict.parts) == (False, Reason.UNMEASURED, ())
@@ -178,6 +180,39 @@ def test_without_an_item_of_a_list_there_is_no_object() -> None:
     assert partial.held_back == ("/tags/0",)
     assert partial.model is None
     assert "tags" not in partial
+
+
+@pytest.mark.parametrize(
+    ("sure", "doubtful", "why"),
+    [
+        ('{"number": "A", "total": 1e400, "due": "x"}', '"y"', "1e400|1E.400"),
+        ('{"number": "A", "total": 1' + "0" * 5000 + ', "due": "x"}', '"y"', "4300"),
+        ('["a", "x"]', '"y"', "not an object"),
+    ],
+)
+def test_a_value_that_the_caller_cannot_read_as_written_is_no_partial_object(
+    sure: str, doubtful: str, why: str
+) -> None:
+    others = [sure.replace('"x"', doubtful)] * 4
+    with pytest.raises(OutputParserException, match=why):
+        guard_of([sure, *others]).with_structured_output(Invoice, method="json_schema").invoke(Q)
+
+
+def test_a_call_with_an_integer_of_too_many_digits_abstains() -> None:
+    call = {"name": "Invoice", "args": {**SURE, "total": 10**5000}, "id": "1", "type": "tool_call"}
+    verdict = guard_of([AIMessage(content="", tool_calls=[call])] * 5, bindings=CALL).assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
+    assert "more digits" in verdict.detail
+
+
+def test_a_name_with_a_slash_is_found_among_the_paths_that_are_held_back() -> None:
+    sure = json.dumps({**SURE, "a/b~": 1})
+    partial = guard_of([sure, *[sure.replace("1}", "2}")] * 4]).with_structured_output(Invoice).invoke(Q)
+    assert partial.held_back == ("/a~1b~0",)
+    with pytest.raises(KeyError, match="is held back"):
+        partial["a/b~"]
+    with pytest.raises(KeyError, match="not in the answer"):
+        partial["a~1b~0"]
 
 
 def test_structured_output_is_the_object_itself_if_all_is_kept() -> None:
@@ -338,12 +373,18 @@ def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -
         guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
 
 
-def test_a_drift_monitor_compares_the_most_certain_parts() -> None:
+def test_a_drift_monitor_compares_the_mean_of_an_answers_parts() -> None:
     artifact = guard_of(answers()).artifact
     assert artifact.answer_scores == (0.2,)
     watching = DriftMonitor(artifact)
     guard_of(answers(), on_verdict=watching.watch).invoke(Q)
     assert watching.state.n == 1
+    verdict = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    assert Reference(artifact).score(verdict) == 0.5 / 4
+    unmeasured = [part.model_copy(update={"uncertainty": None}) for part in verdict.parts]
+    one = verdict.model_copy(update={"parts": (unmeasured[0], *verdict.parts[1:])})
+    assert Reference(artifact).score(one) == (1 + 0.5) / 4
+    assert Reference(artifact).score(verdict.model_copy(update={"parts": tuple(unmeasured)})) is None
 
 
 def test_a_cascade_refuses_a_stage_of_parts() -> None:

@@ -1,10 +1,13 @@
 """JSON fields as parts: which parts a document has, which samples support them, and which a reference does."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from guardrail.bindings import bindings_for
@@ -160,13 +163,13 @@ def test_the_fields_of_a_schema_are_counted_through_references_and_unions() -> N
 
     class Person(BaseModel):
         home: Address
-        work: Address | None = None
+        office: Address | None = None
         items: list[Address]
         names: list[str]
 
     fields = leaf_fields(Person.model_json_schema())
     assert (fields.most, fields.unbounded) == (None, ("/names",))
-    assert set(fields.optional) == {"/home/zip", "/office", "/work/zip"}
+    assert set(fields.optional) == {"/home/zip", "/office", "/office/zip"}
     with pytest.raises(UsageError, match="the lists /names have no maxItems"):
         json_spec(schema=Person.model_json_schema())
     keyed = leaf_fields(Person.model_json_schema(), {"/items": "street"})
@@ -233,10 +236,58 @@ def test_a_part_without_a_verdict_is_unmeasured_and_the_others_are_not(sample: s
     assert values == {"/a": None, "/b": 0.0}
 
 
+def test_long_lists_are_compared_in_linear_time() -> None:
+    """A model that repeats itself writes thousands of items: comparing every two took minutes, within a request."""
+    many = [7] * 1500 + list(range(1500))
+    spec = json_spec(cap=9, keys={"/rows": "id"})
+    rows = [{"id": k, "v": 0} for k in range(500)]
+    start = time.process_time()
+    values = uncertainties(spec, {"x": many, "rows": rows}, *[{"x": many[:-1], "rows": rows[::-1]}] * 3)
+    assert time.process_time() - start < 5
+    assert values["/x/2999"] == 1.0
+    assert [place for place, value in values.items() if value] == ["/x/2999"]
+
+
+@given(
+    st.lists(st.sampled_from(["R", "Ro", "R?", "S"]), max_size=6),
+    st.lists(st.sampled_from(["R", "Ro", "R?", "S"]), max_size=6),
+    st.booleans(),
+)
+def test_items_are_counted_as_if_every_two_were_compared(own: list[str], other: list[str], judged: bool) -> None:
+    judge = Prefix()
+    made = {"/*": judge} if judged else {}
+    spec = json_spec(cap=9, judges=made)
+
+    def same(a: str, b: str) -> bool | None:
+        return True if a == b else judge.equivalent("", [(a, b)])[0] if judged else False
+
+    expected = {}
+    for i, item in enumerate(own):
+        place = 1 + [same(item, earlier) for earlier in own[:i]].count(True)
+        verdicts = [same(item, there) for there in other]
+        unknown = None in verdicts and verdicts.count(True) < place
+        expected[f"/{i}"] = None if unknown else float(verdicts.count(True) < place)
+    if own:
+        assert uncertainties(spec, own, other, judges=made) == expected
+
+
+class Failing(Prefix):
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        raise RuntimeError("no network")
+
+
+def test_an_answer_is_unmeasured_if_the_judge_of_its_items_fails() -> None:
+    spec = json_spec(cap=9, judges={"/x/*": Failing()})
+    text = '{"x": ["a", "b"]}'
+    missing = split_and_measure(drawn(text, text), spec, judges={"/x/*": Failing()})
+    assert isinstance(missing, Missing)
+    assert missing.reason is Unmeasured.JUDGE_FAILED
+
+
 # -- what cannot be measured
 
 
-@pytest.mark.parametrize("text", ["not JSON", '{"a": 1, "a": 2}', '{"a": 1', '{"a": NaN}'])
+@pytest.mark.parametrize("text", ["not JSON", '{"a": 1, "a": 2}', '{"a": 1', '{"a": NaN}', r'{"a": "\ud800"}'])
 def test_an_answer_that_cannot_be_split_is_unmeasured(text: str) -> None:
     missing = split_and_measure(drawn(text, text), FREE)
     assert isinstance(missing, Missing)

@@ -258,3 +258,16 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
     (item,) = store.items()
     assert item.decision is not None
     assert [part.action for part in item.decision.parts] == ["reject", "approve", "approve", "approve"]
+
+
+def test_nothing_hints_at_the_support_of_a_part_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
+    guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
+    page, response = post({f"part:{i}": "approve" if i != 1 else "reject" for i in range(len(SURE))})
+    assert "samples agree" not in page
+    assert "Why it was" not in page
+    assert "Is each part right?" in page
+    (item,) = store.items()
+    assert response.status_code == 303
+    assert item.decision is not None
+    actions = [part.action for part in item.decision.parts]
+    assert actions == ["approve", "reject", "approve", "approve"]

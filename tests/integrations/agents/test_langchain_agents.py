@@ -370,6 +370,23 @@ def test_what_cannot_be_measured_is_held() -> None:
     assert "server down" in value["verdict"]["detail"]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(together: bool) -> None:
+    """All samples agree on it, so that its uncertainty would be 0."""
+    unknown = ("rm_rf", {"path": "/"})
+    proposed = calls(unknown, ("transfer", {"to": "bob", "amount": 5})) if together else calls(unknown)
+    model = AgentChat(steps={("pay bob", 0): [proposed], ("pay bob", 1): ["Done."]})
+    result = agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG)
+    value = interrupt_of(result)
+    assert value["verdict"]["reason"] == "unmeasured"
+    assert "calls the tool 'rm_rf', which was not offered" in value["verdict"]["detail"]
+    assert value["candidate"] == {"text": "", "tool_calls": []}
+    assert not any(getattr(message, "tool_calls", None) for message in result["messages"])
+    ended = agent_of(model, gate(model, on_abstain="message")).invoke({"messages": "pay bob"}, CONFIG)
+    assert not any(getattr(message, "tool_calls", None) for message in ended["messages"])
+    assert not any(message.type == "tool" for message in ended["messages"])
+
+
 def test_an_infeasible_artifact_holds_everything_and_samples_nothing() -> None:
     model = fresh(SURE)
     artifact = artifact_of(model, threshold=None)

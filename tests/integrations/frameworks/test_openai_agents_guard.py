@@ -349,6 +349,17 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
         assert len(bank.inner.calls) == 2 * (N + 1)
 
 
+@pytest.mark.parametrize("on_abstain", ["message", "review"])
+def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(on_abstain: Any) -> None:
+    """All samples agree on it, so that its uncertainty would be 0."""
+    bank = Bank(Scripted([("rm_rf", {"path": "/"})], ["Done"]), on_abstain=on_abstain, abstain_message="Not sure.")
+    result = run(bank.agent(), "Pay 5")
+    assert "rm_rf" not in json.dumps(result.to_input_list())
+    assert "rm_rf" not in json.dumps([str(item.raw_item) for item in result.new_items])
+    assert bank.paid == []
+    assert on_abstain == "review" or result.final_output == "Not sure."
+
+
 def test_by_default_an_unsure_call_is_not_even_proposed() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), abstain_message="Not sure.")
     result = run(bank.agent(), "Pay 5")

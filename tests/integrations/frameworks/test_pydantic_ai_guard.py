@@ -375,6 +375,18 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
         assert len(bank.inner.calls) == 2 * (N + 1)
 
 
+@pytest.mark.parametrize("on_abstain", ["message", "review"])
+def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(on_abstain: Any) -> None:
+    """All samples agree on it, so that its uncertainty would be 0."""
+    inner = Scripted([("rm_rf", {"path": "/"})], ["Done"])
+    bank = Bank(inner, on_abstain=on_abstain, guard_options={"abstain_message": "Not sure."})
+    result = bank.run("Pay 5")
+    parts = [part for message in result.all_messages() for part in message.parts]
+    assert not any(getattr(part, "tool_name", None) == "rm_rf" for part in parts)
+    assert bank.paid == []
+    assert on_abstain == "review" or result.output == "Not sure."
+
+
 def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", guard_options={"abstain_message": "Not sure."})
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])

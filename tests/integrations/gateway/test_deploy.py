@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 import yaml
@@ -31,7 +32,7 @@ from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
 from integrations.gateway import Gateway, _serve
 from tests import postgres
-from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
+from tests.integrations.gateway.conftest import MODEL, PLAIN, SURE, UNSURE, Held, Serve
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -221,6 +222,40 @@ def test_clients_of_stopped_questions_are_answered(
         serving.join(20)
         assert not serving.is_alive()
         assert b'"stopping"' in client.recv(10_000)
+
+
+def test_a_signal_to_stop_waits_until_a_balancer_knows(
+    endpoint: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "artifact.json")
+    upstream = {"url": endpoint.url, "model": "m", "key": "k", "max_retries": 0}
+    alias = {"upstream": upstream, "artifact": path, "probe": "off"}
+    settings = {"models": {"support": alias}, "port": 0, "drain": 5, "drain_delay": 1.0}
+    gateway = Gateway(Config.checked({"version": 1, **settings}, "test"))
+    main_loop, seen = uvicorn.Server.main_loop, list[Any]()
+
+    async def stop_and_ask(self: Any) -> None:
+        host, port = self.servers[0].sockets[0].getsockname()
+
+        def ask() -> None:
+            with httpx.Client(base_url=f"http://{host}:{port}", verify=PLAIN, timeout=20) as client:
+                ready = client.get("/readyz")
+                seen.extend((ready.status_code, *ready.json()["reasons"]))
+                messages = [{"role": "user", "content": SURE}]
+                body = {"model": "support", "messages": messages}
+                seen.append(client.post("/v1/chat/completions", json=body).json()["guardrail"]["accepted"])
+
+        self.handle_exit(signal.SIGTERM, None)
+        seen.append(self.should_exit)
+        await asyncio.to_thread(ask)
+        await main_loop(self)
+
+    monkeypatch.setattr("uvicorn.Server.main_loop", stop_and_ask)
+    serving = threading.Thread(target=_serve, args=(uvicorn, gateway), daemon=True)
+    serving.start()
+    serving.join(20)
+    assert not serving.is_alive()
+    assert seen == [False, 503, "draining", True]
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ def test_openai_gets_answer_and_abstention(serve: Serve, endpoint: Held) -> None
     parsed = abstained.parse()
     assert (parsed.choices[0].message.content, parsed.choices[0].finish_reason) == (ABSTENTION, "content_filter")
     assert (parsed.guardrail["reason"], parsed.guardrail["abstained"]) == ("above_threshold", True)
+    why = parsed.guardrail["explanation"]
+    assert re.fullmatch(r"The uncertainty [\d.]+ is above the calibrated threshold 0\.1\. Hand the question .*", why)
     assert abstained.headers["x-guardrail-accepted"] == "false"
     assert "Rome" not in abstained.text
     assert {headers["authorization"] for headers in endpoint.headers} == {"Bearer sk-upstream"}
@@ -422,7 +424,7 @@ def test_readiness_states_the_promises_to_callers_that_may_use_the_model(serve: 
     key, row = key_named("a", models=["support"])
     http = serve(keys=[row]).http
     # A probe needs no key, and learns no model's name.
-    assert http.get("/readyz").json() == {"ready": True, "reasons": [], "promises": {}}
+    assert http.get("/readyz").json() == {"ready": True, "reasons": [], "stale": False, "promises": {}, "warnings": {}}
     assert http.get("/readyz", headers={"x-guardrail-key": key}).json()["promises"] == {"support": stated}
 
 
@@ -733,7 +735,9 @@ def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_
     path.write_text("{}")
     assert not gateway.reload()
     readiness = served.http.get("/readyz").json()
-    assert (readiness["ready"], readiness["reasons"]) == (False, ["reload_failed"])
+    assert (readiness["ready"], readiness["reasons"], readiness["stale"]) == (True, [], True)
+    assert "guardrail_configuration_stale 1.0" in served.http.get("/metrics").text
+    assert served.http.get("/guardrail/v1/reload").json()["stale"]
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
 
 

@@ -91,7 +91,7 @@ FAULTS = {
     "trickle_head": Unmeasured.MODEL_FAILED,
     "deep": Unmeasured.UNREADABLE,
     "truncated": Unmeasured.UNREADABLE,
-    "html": Unmeasured.UNREADABLE,
+    "html": Unmeasured.MODEL_FAILED,
     "list": Unmeasured.UNREADABLE,
     "empty": Unmeasured.UNREADABLE,
     "huge": Unmeasured.UNREADABLE,

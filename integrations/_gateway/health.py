@@ -1,0 +1,115 @@
+"""Faults that an operator must see: a log line for each cause, and the state that ``/readyz`` reports."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+__all__ = ["Health"]
+
+AGAIN = 60.0
+"""Seconds after which a cause that goes on is logged again."""
+SHOWN = 3600.0
+"""Seconds for which a cause is shown after it was last seen."""
+LASTS = 60.0
+"""Seconds for which a fault counts after it was last seen. A gateway without traffic cannot show that it is over."""
+IN_A_ROW = 3
+"""Failed questions in a row after which an upstream counts as faulty: any server fails now and then."""
+MOST = 256
+"""Causes that are kept."""
+AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable"})
+"""Causes that hit every question, so that the first one is a fault."""
+log = logging.getLogger("guardrail")
+
+
+@dataclass(slots=True)
+class _Cause:
+    """A cause so far.
+
+    Attributes:
+        text: The sentence for an operator.
+        count: Number of times it was seen.
+        unlogged: Those of them since its last line in the log.
+        seen: Time of the last one.
+        logged: Time of its last line in the log.
+    """
+
+    text: str
+    count: int = 0
+    unlogged: int = 0
+    seen: float = 0.0
+    logged: float = -math.inf
+
+
+class Health:
+    """Causes by model; None stands for what all models share. Shared by threads. Texts quote no prompt.
+
+    Args:
+        clock: The time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._causes: dict[tuple[str | None, str], _Cause] = {}
+        self._faults: dict[str | None, tuple[str, float]] = {}
+        self._failed: dict[str | None, int] = {}
+
+    def warn(self, model: str | None, name: str, text: str) -> None:
+        """Report a cause: it is logged at its first time, and then once a minute.
+
+        Args:
+            model: The model.
+            name: Name of the cause; one of few.
+            text: The cause and the way out, in a sentence.
+        """
+        now = self._clock()
+        with self._lock:
+            if len(self._causes) >= MOST and (model, name) not in self._causes:
+                del self._causes[next(iter(self._causes))]
+            cause = self._causes.setdefault((model, name), _Cause(text))
+            cause.text, cause.seen = text, now
+            cause.count += 1
+            cause.unlogged += 1
+            due = now - cause.logged >= AGAIN
+            number = cause.unlogged
+            if due:
+                cause.logged, cause.unlogged = now, 0
+        if due:
+            log.warning("guardrail serve: %s: %s (%d times since the last line)", model or "gateway", text, number)
+
+    def fail(self, model: str | None, name: str, text: str) -> None:
+        """Report a cause for which questions get errors; if it lasts, the model is faulty."""
+        self.warn(model, name, text)
+        with self._lock:
+            failed = self._failed[model] = self._failed.get(model, 0) + 1
+            if name in AT_ONCE or failed >= IN_A_ROW:
+                self._faults[model] = (name, self._clock())
+
+    def recover(self, model: str | None) -> None:
+        """Report that a question was answered."""
+        with self._lock:
+            self._failed.pop(model, None)
+            self._faults.pop(model, None)
+
+    def fault(self, model: str | None) -> str | None:
+        """The name of the present fault of a model."""
+        with self._lock:
+            name, seen = self._faults.get(model, (None, -math.inf))
+        return name if self._clock() - seen < LASTS else None
+
+    def reasons(self, guarded: Collection[str]) -> list[str]:
+        """The faults for which no question can be answered: a shared one, or one of every guarded model."""
+        shared, own = self.fault(None), [self.fault(model) for model in guarded]
+        listed = {shared} if shared is not None else set(own) if own and all(own) else set()
+        return sorted(name for name in listed if name is not None)
+
+    def lines(self, model: str | None) -> list[str]:
+        """A line for each cause of a model that was seen within the last hour."""
+        with self._lock:
+            recent = self._clock() - SHOWN
+            causes = [(place, cause) for place, cause in self._causes.items() if cause.seen >= recent]
+            return [f"{name} ({cause.count} times): {cause.text}" for (of, name), cause in causes if of == model]
