@@ -96,17 +96,20 @@ def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
         had = f"with the tools {bound.tool_names}" if bound.tools else "without tools"
         other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
         raise ArtifactMismatchError(
-            f"this guard is calibrated {had}; binding {requested.tool_names}{other} would void its threshold. {HOW}"
+            f"this guard is calibrated {had}; binding {requested.tool_names}{other} would void its threshold.",
+            HOW,
         )
     choice = requested.tool_choice
     if choice is not None and choice != bound.tool_choice and not _only_one(bound, requested):
         raise ArtifactMismatchError(
-            f"tool_choice differs: calibrated with {bound.tool_choice!r}, asked for {choice!r}. {HOW}"
+            f"tool_choice differs: calibrated with {bound.tool_choice!r}, asked for {choice!r}.",
+            HOW,
         )
     if requested.response_format is not None and requested.response_format != bound.response_format:
         other = " (same name, another schema)" if _named(bound) == _named(requested) else ""
         raise ArtifactMismatchError(
-            f"response_format differs: calibrated with {_named(bound)}, asked for {_named(requested)}{other}. {HOW}"
+            f"response_format differs: calibrated with {_named(bound)}, asked for {_named(requested)}{other}.",
+            HOW,
         )
 
 

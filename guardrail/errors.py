@@ -78,7 +78,15 @@ class ArtifactTamperedError(ArtifactError):
 
 
 class ArtifactMismatchError(ArtifactError):
-    """Made for another model, plan, prompt, estimator or judge than the running one; the message names both."""
+    """Made for another model, plan, prompt, estimator or judge than the running one; the message names both.
+
+    Attributes:
+        fault: The message without the way out in Python, for callers who do not write Python.
+    """
+
+    def __init__(self, fault: str, way_out: str = "") -> None:
+        super().__init__(f"{fault} {way_out}".rstrip())
+        self.fault = fault
 
 
 class RecordError(GuardrailError):

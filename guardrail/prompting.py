@@ -104,8 +104,12 @@ def normal_form(text: str) -> str:
 
     White space within a line counts as one space, except at its beginning, where code has a meaning.
     """
-    visible = "".join(char for char in unicodedata.normalize("NFC", text) if unicodedata.category(char) != "Cf")
-    return re.sub(r"(?<=\S)[^\S\n]+(?=\S)", " ", re.sub(r"[^\S\n]+$", "", visible, flags=re.MULTILINE)).strip()
+    composed = unicodedata.normalize("NFC", text)
+    formats = "" if composed.isascii() else "".join(c for c in set(composed) if unicodedata.category(c) == "Cf")
+    visible = re.sub(f"[{re.escape(formats)}]", "", composed) if formats else composed
+    # Each pattern begins where a run of white space begins: from every place within a long run, it would take hours.
+    trimmed = re.sub(r"(?<![^\S\n])[^\S\n]++$", "", visible, flags=re.MULTILINE)
+    return re.sub(r"(?<=\S)[^\S\n]++(?=\S)", " ", trimmed).strip()
 
 
 def prompt_content(messages: Sequence[BaseMessage], question: str | None = None, *, hide_system: bool = False) -> Any:
@@ -235,22 +239,23 @@ class PromptWrapping(Frozen):
         if not fits:
             after = " after another message" if systems == expected else ""
             raise ArtifactMismatchError(
-                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}. "
-                "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
+                f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}.",
+                "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
             )
         text = question_text(messages)
         values = _values(self.template, ("question", *self.slots), text)
         if values is None:
             raise ArtifactMismatchError(
-                f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}. "
-                "Use `guard.prompt | guard`, or calibrate again with the prompt you want."
+                f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}.",
+                "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
             )
         if options is not None and not self._has_lines_of(options, values["question"]):
             example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
             raise ArtifactMismatchError(
                 f"this artifact was calibrated for questions with the options {tuple(options)}, one line each (like "
-                f"{example!r}) after the question; received {text[:200]!r}. Make the messages with "
-                "`guard.artifact.prompt.messages(question, {label: text, ...})`, or use an artifact for open questions."
+                f"{example!r}) after the question; received {text[:200]!r}.",
+                "Make the messages with `guard.artifact.prompt.messages(question, {label: text, ...})`, or use an "
+                "artifact for open questions.",
             )
 
     def question_of(self, messages: Sequence[BaseMessage]) -> str:

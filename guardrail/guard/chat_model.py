@@ -284,8 +284,9 @@ class Guardrail(GuardedChatModel):
         if unknown is not None and self.turns == "refuse":
             raise ArtifactMismatchError(
                 f"this artifact was calibrated on prompts with the turns {self.artifact.turns or (ONE_QUESTION,)}, "
-                f"received {unknown[:200]!r}. Ask one question at a time, calibrate on conversations "
-                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.'
+                f"received {unknown[:200]!r}.",
+                "Ask one question at a time, calibrate on conversations "
+                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
             )
         return unknown
 

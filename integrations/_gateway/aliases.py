@@ -30,7 +30,8 @@ from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .config import Alias, Upstream
-from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled
+from .forwarding import Forwarding
+from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -103,6 +104,7 @@ class ServedAlias:
         self.name, self.config, self._observers = name, config, observers
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
+        self.forwarding = Forwarding(name, self.upstream)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
@@ -213,7 +215,11 @@ class ServedAlias:
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
-            return ApiError(400, str(error), "not_as_calibrated", "messages")
+            way_out = (
+                "Send 'messages' in the calibrated form. For other turns, the operator may set 'turns: mark' in the "
+                "configuration, which answers without the promise."
+            )
+            return ApiError(400, f"{fault_of(error)} {way_out}", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise

@@ -24,13 +24,14 @@ from guardrail.sampling.draws import Draws
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .explaining import explanation
+from .forwarding import CutError
 from .health import Health
 from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
-from .memory import InFlight, Work
+from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
 from .metrics import Metrics
-from .observing import CutError, Observing
-from .pass_through import PassThrough, passed_name
+from .observing import Observing
+from .pass_through import pass_through, passed_name
 from .protocol import (
     CHAT,
     ApiError,
@@ -65,6 +66,11 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
+NO_ROOM = dataclasses.replace(
+    STOPPING,
+    message="The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
+    code="replies_too_large",
+)
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
     "misconfigured": "the upstream answers no call; correct its key, model name or address",
@@ -117,9 +123,9 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
-        self._passing: dict[str, PassThrough] = {}
         self.aliases, self.observing = self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
+        self._reply_bytes = ReplyBytes(self.config.reply_bytes)
 
     def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
         """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
@@ -146,9 +152,7 @@ class Gateway:
                 observing[name] = (
                     observer if observer is not None and observer.alias is served else Observing(served, self.health)
                 )
-            passing = self._passing.get(name)
-            if served.config.pass_through and (passing is None or passing.alias is not served):
-                self._passing[name] = PassThrough(served)
+            if served.config.pass_through and served is not self.aliases.get(name):
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
         return aliases, observing
@@ -252,9 +256,8 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-            await observing.aclose()
-        for passing in self._passing.values():
-            await passing.aclose()
+        for alias in self.aliases.values():
+            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -413,7 +416,7 @@ class Gateway:
         self._count_in(self._replies, key, self.config.max_passing, request)
         self.metrics.passed_through(alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
-        return await self._passing[alias.name].respond(request, path, content, renamed, credential)
+        return await pass_through(alias, request, path, content, renamed, credential)
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
         if not any_type and _media_type(request.headers) != "application/json":
@@ -529,7 +532,10 @@ class Gateway:
         if isinstance(done, ApiError):
             return done
         try:
-            result = await alias.answer(asking)
+            with self._reply_bytes.question() as refused:
+                result = await alias.answer(asking)
+            if refused():
+                return NO_ROOM
             self._note(alias, asking, result)
             return result
         except Exception as error:

@@ -263,6 +263,9 @@ class Config(_Strict):
     """Questions of all clients that are measured at once."""
     max_passing: int = Field(default=1000, ge=1)
     """Replies of all clients that pass through at once."""
+    reply_bytes: int = Field(default=128 * 2**20, ge=1)
+    """Bytes of replies of the upstream under way to guarded questions; one question may hold as many as are still free,
+    so at most half."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
     keep_alive: float = Field(default=15.0, gt=0)

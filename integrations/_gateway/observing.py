@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_message
 
 from guardrail import Guardrail
-from guardrail.errors import GuardrailError, UsageError, require
+from guardrail.errors import GuardrailError, UsageError
 from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observe import ObserveQueue, chosen, fate_of
@@ -31,44 +29,24 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
+from .forwarding import Listener
 from .health import Health
 from .protocol import DRAWING, ApiError, Dialect, bindings_of, drawing_fields, messages_of
 from .shapes import Shape, Shapes
 
-aiohttp = require("aiohttp", extra="serve")
-_responses = require("starlette.responses", extra="serve")
-
-__all__ = ["CutError", "Observing"]
-
-log = logging.getLogger("guardrail")
+__all__ = ["Observing"]
 
 PASSED = (
     "accept", "anthropic-beta", "anthropic-version", "content-type", "idempotency-key", "openai-beta",
     "openai-organization", "openai-project", "traceparent", "tracestate",
 )  # fmt: skip
 """Headers of a client that are sent upstream."""
-KEPT_BACK = frozenset(
-    {
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
-        b"transfer-encoding", b"upgrade", b"server", b"date", b"x-request-id",
-    }
-)  # fmt: skip
-"""Headers of the upstream that concern its own connection, or that the gateway sends itself."""
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
-SHORT = 64 * 2**10
-"""Bytes of a reply that is read whole before it is sent on."""
-IDLE = 15.0
-"""Seconds after which an unused connection to the upstream is closed."""
-LONGEST_HEADER = 64 * 2**10
 REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "response_format", "suspended", "tools"}
 """Names that may stand for a reason why an answer is not measured."""
 MOST_REASONS = 100
 """Different reasons that are counted."""
-
-
-class CutError(Exception):
-    """Ends the client's reply, because the upstream's reply broke off."""
 
 
 class Observing:
@@ -91,7 +69,6 @@ class Observing:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings
         self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
-        self._client: Any = None
         self._records: RecordLines | None = None
         self._collectors: LRU[tuple[Sampler, EndpointTrust]] = LRU(CREDENTIALS)
         if self._settings.records is not None:
@@ -111,11 +88,6 @@ class Observing:
     @property
     def _prompt(self) -> PromptWrapping:
         return self._settings.prompt if self.alias.single is None else self.alias.single.prompt
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
 
     @property
     def reasons(self) -> dict[tuple[str, str], int]:
@@ -158,66 +130,10 @@ class Observing:
         """
         if body["model"] != self.alias.upstream.model:
             content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
-        secret = credential or self._key
         key = (headers.get("idempotency-key") or number, number)
-        passed = Passed(self, body, len(content), credential, secret, key, dialect)
-        try:
-            reply = await self._sent(content, headers, secret, dialect.path)
-            passed.begin(reply)
-            masked = reply.status >= 400 and secret
-            if masked or 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
-                response = _responses.Response(await passed.whole(reply), reply.status)
-            else:
-                response = _responses.StreamingResponse(passed.parts(reply), reply.status)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("guardrail serve: a reply of %s failed (%s)", self.alias.name, type(error).__name__)
-            raise ApiError(
-                502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
-            ) from error
-        lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
-        left_out = KEPT_BACK | ({b"content-length"} if masked else frozenset())
-        response.raw_headers = [(name, value) for name, value in lower if name not in left_out]
-        if masked:
-            response.raw_headers.append((b"content-length", str(len(response.body)).encode()))
-        return response
-
-    @property
-    def _key(self) -> str:
-        """The key of the alias; empty for servers that need none."""
-        key = self.alias.upstream.key
-        return key.get_secret_value() if key is not None else os.environ.get("OPENAI_API_KEY", "")
-
-    async def _sent(self, content: bytes, headers: Mapping[str, str], secret: str, path: str) -> Any:
-        """The upstream's reply to a request; its body is not read yet."""
-        sent = {"Accept-Encoding": "identity"}  # bytes pass unchanged, and the copy must be readable
-        for name in PASSED:
-            if name in headers:
-                try:
-                    sent[name] = headers[name].encode("latin-1").decode()
-                except UnicodeDecodeError:
-                    raise ApiError(400, f"The header {name} is not UTF-8.", "invalid_header") from None
-        if secret:
-            sent["Authorization"] = f"Bearer {secret}"
-            sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
-        if self._client is None:
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=True,
-                skip_auto_headers=("User-Agent", "Accept"),
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
-            )
-        upstream = self.alias.upstream
-        return await self._client.post(
-            f"{upstream.url.rstrip('/')}/{path}",
-            data=content,
-            headers=sent,
-            # A redirect would send questions to an address that nobody configured.
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=upstream.timeout, sock_read=upstream.timeout),
-        )
+        passed = Passed(self, body, len(content), credential, key, dialect)
+        sent = {name: headers[name] for name in PASSED if name in headers}
+        return await self.alias.forwarding.respond("POST", dialect.path, content, sent, credential, passed)
 
     def chooses(self, key: str) -> bool:
         """Whether the request of this key is measured."""
@@ -321,7 +237,7 @@ class Observing:
             raise UsageError("records hold prompts of one question")
 
 
-class Passed:
+class Passed(Listener):
     """One reply that passes through. A chosen answer is copied for the queue, within its bytes.
 
     Args:
@@ -329,7 +245,6 @@ class Passed:
         body: The parsed request.
         size: Bytes of the request.
         credential: Key of the client, or None.
-        secret: The key that was sent upstream; it is masked in an error, which may quote it.
         key: Name of the request, whose hash decides whether the answer is measured, and its id.
         dialect: The protocol of request and reply.
     """
@@ -340,73 +255,42 @@ class Passed:
         body: Mapping[str, Any],
         size: int,
         credential: str | None,
-        secret: str,
         key: tuple[str, str],
         dialect: Dialect,
     ) -> None:
         self._observing, self._body, self._size, self._credential = observing, body, size, credential
-        self._secret, self._key, self._dialect = secret, key, dialect
+        self._key, self._dialect = key, dialect
         self._chosen, self._copy, self._status = False, bytearray(), 0
 
-    def begin(self, reply: Any) -> None:
+    def begin(self, status: int) -> None:
         """Count the answer, and decide whether it is measured, before anything of it is known."""
-        self._status = reply.status
+        self._status = status
         self._observing.queue.count("served")
         if self._observing.chooses(self._key[0]):
             self._chosen = True
             self._observing.queue.count("chosen")
 
-    async def whole(self, reply: Any) -> bytes:
-        """The body of a short reply, or of an error; the error without our key."""
-        content = bytearray()
-        try:
-            async for part in reply.content.iter_any():
-                content += part
-                if len(content) > LARGEST:  # no error is that long
-                    raise aiohttp.ClientPayloadError
-        except (aiohttp.ClientError, TimeoutError):
-            self._lost()
-            raise
-        finally:
-            reply.release()
-        self._copy = content
-        await self._offer()
-        if self._status >= 400 and self._secret:
-            return bytes(content).replace(self._secret.encode(), b"***")
-        return bytes(content)
+    def part(self, content: bytes) -> None:
+        """Copy the next bytes of the reply."""
+        if self._chosen and len(self._copy) <= LARGEST:
+            if self._observing.queue.hold(len(content)):
+                self._copy += content
+            else:
+                self._forget("queue_full")
 
-    async def parts(self, reply: Any) -> AsyncIterator[bytes]:
-        """The bytes of a reply as they arrive."""
-        queue, whole = self._observing.queue, False
-        try:
-            async for part in reply.content.iter_any():
-                if self._chosen and len(self._copy) <= LARGEST:
-                    if queue.hold(len(part)):
-                        self._copy += part
-                    else:
-                        self._forget("queue_full")
-                yield part
-            whole = True
-        except (aiohttp.ClientError, TimeoutError) as error:
-            name = self._observing.alias.name
-            log.warning("guardrail serve: a reply of %s broke off (%s)", name, type(error).__name__)
-            raise CutError from error
-        finally:
-            reply.close() if not whole else reply.release()
-            queue.free(len(self._copy))
-            if not whole:
-                self._lost()
-        await self._offer()
+    async def end(self, *, whole: bool) -> None:
+        """Have a whole answer measured later."""
+        self._observing.queue.free(len(self._copy))
+        if whole:
+            await self._offer()
+        elif self._chosen:
+            self._observing.queue.drop("incomplete")
 
     def _forget(self, cause: str) -> None:
         """Give the copy up; the answer counts as dropped."""
         self._observing.queue.drop(cause)
         self._observing.queue.free(len(self._copy))
         self._chosen, self._copy = False, bytearray()
-
-    def _lost(self) -> None:
-        if self._chosen:
-            self._observing.queue.drop("incomplete")
 
     async def _offer(self) -> None:
         """Have the copied answer measured later."""

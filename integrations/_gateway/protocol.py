@@ -293,8 +293,13 @@ def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     try:
         messages = convert_to_messages([{**entry, "content": entry.get("content") or ""} for entry in listed])
     except Exception as error:  # LangChain documents no error for malformed messages
-        why = f"{type(error).__name__}: {error}"[:300]
-        raise ApiError(400, f"'messages' cannot be read ({why}).", "invalid_messages", "messages") from error
+        raise ApiError(
+            400,
+            "'messages' cannot be read: each needs a known 'role' (system, developer, user, assistant, tool) and the "
+            "fields of that role, e.g. 'tool_call_id'.",
+            "invalid_messages",
+            "messages",
+        ) from error
     parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
     if not all(isinstance(part, str) or isinstance(part.get("type"), str) for part in parts):
         raise ApiError(400, "Every part of a 'content' needs a text 'type'.", "invalid_messages", "messages")
@@ -368,6 +373,11 @@ def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "n" or name not in APART}
 
 
+def fault_of(error: Exception) -> str:
+    """The text of an error without a way out in Python."""
+    return error.fault if isinstance(error, ArtifactMismatchError) else str(error)
+
+
 def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
     """Tools and answer format of the request as keywords of the guard; they must equal those of the artifact.
 
@@ -382,8 +392,13 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
         sent[name] = value
         try:
             check_bindings(plan.bindings, bindings_for(**sent))
-        except (ArtifactMismatchError, UsageError) as error:
-            raise ApiError(400, str(error), "binding_not_calibrated", name) from error
+        except UsageError as error:
+            raise ApiError(
+                400, f"'{name}' is not a valid field of a chat completion.", "invalid_field", name
+            ) from error
+        except ArtifactMismatchError as error:
+            way_out = f"Send the {name} of the calibration; the operator must calibrate again for others."
+            raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
     for name in ("tools", "response_format"):
         if getattr(calibrated, name) and name not in sent:
             raise ApiError(

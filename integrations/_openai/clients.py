@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "LargeReplyError", "Sent", "counting", "endpoint_loop"]
+__all__ = ["Clients", "LargeReplyError", "NoRoomError", "Sent", "counting", "endpoint_loop", "holding"]
 
 openai = require("openai", extra="openai")
 AT_ONCE = 32
@@ -30,6 +30,10 @@ endpoint_loop = BackgroundLoop("guardrail-endpoints")
 
 class LargeReplyError(GuardrailError, ValueError):
     """A reply is longer than ``max_reply`` allows."""
+
+
+class NoRoomError(GuardrailError):
+    """There is no room for a reply now; later there may be."""
 
 
 class Sent:
@@ -53,6 +57,10 @@ def counting() -> Iterator[Sent]:
         _sent.reset(token)
 
 
+holding: ContextVar[Callable[[int], None] | None] = ContextVar("guardrail_holding", default=None)
+"""Called with the bytes of each part of a reply; raises `NoRoomError` if there is no room for them."""
+
+
 async def _count(event: str, _: Mapping[str, Any]) -> None:
     if event.endswith("send_request_body.complete") and (sent := _sent.get()) is not None:
         sent.count += 1
@@ -72,6 +80,8 @@ async def _bound(most: int, response: Any) -> None:
             size += len(part)
             if size > most:
                 raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
+            if (hold := holding.get()) is not None:
+                hold(len(part))
             yield part
 
     response.aiter_bytes = bounded

@@ -24,7 +24,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail.errors import IN_FULL, GuardrailError, UsageError, log, reply_facts, require
 
-from .clients import Clients, LargeReplyError, counting
+from .clients import Clients, LargeReplyError, NoRoomError, counting
 from .replies import chunks_of
 
 __all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError", "apost", "events", "status_of"]
@@ -217,7 +217,7 @@ async def apost(client: Any, body: Mapping[str, Any], *, deadline: float, retrie
                     content = await client.post(PATH, cast_to=bytes, body=body)
                 return Attempted(content, None, sent.count)
             except Exception as error:  # every failure is reported; the caller abstains
-                if isinstance(error.__cause__, LargeReplyError):  # the SDK calls it a connection error
+                if isinstance(error.__cause__, LargeReplyError | NoRoomError):  # the SDK calls it a connection error
                     return Attempted(None, error.__cause__, sent.count)
                 again = _wait(error, attempt, retries, budget.left)
                 if again is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ pytest.importorskip("openai")
 from benchmarks.loop import CASES, SKIPPED, over_seeds
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
+from calibrate.scoring.reach import POOL_FACTOR
 from calibrate.thresholds.bounds import binomial_tail
 from examples.demo import loop
+from guardrail.__main__ import main
 from guardrail.review import ReviewStore
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
@@ -87,6 +90,20 @@ def test_the_page_shows_what_the_demo_runs() -> None:
     url = "http://localhost:8000/v1"
     for config in (loop.OBSERVING.format(url=url, n=10), loop.GUARDING.format(url=url)):
         assert f"```yaml\n{config}```" in page
+
+
+def test_the_page_names_what_its_commands_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many questions the draw takes, and the token without which nobody can sign in on the review page."""
+    page = " ".join((ROOT / "docs" / "loop.md").read_text(encoding="utf-8").split())
+    sizes = loop.Sizes()
+    needed = ceil(POOL_FACTOR * sizes.labels / sizes.reach)
+    assert f"{needed:,} scored questions" in page
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GUARDRAIL_REVIEW_TOKENS", raising=False)
+    (line,) = re.findall(r"guardrail (review --db reviews\.db --add-token \w+)", page)
+    assert main(["review", "--db", "reviews.db", "--port", "0"]) != 0  # no token yet
+    assert main(line.split()) == 0
+    assert (tmp_path / "review-tokens.json").exists()
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import ValidationError
 
 from guardrail.errors import ArtifactMismatchError
-from guardrail.prompting import PromptWrapping, question_text
+from guardrail.prompting import PromptWrapping, normal_form, question_text
 
 BARE = PromptWrapping()
 FULL = PromptWrapping(system="Be {brief}.", template="Q: {question}\nA:")
@@ -76,3 +78,9 @@ def test_messages_with_the_options_pass_and_without_them_are_refused(wrapping: P
 def test_options_without_a_question_are_refused() -> None:
     with pytest.raises(ArtifactMismatchError, match="with the options"):
         PromptWrapping().check(PromptWrapping().messages("", {"A": "x", "B": "y"}), ("A", "B"))
+
+
+def test_the_normal_form_of_a_long_run_of_spaces_takes_no_quadratic_time() -> None:
+    start = time.perf_counter()
+    assert normal_form("a" + " " * 200_000 + "b  \u200b\n c ") == "a b\n c"
+    assert time.perf_counter() - start < 10  # it took minutes

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -14,7 +15,9 @@ import pytest
 
 from integrations._gateway.app import Gateway
 from integrations._gateway.connections import Connections
+from integrations._gateway.memory import ReplyBytes
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
+from integrations._openai.clients import NoRoomError, holding
 from integrations.gateway import _Limits
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
@@ -165,18 +168,30 @@ def test_errors_of_accepting_are_one_line_a_minute(caplog: pytest.LogCaptureFixt
     loop.close()
 
 
-def test_silent_sockets_do_not_keep_a_client_out(serve: Serve) -> None:
-    """On a real server: with room for three connections, 40 silent ones are closed as the client asks."""
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed a connection, or does so within a second."""
+    client.settimeout(1)
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve) -> None:
+    """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
     gateway: Gateway = serve(max_connections=3).gateway
-    with running(gateway, http=_Limits(gateway.config).protocol) as server:
+    with running(gateway, http=_Limits(gateway.config).protocol) as server, ExitStack() as stack:
         address = httpx.URL(server.url)
-        silent = [socket.create_connection((address.host, address.port or 80), timeout=20) for _ in range(40)]
+        target = (address.host, address.port or 80)
+        silent = [stack.enter_context(socket.create_connection(target, timeout=20)) for _ in range(40)]
         for client in silent[::2]:
-            client.sendall(b"POST /v1/chat")
+            with suppress(ConnectionError):  # closed already
+                client.sendall(b"POST /v1/chat")
         for _ in range(5):
             assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
-        for client in silent:
-            client.close()
+        assert all(is_closed(client) for client in silent[:37])
 
 
 def test_one_key_leaves_room_for_the_others(serve: Serve, endpoint: Held) -> None:
@@ -210,3 +225,36 @@ def test_the_limit_of_a_key_counts_what_passes_through(serve: Serve, endpoint: H
         endpoint.released.set()
         assert first.result().status_code == 200
     assert served.ask(SURE, head, model="m").status_code == 200
+
+
+def test_replies_hold_only_as_many_bytes_as_are_free() -> None:
+    room = ReplyBytes(100)
+    with room.question() as first_refused:
+        hold = holding.get()
+        assert hold is not None
+        hold(50)
+        with room.question() as second_refused:
+            other = holding.get()
+            assert other is not None
+            other(25)
+            with pytest.raises(NoRoomError):
+                other(1)
+            assert second_refused()
+        with pytest.raises(NoRoomError):
+            hold(1)
+        assert first_refused()
+    with room.question() as refused:
+        hold = holding.get()
+        assert hold is not None
+        hold(50)  # all of it is free again
+    assert not refused()
+    assert holding.get() is None
+
+
+def test_a_question_whose_replies_have_no_room_is_an_error_with_its_reason(serve: Serve) -> None:
+    served = serve(reply_bytes=200)
+    reply = served.ask(SURE)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "replies_too_large")
+    assert reply.headers["retry-after"]
+    served.gateway._reply_bytes = ReplyBytes(2**20)
+    assert served.ask(SURE).json()["guardrail"]["accepted"]  # nothing was remembered

@@ -30,7 +30,8 @@ class Upstream:
         self.seen.append(f"{request.method} {request.url.path}")
         headers = dict(request.headers)
         reply = {"method": request.method, "url": str(request.url), "headers": headers, "content": content}
-        return JSONResponse(reply, headers={"x-upstream": "yes"})
+        status = 401 if request.url.path.endswith("/refused") else 200
+        return JSONResponse(reply, status, headers={"x-upstream": "yes"})
 
 
 @pytest.fixture
@@ -69,6 +70,13 @@ def test_a_named_path_passes_and_says_that_it_is_not_guarded(
     page = served.http.get("/metrics").text
     assert 'guardrail_passed_through_total{model="support",path="embeddings"} 2.0' in page
     assert 'guardrail_passed_through_total{model="support",path="files"} 3.0' in page
+
+
+def test_an_error_that_quotes_our_key_reaches_no_client(serve: Serve, upstream: Upstream) -> None:
+    served = serve(alias(upstream, "files"))
+    reply = served.http.get("/v1/files/refused")
+    assert (reply.status_code, reply.json()["headers"]["authorization"]) == (401, "Bearer ***")
+    assert "sk-up" not in reply.text
 
 
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:

@@ -1,0 +1,177 @@
+"""Requests to an upstream whose replies go on byte for byte: one pool of connections for each alias."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from guardrail.errors import require
+
+from .config import Upstream
+from .protocol import ApiError
+
+aiohttp = require("aiohttp", extra="serve")
+_url = require("yarl", extra="serve").URL
+_responses = require("starlette.responses", extra="serve")
+
+__all__ = ["CutError", "Forwarding", "Listener"]
+
+KEPT_BACK = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
+        b"transfer-encoding", b"upgrade", b"server", b"date", b"x-request-id",
+    }
+)  # fmt: skip
+"""Headers of the upstream that concern its own connection, or that the gateway sends itself."""
+LARGEST = 4 * 2**20
+"""Bytes of an error."""
+SHORT = 64 * 2**10
+"""Bytes of a reply that is read whole before it is sent on."""
+IDLE = 15.0
+"""Seconds after which an unused connection to the upstream is closed."""
+LONGEST_HEADER = 64 * 2**10
+log = logging.getLogger("guardrail")
+
+
+class CutError(Exception):
+    """Ends the client's reply, because the upstream's reply broke off."""
+
+
+class Listener:
+    """Sees one reply pass; this one does nothing with it."""
+
+    def begin(self, status: int) -> None:
+        """The reply begins."""
+
+    def part(self, content: bytes) -> None:
+        """The next bytes of its body."""
+
+    async def end(self, *, whole: bool) -> None:
+        """The reply is over, or broke off."""
+
+
+class Forwarding:
+    """The connections to the upstream of one alias.
+
+    Args:
+        name: The alias, for the log.
+        upstream: Its upstream.
+    """
+
+    def __init__(self, name: str, upstream: Upstream) -> None:
+        self._name, self._upstream, self._session = name, upstream, None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def respond(
+        self,
+        method: str,
+        path: str,
+        content: bytes,
+        headers: Mapping[str, str],
+        credential: str | None,
+        listener: Listener | None = None,
+    ) -> Any:
+        """The upstream's reply, byte for byte; in an error, which may quote it, our key is masked.
+
+        Args:
+            method: Method of the request.
+            path: Path below the root of the upstream, with its query.
+            content: The request's body.
+            headers: The client's headers that are sent on.
+            credential: Key for the upstream; None for the key of the alias.
+            listener: Sees the reply.
+
+        Raises:
+            ApiError: There is no reply, or it broke off before anything of it was sent on.
+        """
+        own, listener = self._upstream.key, listener or Listener()
+        secret = credential or (os.environ.get("OPENAI_API_KEY", "") if own is None else own.get_secret_value())
+        try:
+            reply = await self._sent(method, path, content, headers, secret)
+            listener.begin(reply.status)
+            masked = reply.status >= 400 and secret
+            if masked or 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
+                body = await self._whole(reply, listener)
+                response = _responses.Response(body.replace(secret.encode(), b"***") if masked else body, reply.status)
+            else:
+                response = _responses.StreamingResponse(self._parts(reply, listener), reply.status)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("guardrail serve: a reply of %s failed (%s)", self._name, type(error).__name__)
+            raise ApiError(
+                502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
+            ) from error
+        lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
+        left_out = KEPT_BACK | ({b"content-length"} if masked else frozenset())
+        response.raw_headers = [(name, value) for name, value in lower if name not in left_out]
+        if masked:
+            response.raw_headers.append((b"content-length", str(len(response.body)).encode()))
+        return response
+
+    async def _sent(self, method: str, path: str, content: bytes, headers: Mapping[str, str], secret: str) -> Any:
+        """The upstream's reply to a request; its body is not read yet."""
+        sent = {}
+        for name, value in headers.items():
+            try:
+                sent[name] = value.encode("latin-1").decode()
+            except UnicodeDecodeError:
+                raise ApiError(400, f"The header {name[:100]} is not UTF-8.", "invalid_header") from None
+        sent["accept-encoding"] = "identity"  # bytes pass unchanged, and whoever reads a copy must understand it
+        if secret:
+            sent["authorization"] = f"Bearer {secret}"
+            sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=True,
+                skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+            )
+        timeout = self._upstream.timeout
+        return await self._session.request(
+            method,
+            _url(f"{self._upstream.url.rstrip('/')}/{path}", encoded=True),
+            data=content or None,
+            headers=sent,
+            # A redirect would send questions to an address that nobody configured.
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),
+        )
+
+    async def _whole(self, reply: Any, listener: Listener) -> bytes:
+        content = bytearray()
+        try:
+            async for part in reply.content.iter_any():
+                content += part
+                if len(content) > LARGEST:  # no error is that long
+                    raise aiohttp.ClientPayloadError
+        except (aiohttp.ClientError, TimeoutError):
+            await listener.end(whole=False)
+            raise
+        finally:
+            reply.release()
+        listener.part(content)
+        await listener.end(whole=True)
+        return bytes(content)
+
+    async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
+        whole = False
+        try:
+            async for part in reply.content.iter_any():
+                listener.part(part)
+                yield part
+            whole = True
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("guardrail serve: a reply of %s broke off (%s)", self._name, type(error).__name__)
+            raise CutError from error
+        finally:
+            reply.release() if whole else reply.close()
+            await listener.end(whole=whole)
