@@ -61,7 +61,8 @@ class Forwarding:
     """
 
     def __init__(self, name: str, upstream: Upstream) -> None:
-        self._name, self._upstream, self._session = name, upstream, None
+        self._name, self._upstream = name, upstream
+        self._session: aiohttp.ClientSession | None = None
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -158,9 +159,10 @@ class Forwarding:
             raise
         finally:
             reply.release()
-        listener.part(content)
+        body = bytes(content)
+        listener.part(body)
         await listener.end(whole=True)
-        return bytes(content)
+        return body
 
     async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
         whole = False
