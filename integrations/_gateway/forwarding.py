@@ -62,7 +62,7 @@ class Forwarding:
 
     def __init__(self, name: str, upstream: Upstream) -> None:
         self._name, self._upstream = name, upstream
-        self._session: aiohttp.ClientSession | None = None
+        self._session: Any = None
 
     async def aclose(self) -> None:
         """Close the connections."""
