@@ -438,6 +438,15 @@ class Gateway:
             ) from None
         return bytes(content)
 
+    def _refuse_long(self, content: bytes) -> None:
+        if len(content) > (most := self.config.max_guarded_body):
+            raise ApiError(
+                413,
+                f"A request to a guarded model may have {most} bytes, this one has {len(content)}. Shorten it, or ask the "
+                "operator to raise 'max_guarded_body' in the configuration.",
+                "request_too_large",
+            )
+
     async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
         """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
         if len(content) <= LARGE:
@@ -450,6 +459,7 @@ class Gateway:
         reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
         body = await self._off_loop(content, reading)
         if dialect is GUARDRAIL:
+            self._refuse_long(content)
             call = f"{'' if key is None else key.name} {call_of(body)}"
             prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
             if prompt is None:
@@ -466,6 +476,7 @@ class Gateway:
             raise ApiError(
                 400, f"The model {alias.name!r} only observes. Name one that guards.", "not_guarded", "model"
             )
+        self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
         segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.

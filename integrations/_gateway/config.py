@@ -247,6 +247,8 @@ class Config(_Strict):
     on one store answer as one."""
     max_body: int = Field(default=10 * 2**20, ge=1)
     """Bytes of a request."""
+    max_guarded_body: int = Field(default=2**20, ge=1)
+    """Bytes of a request to a model that guards: its whole text is compared, which keeps other clients waiting."""
     max_values: int = Field(default=50_000, ge=1)
     """JSON values of a request: reading more of them would keep other clients waiting. Paths of ``pass_through`` take
     eight times as many, for lists of tokens."""

@@ -67,6 +67,14 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(serve: Serve, monk
     assert "'max_values'" in reply.json()["error"]["message"]
 
 
+def test_a_guarded_question_is_shorter_than_a_body_that_passes_through(serve: Serve) -> None:
+    served = serve(max_guarded_body=20_000)
+    assert served.ask("x" * 15_000).status_code == 200
+    reply = served.ask("x" * 25_000)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
+    assert "'max_guarded_body'" in reply.json()["error"]["message"]
+
+
 def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
