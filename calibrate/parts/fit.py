@@ -65,7 +65,8 @@ class PartsRule:
         allowed: Wrong parts that an answer may keep (`clean_answers`, `clean_shown`).
         seed: Seed of the order in which `wrong_share` reads answers.
         start_share: Where `wrong_share` starts: at the first threshold at which this share of the answers would do
-            without an error (`start_wrong_share`).
+            without an error (`start_wrong_share`). None: .8; .5 in `both`, which tests at half of delta and
+            finds a threshold less often from .8.
         largest_group: Most parts (answers, per answer) of a group; with it all answers of a group are used.
         clean_alpha: Target of `clean_answers` in `both`; default: alpha.
         bands: Largest numbers of parts of bands with their own thresholds; empty for one threshold.
@@ -78,7 +79,7 @@ class PartsRule:
     per: Per | None = None
     allowed: int = 0
     seed: int = 0
-    start_share: float = START_SHARE
+    start_share: float | None = None
     largest_group: int | None = None
     clean_alpha: float | None = None
     bands: tuple[int, ...] = ()
@@ -99,9 +100,9 @@ class PartsRule:
         if unknown:
             raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(names)}.")
         rule = cls(name=name, **options)
-        if not 0 < rule.start_share <= 0.9:
+        if rule.start_share is not None and not 0 < rule.start_share <= 0.9:
             raise UsageError(
-                f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {START_SHARE:g}."
+                f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {rule.start:g}."
             )
         return rule
 
@@ -123,10 +124,15 @@ class PartsRule:
         )
 
     @property
+    def start(self) -> float:
+        """The share of answers where `wrong_share` starts."""
+        return (0.5 if self.name == "both" else START_SHARE) if self.start_share is None else self.start_share
+
+    @property
     def text(self) -> str:
         """The rule as ``--rule`` takes it."""
         unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
-        unit += f",start_share={self.start_share:g}" if unit and self.start_share != START_SHARE else ""
+        unit += f",start_share={self.start:g}" if unit and self.start != replace(self, start_share=None).start else ""
         return f"{self.name}{unit}"
 
     def resolved(self, kind: str) -> PartsRule:
@@ -171,7 +177,7 @@ def fit_parts(
         alpha=alpha,
         delta=spent,
         per=per,
-        start=start_wrong_share(source, n, alpha=alpha, delta=spent, per=per, share=rule.start_share),
+        start=start_wrong_share(source, n, alpha=alpha, delta=spent, per=per, share=rule.start),
         seed=rule.seed,
         planned=rule.planned,
         groups=groups,
@@ -395,7 +401,7 @@ def _options(rule: PartsRule, found: Found, alpha: float, source: str) -> dict[s
     if rule.name != "clean_answers":
         options |= {"grid": "scores", "start": found.start, "start_from": source}
     if rule.name in ("wrong_share", "both"):
-        options |= {"seed": rule.seed, "start_share": rule.start_share}
+        options |= {"seed": rule.seed, "start_share": rule.start}
     if rule.name == "both":
         options |= {"clean_alpha": rule.clean_alpha or alpha}
     declared = {"largest_group": rule.largest_group, "planned": rule.planned}

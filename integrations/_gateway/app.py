@@ -442,8 +442,8 @@ class Gateway:
         if len(content) > (most := self.config.max_guarded_body):
             raise ApiError(
                 413,
-                f"A request to a guarded model may have {most} bytes, this one has {len(content)}. Shorten it, or ask the "
-                "operator to raise 'max_guarded_body' in the configuration.",
+                f"A request to a guarded model may have {most} bytes, this one has {len(content)}. Shorten it, or ask "
+                "the operator to raise 'max_guarded_body' in the configuration.",
                 "request_too_large",
             )
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from calibrate.parts.fit import PartsRule
 from calibrate.parts.rules import (
     AnswerParts,
     both,
@@ -248,7 +249,7 @@ def true_risks(tau: float, truth: AnswerParts) -> dict[str, float]:
 
 
 def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_answers() -> None:
-    """With starts read off the calibration answers; half of the fits (a quarter for `both`) must find a threshold."""
+    """With starts read off the calibration answers; half of the fits must find a threshold."""
     rng, n, runs = np.random.default_rng(10), 200, 250
     truth = packed(mixed(np.random.default_rng(11), 40_000), CAP)
     limit = int(stats.binom.ppf(1 - 1e-4, runs, DELTA))
@@ -265,7 +266,7 @@ def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_an
         first = start_shown(some, n, alpha=0.2, delta=DELTA, other=False)
         taus["shown"] = clean_shown(some, alpha=0.2, delta=DELTA, start=first).threshold
         taus["all"] = clean_answers(some, alpha=0.2, delta=DELTA).threshold
-        first = start_wrong_share(some, n, alpha=0.1, delta=DELTA / 2, per="part")
+        first = start_wrong_share(some, n, alpha=0.1, delta=DELTA / 2, per="part", share=PartsRule("both").start)
         share = wrong_share(some, alpha=0.1, delta=DELTA / 2, per="part", start=first)
         taus["both"] = both(share, clean_answers(some, alpha=0.4, delta=DELTA / 2)).threshold
         for name, tau in taus.items():
@@ -280,9 +281,7 @@ def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_an
             else:
                 failed[name] += risks[name] > alphas[name]
     assert max(failed.values()) <= limit, failed
-    assert min(found_any[name] for name in ("part", "answer", "all")) > runs / 2, found_any
-    # At delta / 2 the default start is strict here: 88 of 250 fits find a threshold, more than half from a start at .5.
-    assert found_any["both"] > runs / 4, found_any
+    assert min(found_any[name] for name in ("part", "answer", "all", "both")) > runs / 2, found_any
 
 
 def test_one_giant_group_needs_its_size_declared() -> None:

@@ -168,6 +168,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     first = CalibrationArtifact.load(out / "artifact.json")
     assert " ".join(first.promises) in shown
     assert first.estimator.name == "semantic_entropy"
+    assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
     shown = run(*arguments)

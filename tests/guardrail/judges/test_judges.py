@@ -10,6 +10,7 @@ from guardrail.judges import (
     JudgeSpec,
     TokenF1Judge,
     is_refusal,
+    list_entailments,
     list_judges,
     make_judge,
     normalise,
@@ -130,6 +131,7 @@ def test_exact_judge() -> None:
 
 def test_judges_by_name() -> None:
     assert {"exact", "numeric", "token_f1", "tool_call"} <= set(list_judges())
+    assert "nli" in list_entailments()
     assert make_judge("token_f1", threshold=0.7).spec.params == {"threshold": 0.7}
     with pytest.raises(UsageError, match="no judge named 'oracle'"):
         make_judge("oracle")
