@@ -55,7 +55,7 @@ def report(
     Example: calibrate report records.jsonl --artifact artifact.json --out report.html
     """
     # A browser shows a file without a suffix as text, or saves it.
-    out = out if out.suffix else out.with_suffix(".html")
+    out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
     keep_inputs([*records, artifact, *(test or ())], [out])
     loaded = CalibrationArtifact.load(artifact)
     if loaded.parts is not None:
