@@ -346,6 +346,9 @@ def hostile_bodies(model: str) -> dict[str, bytes]:
         "200,000 parts": {"messages": [parts]},
         "16,000 parts": {"messages": [few_parts]},  # within the limit on values
         "nested 100,000 deep": {},
+        # Within max_guarded_body.
+        "1 MB of text": {"messages": [{"role": "user", "content": "x" * 1_000_000}]},
+        "1 MB of quotes": {"messages": [{"role": "user", "content": '",' * 340_000}]},
         "9 MB of text": {"messages": [{"role": "user", "content": "x" * 9_000_000}]},
         "5 MB of quotes": {"messages": [{"role": "user", "content": '",' * 1_700_000}]},
         "45,000 metadata": {"metadata": {f"key{number:06}": "x" for number in range(45_000)}},
