@@ -26,6 +26,7 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
+from .._openai.clients import Clients
 from .._openai.lru import LRU
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
@@ -104,7 +105,8 @@ class ServedAlias:
         self.name, self.config, self._observers = name, config, observers
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
-        self.forwarding = Forwarding(name, self.upstream)
+        self._clients = Clients()
+        self.forwarding = Forwarding(name, self.upstream, self._clients)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
@@ -145,7 +147,7 @@ class ServedAlias:
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
-        return OpenAICompatibleChat(
+        chat = OpenAICompatibleChat(
             model=upstream.model,
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
@@ -155,6 +157,8 @@ class ServedAlias:
             token_limit=upstream.token_limit,
             extra_body=upstream.extra_body,
         )
+        chat._clients = self._clients
+        return chat
 
     def guard(self, credential: str | None) -> Guardrail | Cascade:
         """The guard that calls the upstream with this key; None for the key in the configuration."""
