@@ -310,7 +310,7 @@ class Gateway:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
-        common |= {"type": "model", "created_at": created}
+        common |= {"type": "model", "created_at": created, "lifecycle": "active"}
         if name and name not in usable:
             raise _no_model(name)
         listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]

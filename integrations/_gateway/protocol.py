@@ -270,8 +270,10 @@ def _refusals(
     if fields.get("store"):
         yield "store", "setting_not_calibrated", "'store' must be false: the samples must not be kept."
     for name in wrong:
+        value = fields[name]  # another protocol may say a boolean the other way round
+        shown = "" if isinstance(value, bool) else f"={str(value)[:60]}"
         yield name, "setting_not_calibrated", (
-            f"{name}={str(fields[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
+            f"{name}{shown} would change how the answer is drawn; calibration fixed it. Leave it out "
             "(the calibrated settings are used), or ask the operator for 'settings: replace'."
         )  # fmt: skip
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
@@ -298,13 +300,15 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
     calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
         value = fields.get(name)
-        if not value or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
+        # Without tools, "none" is what the model does anyway.
+        left = name == "tool_choice" and (value == "auto" or (value == "none" and "tools" not in sent))
+        if not value or value == {"type": "text"} or left:
             continue
         sent[name] = value
         try:
             check_bindings(plan.bindings, bindings_for(**sent))
         except UsageError as error:
-            raise invalid(name, "is not a valid field of a chat completion.") from error
+            raise invalid(name, "is malformed, or asks for what a guarded model cannot do.") from error
         except ArtifactMismatchError as error:
             way_out = f"Send the {name} of the calibration; the operator must calibrate again for others."
             raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
