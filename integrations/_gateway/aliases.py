@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
 from .._openai.lru import LRU
+from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .config import Alias, Upstream
@@ -86,6 +87,7 @@ class ServedAlias:
         draws: The gateway's memory of draws.
         store: The review store, for tickets and monitors.
         observers: Called with every verdict.
+        report_change: Called with the name for each difference of a reply from a pin, and whether its value is new.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -100,8 +102,12 @@ class ServedAlias:
         draws: Draws,
         store: Any = None,
         observers: Sequence[Observer] = (),
+        report_change: Callable[[str, Change, bool], None] = lambda *_: None,
     ) -> None:
         self.name, self.config, self._observers = name, config, observers
+        self._report_change = report_change
+        self.changes, self.last_change = 0, ""
+        """Replies that differed from a pin, and the last difference."""
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
         self.forwarding = Forwarding(name, self.upstream)
@@ -154,7 +160,29 @@ class ServedAlias:
             max_reply=upstream.max_reply,
             token_limit=upstream.token_limit,
             extra_body=upstream.extra_body,
+            system_fingerprint=self._bound(upstream),
+            pin=upstream.pin,
+            report_change=self._changed,
         )
+
+    def _bound(self, upstream: Upstream) -> str | None:
+        """The fingerprint to which the artifact is bound, if it was calibrated with one."""
+        stages = getattr(self.artifact, "stages", (self.artifact,))
+        model = None if self.artifact is None else stages[self.config.upstream.index(upstream)].model
+        bound = model is not None and model.provider == OpenAICompatibleChat.PROVIDER
+        return model.revision if model is not None and bound else None
+
+    def _changed(self, change: Change, new: bool) -> None:
+        self.changes, self.last_change = self.changes + 1, change.text
+        self._report_change(self.name, change, new)
+
+    def check_served(self, reply: Mapping[str, Any]) -> bool:
+        """Whether a reply that was served comes from another model than the pinned one, and must not be measured."""
+        pin = self.upstream.pin
+        changes = [] if pin is None else pin.changes(reply)
+        for change in changes:
+            self._changed(change, True)
+        return pin is not None and pin.on_change == "abstain" and bool(changes)
 
     def guard(self, credential: str | None) -> Guardrail | Cascade:
         """The guard that calls the upstream with this key; None for the key in the configuration."""

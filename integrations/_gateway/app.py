@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
+from .._openai.pins import Change
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .explaining import explanation
@@ -74,6 +76,7 @@ NO_ROOM = dataclasses.replace(
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
     "misconfigured": "the upstream answers no call; correct its key, model name or address",
+    "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
     "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
 }
 """Causes of the upstream for which questions get errors."""
@@ -139,7 +142,8 @@ class Gateway:
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
-            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._draws, self._store, observers)
+            others = aliases.__getitem__
+            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, self._changed)
             former = self.aliases.get(name)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
@@ -553,6 +557,13 @@ class Gateway:
             return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
             done()
+
+    def _changed(self, alias: str, change: Change, new: bool) -> None:
+        """Count a reply of another model than the pinned one, and report a new value once."""
+        self.metrics.changed(alias, change.field)
+        if new:
+            text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
+            self.health.warn(alias, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""

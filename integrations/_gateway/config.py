@@ -21,6 +21,8 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.types import SamplingPlan
 
+from .._openai.pins import Pin
+
 __all__ = [
     "Alias",
     "Config",
@@ -81,6 +83,8 @@ class Upstream(_Strict):
     """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of every call."""
+    pin: Pin | None = None
+    """Model and ``system_fingerprint`` that its replies must name."""
 
     @model_validator(mode="after")
     def _safe_address(self) -> Self:
@@ -408,7 +412,7 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    kinds = (Config, Alias, Upstream, DecisionConfig, Key, Observe, RecordsConfig)
+    kinds = (Config, Alias, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
     fields = sorted({name for kind in kinds for name in kind.model_fields})
     near = get_close_matches(str(first["loc"][-1]), fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

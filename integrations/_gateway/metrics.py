@@ -89,6 +89,10 @@ class Metrics:
         self._passed = client.Counter(
             "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
         )
+        self._changed = client.Counter(
+            "guardrail_upstream_changed", "Fields of replies that differ from the pin.", ("model", "field"),
+            registry=own,
+        )  # fmt: skip
         self._stale = client.Gauge(
             "guardrail_configuration_stale", "1 while a reload has failed and the former configuration serves.",
             registry=own,
@@ -112,6 +116,10 @@ class Metrics:
     def reloaded(self, *, stale: bool) -> None:
         """Say whether the last reload failed, so that an older configuration serves."""
         self._stale.set(stale)
+
+    def changed(self, model: str, field: str) -> None:
+        """Count a reply of another model than the pinned one."""
+        self._changed.labels(model, field).inc()
 
     def passed_through(self, model: str, path: str) -> None:
         """Count a request that no gate judges."""
