@@ -30,6 +30,7 @@ from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
+from .canary import Canary
 from .config import Alias, Upstream
 from .forwarding import Forwarding
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
@@ -88,6 +89,7 @@ class ServedAlias:
         store: The review store, for tickets and monitors.
         observers: Called with every verdict.
         report_change: Called with the name for each difference of a reply from a pin, and whether its value is new.
+        report_round: See `Canary`.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -103,6 +105,7 @@ class ServedAlias:
         store: Any = None,
         observers: Sequence[Observer] = (),
         report_change: Callable[[str, Change, bool], None] = lambda *_: None,
+        report_round: Callable[[str, int, int, bool], None] = lambda *_: None,
     ) -> None:
         self.name, self.config, self._observers = name, config, observers
         self._report_change = report_change
@@ -116,6 +119,10 @@ class ServedAlias:
         # The operator's file names it, never a request: importing runs code.
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
+        self.canary: Canary | None = None
+        if config.canary is not None:
+            assert self.single is not None, "checked in the configuration"
+            self.canary = Canary(name, config.canary, self.single, self._unobserved, store, report_round)
 
     @property
     def upstream(self) -> Upstream:
@@ -140,6 +147,11 @@ class ServedAlias:
         return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
 
     @property
+    def warnings(self) -> list[str]:
+        """What an operator must know after the last round of the canary."""
+        return [] if self.canary is None else self.canary.lines
+
+    @property
     def single(self) -> CalibrationArtifact | None:
         """The artifact; for a cascade that of its first stage."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
@@ -147,7 +159,9 @@ class ServedAlias:
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
         mine, theirs = (None if alias.artifact is None else alias.artifact.digest for alias in (self, other))
-        return self.config == other.config and mine == theirs and self.config.fallback is None
+        canaries = {None if alias.canary is None else alias.canary.name for alias in (self, other)}
+        same = self.config == other.config and mine == theirs and len(canaries) == 1
+        return same and self.config.fallback is None
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
@@ -211,9 +225,17 @@ class ServedAlias:
             assert self.artifact is not None, "checked in the configuration"
             name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
             drift = monitors.drift(name, self.artifact)
-            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
+            names = [name] if self.canary is None else [name, self.canary.name]
+            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=names)}
         settings = {**own, **common, **(self._watch or {}), "scorer": self._scorer}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
+
+    def _unobserved(self) -> Guardrail:
+        """A guard for the canary: every question is drawn whole and anew, and nobody observes the verdicts."""
+        guard = self.guard(None)
+        assert isinstance(guard, Guardrail), "checked in the configuration"
+        settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
+        return Guardrail(model=guard.model, artifact=guard.artifact, early_stopping="off", remember=0, **settings)
 
     def _of_ticket(self, *_: object) -> dict[str, Any]:
         """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""

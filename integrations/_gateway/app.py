@@ -63,6 +63,8 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 MINUTE = 60.0
+TICK = 1.0
+"""Seconds between two looks whether a canary is due."""
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
@@ -143,8 +145,12 @@ class Gateway:
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
             others = aliases.__getitem__
-            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, self._changed)
+            reports = self._changed, self.metrics.canary
+            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, *reports)
             former = self.aliases.get(name)
+            canary = None if former is None else former.canary
+            if canary is not None and fresh.canary is not None and canary.name == fresh.canary.name:
+                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
             aliases[name] = former if former is not None and same else fresh
@@ -229,10 +235,21 @@ class Gateway:
             self.metrics.requested(path if path in ROUTES else "other", status)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
+        canaries = asyncio.create_task(self._ask_canaries())
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
+        canaries.cancel()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _ask_canaries(self) -> None:
+        """Ask the canaries' questions when they are due."""
+        async with asyncio.TaskGroup() as rounds:  # cancelled with it
+            while True:
+                for alias in self.aliases.values():
+                    if alias.canary is not None and time.monotonic() >= alias.canary.due:
+                        rounds.create_task(alias.canary.round())
+                await asyncio.sleep(TICK)
 
     def drain(self) -> None:
         """Report that the gateway is no longer ready; running requests have the grace time to finish."""
@@ -311,7 +328,7 @@ class Gateway:
         except ApiError:
             return {"promises": {}, "warnings": {}}
         usable = [name for name in self.aliases if _may_use(key, name)]
-        warnings = {name: lines for name in usable if (lines := self.health.lines(name))}
+        warnings = {name: lines for name in usable if (lines := self.aliases[name].warnings + self.health.lines(name))}
         return {"promises": {name: self.promises[name] for name in usable if name in self.promises}} | {
             "warnings": warnings
         }

@@ -143,6 +143,23 @@ class Observe(_Strict):
     """Answers that are measured at once."""
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _seconds(value: Any) -> Any:
+    match = re.fullmatch(r"(\d+)([smhd])", value) if isinstance(value, str) else None
+    return value if match is None else int(match[1]) * _UNITS[match[2]]
+
+
+class CanaryConfig(_Strict):
+    """Known questions that the gateway asks by itself."""
+
+    questions: Path
+    """A line of JSON for each, with ``question`` (and ``options`` or ``segment`` where the artifact has them)."""
+    every: Annotated[float, BeforeValidator(_seconds), Field(ge=60)] = 3600.0
+    """Seconds between two rounds, or a text such as 30m, 1h, 1d."""
+
+
 class Alias(_Strict):
     """A model name that clients ask for."""
 
@@ -180,6 +197,9 @@ class Alias(_Strict):
     monitor: bool = False
     """Watch the scores for drift, and hold answers back after an alarm. All processes on ``reviews`` share the monitor,
     which belongs to the artifact: ``guardrail monitor`` shows it under NAME-DIGEST."""
+    canary: CanaryConfig | None = None
+    """Known questions, compared with their own first rounds; see `CanaryMonitor`. With ``monitor`` its alarm holds
+    answers back, too."""
     observe: Observe = Observe()
     """For ``mode: observe``."""
     pass_through: tuple[str, ...] = ()
@@ -202,6 +222,8 @@ class Alias(_Strict):
             raise ValueError("decision is the scorer of the artifact of one model. Leave it, or scorer, out")
         if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
             raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
+        if self.canary is not None and (self.mode == "observe" or len(self.upstream) > 1):
+            raise ValueError("canary asks a guarded model with one upstream. Leave it out")
         for path in self.pass_through:
             if (
                 path.partition("/")[0] in ("chat", "models", "responses")
@@ -412,7 +434,7 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    kinds = (Config, Alias, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
+    kinds = (Config, Alias, CanaryConfig, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
     fields = sorted({name for kind in kinds for name in kind.model_fields})
     near = get_close_matches(str(first["loc"][-1]), fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"
