@@ -18,9 +18,9 @@ from guardrail.review import ReviewStore
 from guardrail.review.monitors.store import Monitors
 from integrations._gateway.canary import Canary
 from integrations._gateway.config import Config
-from tests.integrations.gateway.conftest import SURE, Held, Serve, Served
+from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served
 
-KNOWN = {f"known {i}?": ["Paris", "Rome"] for i in range(3)}
+KNOWN = {f"known {i}?": ANSWERS[UNSURE] for i in range(3)}
 CALLS = len(KNOWN) * 5
 """Calls of a round: the primary answer and four samples of each question."""
 
@@ -84,7 +84,7 @@ def test_a_changed_model_alarms_before_a_user_asks(
     canary = canary_of(served)
     assert canary.monitor.state.rounds == BASELINE + 3
     endpoint.answers = {SURE: ["Paris"], **KNOWN}
-    ask(canary, 4)
+    ask(canary, 6)
     assert canary.monitor.alarm is not None
     assert len(said(caplog, "no longer answered as certainly")) == 1
     ready = served.http.get("/readyz").json()
