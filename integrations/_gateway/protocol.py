@@ -486,6 +486,10 @@ _BEHIND = {
         503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
     ),
+    Unmeasured.MODEL_CHANGED: (
+        503, "guardrail_unavailable",
+        "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
+    ),
 }  # fmt: skip
 """Causes that another attempt does not remove."""
 
