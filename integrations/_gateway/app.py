@@ -271,8 +271,6 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-        for alias in self.aliases.values():
-            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 

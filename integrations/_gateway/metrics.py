@@ -98,6 +98,7 @@ class Metrics:
                 metric = self._made[name].labels(**labels)
                 metric.inc(value) if INSTRUMENTS[name].kind == "counter" else metric.observe(value)
 
+        count.is_slow = False  # type: ignore[attr-defined]  # no thread for a counter
         return [count, Telemetry(model)] if self._traces else [count]
 
     def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
