@@ -378,6 +378,8 @@ class Unmeasured(StrEnum):
     """The formula gave NaN or an infinity."""
     UNREADABLE = "unreadable"
     """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
+    MODEL_CHANGED = "model_changed"
+    """A reply names another model, or another configuration of the server, than the pinned one."""
     REJECTED = "rejected"
     """The server refused this very request (HTTP 4xx): a filter, a prompt that is too long, an unknown setting."""
 
@@ -391,7 +393,9 @@ class Unmeasured(StrEnum):
         return self not in _TRANSPORT
 
 
-_TRANSPORT = frozenset({Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES})
+_TRANSPORT = frozenset(
+    {Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MODEL_CHANGED}
+)
 """Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 
 
