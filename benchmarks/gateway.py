@@ -8,7 +8,7 @@
 The upstream (loopback, fixed latency), the gateway and the clients run in separate processes. ``--litellm PYTHON``
 measures LiteLLM's proxy beside it; it needs a separate environment:
 
-    python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.106.2"
+    python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.108.7"
     python -m benchmarks.gateway --litellm litellm-venv/bin/python
 """
 
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -48,8 +50,10 @@ __all__ = ["Footprint", "leaks", "soak"]
 QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
 KEY = "sk-of-a-local-benchmark"
-"""LiteLLM's proxy does not start without one; the gateway needs none on the loopback."""
-PARTS = ("latency", "apart", "together", "passed", "load", "hostile")
+"""The clients' key."""
+PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile")
+QUEUE = 50
+"""Answers that wait to be measured, so that they are done soon after a measurement's end; later ones are dropped."""
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
@@ -103,7 +107,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: Any) -> Iterator[Served]:
+def gateway(
+    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, **settings: Any
+) -> Iterator[Served]:
     """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
     artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
@@ -113,12 +119,13 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
         "apart": {**guarded, "probe": "off"},  # n + 1 requests a question
         "together": guarded,  # the probe finds that n is honoured: 2 requests
         "passed": {**common, "mode": "observe"},  # without artifact or plan nothing is measured
-        "watched": {**guarded, "probe": "off", "mode": "observe"},
+        "watched": {**guarded, "probe": "off", "mode": "observe", "observe": {"queue": QUEUE}},
     }
     path = folder / "guardrail.yaml"
-    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
+    keys = [{"name": "benchmark", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "max_concurrency": 1000}]
+    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, "keys": keys, **settings}
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path), "--workers", str(workers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -128,8 +135,8 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
 
 
 @contextmanager
-def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
-    """Run LiteLLM's proxy, without a database and without logs."""
+def litellm(interpreter: str, folder: Path, url: str) -> Iterator[Served]:
+    """Run LiteLLM's proxy at its best: one process as the gateway, without a database and without logs."""
     params = {"model": "openai/m", "api_base": url, "api_key": "none", "timeout": 60, "max_retries": 0}
     path = folder / "litellm.json"
     path.write_text(json.dumps({"model_list": [{"model_name": "passed", "litellm_params": params}]}))
@@ -137,8 +144,9 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     program = str(Path(interpreter).with_name("litellm"))
-    command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port]
+    command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port, "--num_workers", "1"]
     more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": KEY}
+    more |= {"LITELLM_MODE": "PRODUCTION", "DISABLE_SCHEMA_UPDATE": "True"}
     with (folder / "litellm.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **more})
     try:
@@ -149,7 +157,7 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
             if process.poll() is not None:
                 raise SystemExit(f"LiteLLM's proxy ended:\n{(folder / 'litellm.log').read_text()[-2000:]}\n{__doc__}")
             time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
+        yield Served(f"http://127.0.0.1:{port}/v1", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -186,7 +194,9 @@ def print_added(times: Mapping[str, Any], base: str) -> None:
         print(f"  {name}: added p50 {p50 * 1e3:+.1f} ms, p99 {p99 * 1e3:+.1f} ms")
 
 
-async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1) -> dict[str, list[float]]:
+async def throughput(
+    calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1, rest: Call | None = None
+) -> dict[str, list[float]]:
     """Return the answers a second in each round; every client asks one question after another."""
     rates: dict[str, list[float]] = {name: [] for name in calls}
 
@@ -200,6 +210,8 @@ async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each:
             await asyncio.gather(*(ask(call) for _ in range(clients)))
             rates[name].append(clients * each / (time.perf_counter() - start))
             await asyncio.sleep(0.5)
+            if rest is not None:
+                await rest()
     return rates
 
 
@@ -218,18 +230,20 @@ def asking(url: str, model: str, **fields: Any) -> Call:
 
 
 class Lean:
-    """The leanest client at hand: one session of aiohttp that posts ready bytes and reads the reply."""
+    """The leanest client at hand: one session of aiohttp that posts small bodies and reads the replies."""
 
     def __init__(self) -> None:
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self.session, self.numbers = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), itertools.count()
 
     def asking(self, url: str, model: str, **fields: Any) -> Call:
         """Return a call."""
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}).encode()
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}
         head = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
 
         async def call() -> None:
-            async with self.session.post(f"{url}/chat/completions", data=body, headers=head) as reply:
+            # The gateway would join equal questions that are under way.
+            content = json.dumps({**body, "user": str(next(self.numbers))}).encode()
+            async with self.session.post(f"{url}/chat/completions", data=content, headers=head) as reply:
                 await reply.read()
                 assert reply.status == 200, reply.status
 
@@ -246,26 +260,61 @@ async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: Exi
         "watched": lean.asking(served.url, "watched", **settings),
         "guarded": lean.asking(served.url, "together"),
     }
+    pids = {"passed": served.pid, "guarded": served.pid}
     if arguments.litellm:
-        address = stack.enter_context(litellm(arguments.litellm, folder, url))
-        calls["LiteLLM"] = lean.asking(f"{address}/v1", "passed", **settings)
+        proxy = stack.enter_context(litellm(arguments.litellm, folder, url))
+        calls["LiteLLM"], pids["LiteLLM"] = lean.asking(proxy.url, "passed", **settings), proxy.pid
     base = "LiteLLM" if arguments.litellm else "raw"
+
+    async def measured() -> None:
+        """Wait until the answers that passed are measured, so that this does not slow what comes next."""
+        while True:
+            async with lean.session.get(
+                f"{served.url.removesuffix('/v1')}/guardrail/v1/observed", headers={"authorization": f"Bearer {KEY}"}
+            ) as reply:
+                counts = (await reply.json())["watched"]
+            done = sum(counts[fate] for fate in ("accepted", "abstained", "unmeasured", "not_comparable"))
+            if done + sum(counts["dropped"].values()) >= counts["chosen"]:
+                return
+            await asyncio.sleep(0.2)
+
     print("one lean client", flush=True)
     print_added(await in_turns(calls, max(3, arguments.rounds // 4), 5, pause=0.1), "raw")
-    together = {name: call for name, call in calls.items() if name != "guarded"}  # equal questions would share draws
+    await measured()
+    for name, pid in pids.items():
+        used = []
+        for _ in range(5):
+            before = processor_seconds(pid)
+            for _ in range(40):
+                await calls[name]()
+            used.append((processor_seconds(pid) - before) / 40)
+        print(
+            f"{name}: {statistics.median(used) * 1e3:.1f} ms of processor a question (least {min(used) * 1e3:.1f}), "
+            f"load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
     for clients in (50, 200):
-        await throughput(together, clients, 1)
-        rates = await throughput(together, clients, max(3, arguments.rounds // 10), each=max(1, 400 // clients))
-        print(f"{clients} lean clients, as a share of {base}", flush=True)
+        await throughput(calls, clients, 1, rest=measured)
+        rates = await throughput(
+            calls, clients, max(3, arguments.rounds // 10), each=max(1, 400 // clients), rest=measured
+        )
+        print(f"{clients} lean clients, as a share of {base}; load {os.getloadavg()[0]:.1f}", flush=True)
         print_shares(rates, base)
         if base != "raw":
-            print_shares({name: rates[name] for name in ("raw", "passed")}, "raw")
-    for name in ("passed", "guarded"):
-        before = processor_seconds(served.pid)
-        for _ in range(200):
-            await calls[name]()
-        print(f"{name}: {(processor_seconds(served.pid) - before) / 200 * 1e3:.1f} ms of processor", flush=True)
+            print("  and of raw", flush=True)
+            print_shares({name: rates[name] for name in ("raw", "passed", "watched", "guarded")}, "raw")
     await lean.session.close()
+
+
+async def workers(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure the throughput of guarded questions with one and with two processes on one store."""
+    calls, store = {}, str(folder / "reviews.db")
+    for count in (1, 2):
+        served = stack.enter_context(gateway(folder, url, arguments.n, workers=count, reviews=store, remember=0))
+        calls[f"guarded, {count}"] = Lean().asking(served.url, "together")
+    print("50 lean clients by number of processes", flush=True)
+    await throughput(calls, 50, 1)
+    print_shares(await throughput(calls, 50, max(3, arguments.rounds // 10), each=8), "guarded, 1")
 
 
 def processor_seconds(pid: int) -> float:
@@ -308,6 +357,8 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
             await asyncio.to_thread(hostile, served, name)
     if "load" in arguments.parts:
         await load(arguments, url, folder, stack)
+    if "workers" in arguments.parts:
+        await workers(arguments, url, folder, stack)
     if "passed" not in arguments.parts:
         return
     passing = {
@@ -316,8 +367,8 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
         "watched": asking(plain, "watched", temperature=0, max_tokens=64),
     }
     if arguments.litellm:
-        address = stack.enter_context(litellm(arguments.litellm, folder, url))
-        passing["LiteLLM"] = asking(f"{address}/v1", "passed", temperature=0, max_tokens=64)
+        proxy = stack.enter_context(litellm(arguments.litellm, folder, url))
+        passing["LiteLLM"] = asking(proxy.url, "passed", temperature=0, max_tokens=64)
     print("one answer passed through, over the raw upstream", flush=True)
     times = await in_turns(passing, rounds, 5, pause=0.1)
     print_added(times, "raw")
