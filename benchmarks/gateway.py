@@ -1,7 +1,10 @@
 """Cost of `guardrail serve`: ratios and differences measured in one run, and its resources after many requests.
 
     python -m benchmarks.gateway                     # latency and throughput
+    python -m benchmarks.gateway load                # 50 and 200 clients, and the processor's time of a question
+    python -m benchmarks.gateway workers             # the throughput of one and of two processes
     python -m benchmarks.gateway hostile             # the wait of other clients while one sends hostile bodies
+    python -m benchmarks.gateway slow floods         # slow sockets, and upstreams that send without end
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
@@ -22,6 +25,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import socket
 import statistics
 import subprocess
@@ -51,7 +55,8 @@ QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
 KEY = "sk-of-a-local-benchmark"
 """The clients' key."""
-PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile")
+HEAD = {"authorization": f"Bearer {KEY}"}
+PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile", "slow", "floods")
 QUEUE = 50
 """Answers that wait to be measured, so that they are done soon after a measurement's end; later ones are dropped."""
 TOLERATED = 10
@@ -108,7 +113,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def gateway(
-    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, **settings: Any
+    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, log: Any = None, **settings: Any
 ) -> Iterator[Served]:
     """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
@@ -126,7 +131,7 @@ def gateway(
     config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, "keys": keys, **settings}
     path.write_text(json.dumps(config))
     command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path), "--workers", str(workers)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
         try:
             assert process.stdout is not None
             yield Served(process.stdout.readline().split(" at ")[1].split()[0], process.pid)
@@ -238,7 +243,7 @@ class Lean:
     def asking(self, url: str, model: str, **fields: Any) -> Call:
         """Return a call."""
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}
-        head = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+        head = {"content-type": "application/json", **HEAD}
 
         async def call() -> None:
             # The gateway would join equal questions that are under way.
@@ -270,7 +275,7 @@ async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: Exi
         """Wait until the answers that passed are measured, so that this does not slow what comes next."""
         while True:
             async with lean.session.get(
-                f"{served.url.removesuffix('/v1')}/guardrail/v1/observed", headers={"authorization": f"Bearer {KEY}"}
+                f"{served.url.removesuffix('/v1')}/guardrail/v1/observed", headers=HEAD
             ) as reply:
                 counts = (await reply.json())["watched"]
             done = sum(counts[fate] for fate in ("accepted", "abstained", "unmeasured", "not_comparable"))
@@ -325,6 +330,16 @@ def processor_seconds(pid: int) -> float:
 
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure and print the figures about time."""
+    parts = {"load": load, "workers": workers, "hostile": hostile_bodies_to_both, "slow": slow, "floods": floods}
+    for name in arguments.parts:
+        if name in parts:
+            await parts[name](arguments, url, folder, stack)
+    if not parts.keys() >= set(arguments.parts):
+        await latency(arguments, url, folder, stack)
+
+
+async def latency(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure one call at a time and many at once, beside a client of the SDK."""
     n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
     few = max(3, rounds // 10)
     plain = stack.enter_context(gateway(folder, url, n)).url
@@ -350,15 +365,6 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
             print_shares(
                 await throughput({kind: calls[kind] for kind in ("direct", "guarded")}, clients, few), "direct"
             )
-    if "hostile" in arguments.parts:
-        served = stack.enter_context(gateway(folder, url, n))
-        for name in ("together", "watched"):
-            print(f"hostile bodies to {name}", flush=True)
-            await asyncio.to_thread(hostile, served, name)
-    if "load" in arguments.parts:
-        await load(arguments, url, folder, stack)
-    if "workers" in arguments.parts:
-        await workers(arguments, url, folder, stack)
     if "passed" not in arguments.parts:
         return
     passing = {
@@ -374,7 +380,7 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
     print_added(times, "raw")
     print("observing, over a plain pass-through")
     print_added({name: times[name] for name in ("passed", "watched")}, "passed")
-    counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed").json()["watched"]
+    counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed", headers=HEAD).json()["watched"]
     assert counts["accepted"] >= 0.5 * counts["served"], counts
     print(f"{clients} clients at once, one answer each", flush=True)
     print_shares(await throughput(passing, clients, few, each=3), "raw")
@@ -425,6 +431,14 @@ def _probe(url: str, pipe: Any) -> None:
             pipe.send(worst)
 
 
+async def hostile_bodies_to_both(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure `hostile` for a model that guards and for one that is observed."""
+    served = stack.enter_context(gateway(folder, url, arguments.n))
+    for name in ("together", "watched"):
+        print(f"hostile bodies to {name}", flush=True)
+        await asyncio.to_thread(hostile, served, name)
+
+
 def hostile(served: Served, model: str) -> dict[str, float]:
     """Return the slowest /healthz, in seconds, while one client sends each body three times; print them."""
     context, root = multiprocessing.get_context("spawn"), served.url.removesuffix("/v1")
@@ -437,7 +451,7 @@ def hostile(served: Served, model: str) -> dict[str, float]:
         ours.send("next")
         return float(ours.recv())
 
-    head = {"content-type": "application/json"}
+    head = {"content-type": "application/json", **HEAD}
     with httpx.Client(timeout=120, trust_env=False) as client:
         time.sleep(2)
         slowest()
@@ -460,6 +474,84 @@ def hostile(served: Served, model: str) -> dict[str, float]:
     ours.send("stop")
     process.join(10)
     return worst
+
+
+# -- slow sockets and floods ------------------------------------------------------------------------------------------
+
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SLOW = {"silent": b"", "half a head": HALF, "a body that does not come": HALF + b"Content-Length: 100\r\n\r\n{"}
+"""What a slow socket sends."""
+
+
+async def slow(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure `slow_sockets`."""
+    await asyncio.to_thread(slow_sockets, folder, url)
+
+
+def slow_sockets(folder: Path, url: str, count: int = 400, files: int = 300) -> None:
+    """Print how requests fare while sockets of each kind stay open, in a gateway that may open few files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for kind, content in SLOW.items():
+        with ExitStack() as stack:
+            log = stack.enter_context((folder / "slow.log").open("w+"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, limits[1]))
+            try:  # a child has the limit of its parent
+                served = stack.enter_context(gateway(folder, url, 4, header_timeout=10, body_timeout=20, log=log))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            address = (httpx.URL(served.url).host, httpx.URL(served.url).port or 80)
+            for _ in range(count):
+                client = stack.enter_context(socket.create_connection(address, timeout=20))
+                with suppress(OSError):  # closed already
+                    client.sendall(content)
+            body = {"model": "passed", "messages": [{"role": "user", "content": QUESTION}]}
+            seconds, start = [], time.perf_counter()
+            while time.perf_counter() < start + 40:
+                began = time.perf_counter()
+                reply = httpx.post(f"{served.url}/chat/completions", json=body, headers=HEAD, timeout=20)
+                assert reply.status_code == 200, reply.text
+                seconds.append(time.perf_counter() - began)
+                time.sleep(0.2)
+            left, lines = Footprint.of(served.pid).sockets, len(Path(log.name).read_text().splitlines())
+            print(
+                f"{count} sockets, {kind}, at most {files} files: {len(seconds)} requests in 40 s, all answered, the "
+                f"slowest in {max(seconds) * 1e3:.0f} ms; {left} sockets open at the end, {lines} lines in the log",
+                flush=True,
+            )
+
+
+@dataclass
+class Flooding(Endpoint):
+    """An endpoint whose replies are 64 KiB chunks without end."""
+
+    async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b" " * 2**16 + b"\r\n"
+        for _ in range(16 * 100):  # 100 MiB
+            writer.write(chunk)
+            await writer.drain()
+        return False
+
+
+async def floods(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack, count: int = 8) -> None:
+    """Print the memory of a gateway while questions get endless replies."""
+    flooding = Flooding(keep_requests=False)
+    with serving(flooding), gateway(folder, flooding.url, arguments.n) as served:
+        before, lean, most = Footprint.of(served.pid).memory, Lean(), 0.0
+        head = {"content-type": "application/json", **HEAD}
+        bodies = [
+            {"model": "apart", "messages": [{"role": "user", "content": f"{number}?"}]} for number in range(count)
+        ]
+        posts = [lean.session.post(f"{served.url}/chat/completions", json=body, headers=head) for body in bodies]
+        replies = [asyncio.ensure_future(post) for post in posts]
+        while not all(reply.done() for reply in replies):
+            most = max(most, Footprint.of(served.pid).memory)
+            await asyncio.sleep(0.02)
+        statuses = Counter(reply.result().status for reply in replies)
+        await lean.session.close()
+        print(
+            f"{count} floods of 64 KiB chunks: memory {before:.0f} to {most:.0f} MiB at most; statuses {dict(statuses)}"
+        )
 
 
 # -- resources --------------------------------------------------------------------------------------------------------
@@ -497,7 +589,7 @@ def leaks(before: Footprint, after: Footprint) -> list[str]:
 async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once: int) -> list[float]:
     """Ask ``count`` different questions; return the memory after each hundredth of them."""
     numbers, memory = iter(range(count)), []
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=300, headers=HEAD) as client:
 
         async def ask() -> None:
             for number in numbers:
@@ -556,7 +648,7 @@ async def soak(
                 replies[type(error).__name__] += 1
 
         async def go_on(seconds: float) -> Footprint:
-            async with httpx.AsyncClient(timeout=None) as client, asyncio.TaskGroup() as group:
+            async with httpx.AsyncClient(timeout=None, headers=HEAD) as client, asyncio.TaskGroup() as group:
                 ends, number = time.monotonic() + seconds, 0
                 while time.monotonic() < ends:
                     group.create_task(ask(client, number := number + 1))
