@@ -628,7 +628,12 @@ async def soak(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(upstream(0.05, share=0.05))
-        more = {"reviews": str(folder / "reviews.db"), "remember": 5, "stream_hold": 0.02, "keep_alive": 0.02}
+        more: dict[str, Any] = {
+            "reviews": str(folder / "reviews.db"),
+            "remember": 5,
+            "stream_hold": 0.02,
+            "keep_alive": 0.02,
+        }
         served = stack.enter_context(gateway(folder, url, n=4, timeout=2.0, **more))
 
         async def ask(client: httpx.AsyncClient, number: int) -> None:
