@@ -176,12 +176,19 @@ _NEXT = {
 }
 CONFIGURATION = "Correct the endpoint's key, model name or address; until then every question is held back."
 """The next step for an endpoint that answers no call."""
+FINISH = (
+    "Send the same slot content as then to finish that draw, or say which slots make another question: "
+    'remember_slots=("context",), or remember_slots=() if none does.'
+)
+"""The next step for a question whose draw with other slot content was interrupted."""
 
 
 def next_step(verdict: Verdict) -> str:
     """The next step after this verdict, in one sentence."""
     if verdict.uncertainty.reason is Unmeasured.MISCONFIGURED:
         return CONFIGURATION
+    if verdict.uncertainty.reason is Unmeasured.INTERRUPTED:
+        return FINISH
     if verdict.record is not None:
         return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:

@@ -19,7 +19,7 @@ from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from ..uncertainty.ties import NAME as TIE_BREAK
-from ..verdict import CONFIGURATION, Meaning, Reason, Verdict
+from ..verdict import CONFIGURATION, FINISH, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
 
@@ -174,6 +174,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
             way_out = "Hand the question to a person; nothing draws it again."
         elif uncertainty.reason is Unmeasured.MISCONFIGURED:
             way_out = CONFIGURATION
+        elif uncertainty.reason is Unmeasured.INTERRUPTED:
+            way_out = FINISH
         return (
             f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
             + way_out
