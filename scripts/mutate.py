@@ -149,9 +149,15 @@ class Copy:
         pytest = ["pytest", "-xq", "-p", "no:cacheprovider", "-p", "no:xdist", "--benchmark-disable"]
         words = [*pytest, "-m", "not slow and not peers and not real", *tests] if tests else ["mypy"]
         environment = os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen([sys.executable, "-m", *words], cwd=self.folder, env=environment, text=True,
-                              start_new_session=True, **pipes) as run:  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as run:
             try:
                 output = run.communicate(timeout=seconds)[0]
             except subprocess.TimeoutExpired:
