@@ -25,8 +25,8 @@ from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
-from ..types import Cost, Frozen, Sample, SampleSet
-from ..verdict import ENDPOINT, Reason, Verdict, next_step
+from ..types import Cost, Frozen, Sample, SampleSet, Unmeasured
+from ..verdict import Reason, Verdict, next_step
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointProblem, EndpointTrust
@@ -431,7 +431,7 @@ def log_abstention(assessment: Assessment) -> Assessment:
     else:
         measured = f"{score.estimator} not measured: {score.reason}"
     # A wrong configuration is logged once, see `EndpointTrust`; so is another model, by the client that reads replies.
-    failed = score.reason not in ENDPOINT and not verdict.is_result
+    failed = score.reason not in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) and not verdict.is_result
     failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
         logging.WARNING if failed else logging.INFO,
