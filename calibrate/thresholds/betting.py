@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,6 +65,8 @@ class _Betting(Rule):
     certifies = True
     grouping = "all"
     defaults: ClassVar[Mapping[str, Any]] = {"seed": 0}
+    starts: ClassVar[Sequence[float]] = (0.5, 0.8)
+    """Shares of the groups that would do without an error where the sequence starts: the first one that can be had."""
 
     @abstractmethod
     def excess(self, accepted: Reals, wrong: Reals, alpha: float) -> Reals:
@@ -120,7 +122,7 @@ class _Betting(Rule):
         It reads scores, never labels.
         """
         groups = _groups(prefix)
-        for part in (0.5, 0.8):
+        for part in self.starts:
             growth = math.expm1(math.log(1 / request.level) / (part * groups))
             needed = growth * (1 - request.alpha) / (LARGEST_STAKE * request.alpha)
             if needed <= 1 and (first := self._reached(prefix, needed, request)) < prefix.k.size:

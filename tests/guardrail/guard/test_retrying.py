@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
 from guardrail.guard.assess import Assessment
-from guardrail.guard.base import is_result
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
@@ -222,9 +221,9 @@ def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
 
 def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
     model, guard = turning(switch=SafetySwitch())
-    assert not is_result(guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}))
+    assert not guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}).is_result
     forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
-    assert is_result(forbidden.assess(SURE))
+    assert forbidden.assess(SURE).is_result
 
 
 @pytest.mark.parametrize("way", range(4))
@@ -630,8 +629,8 @@ def test_each_of_two_interrupted_draws_may_be_finished_and_a_third_waits_for_bot
 
 
 def done() -> Any:
+    yield from ()
     return Assessment(SampleSet(question=LATE, primary=None))
-    yield
 
 
 class Waiting(Turning):
