@@ -24,6 +24,8 @@ from calibrate.thresholds.fit import request_for
 from calibrate.thresholds.groups import Groups, prepare
 
 SHARES = (0.35, 0.5, 0.65, 0.8, 0.9)
+LATER = (0.8, 0.9, 1.0)
+"""Where the sequence starts if there are too few groups for a share."""
 ALPHAS = (0.05, 0.1, 0.2)
 SIZES = {"group_mean": (60, 150, 500), "group_total": (300, 1000)}
 DELTA, MOST, POOL = 0.1, 12, 20_000
@@ -63,7 +65,7 @@ def cell(rule: str, groups: int, alpha: float, shape: tuple[float, float, float]
     for _ in range(calibrations):
         u, error, code = draw(rng, groups, *shape)
         for share in SHARES:
-            chosen = type("Started", (RULES[rule],), {"starts": (share, 0.8) if share < 0.8 else (share,)})()
+            chosen = type("Started", (RULES[rule],), {"starts": (share, *(more for more in LATER if more > share))})()
             _, request = request_for(rule, alpha=alpha, delta=DELTA, options=options)
             prefix, reduced = prepare(chosen, request, u, error, Groups.of(code.tolist(), u.size))
             index = chosen.select(prefix, reduced)
@@ -83,13 +85,14 @@ def main() -> None:
     """Print the table of each rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calibrations", type=int, default=40)
-    calibrations = parser.parse_args().calibrations
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
+    options = parser.parse_args()
     print(f"{'':36}" + "".join(f"{share:>24g}" for share in SHARES))
-    for rule in RULES:
+    for rule in options.rules:
         rows: defaultdict[str, list[list[Figures]]] = defaultdict(list)
         for groups, alpha in product(SIZES[rule], ALPHAS):
             for shape in product((0.1, 0.3), (1.0, 2.0), (0.1, 0.6)):
-                figures = cell(rule, groups, alpha, shape, calibrations)
+                figures = cell(rule, groups, alpha, shape, options.calibrations)
                 if any(accepted for accepted, _, _ in figures):
                     for name in (f"{groups} groups, alpha {alpha:g}", "all"):
                         rows[name].append(figures)

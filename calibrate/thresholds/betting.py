@@ -65,7 +65,7 @@ class _Betting(Rule):
     certifies = True
     grouping = "all"
     defaults: ClassVar[Mapping[str, Any]] = {"seed": 0}
-    starts: ClassVar[Sequence[float]] = (0.5, 0.8)
+    starts: ClassVar[Sequence[float]] = (0.5, 0.8, 0.9, 1.0)
     """Shares of the groups that would do without an error where the sequence starts: the first one that can be had."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class _Betting(Rule):
         )
 
     def _first(self, prefix: Prefix, request: RuleRequest) -> int:
-        """The first block end at which half of the groups would do without an error, else .8 of them.
+        """The first block end at which half of the groups would do without an error, else .8 of them, .9 or all.
 
         It reads scores, never labels.
         """
@@ -151,8 +151,8 @@ class GroupMean(_Betting):
 
     Formula: at block end k let group g have K_g accepted items, W_g of them wrong, and ``Z_g = W_g/K_g - alpha`` (0
     where nothing is accepted). The block end passes if `betting_p` of the Z_g is at most delta. The sequence begins at
-    the first block end at which half of the groups would pass without an error (else .8 of them), and ends at
-    the first failure.
+    the first block end at which half of the groups would pass without an error (else .8 of them, .9 or all), and ends
+    at the first failure.
 
     Guarantee: P(E[W/K | K > 0] > alpha) <= delta over calibrations, any number of groups and any dependence within a
     group, if groups are independent draws and the rate does not fall as acceptance grows. To pass the first bad
