@@ -378,6 +378,8 @@ class Unmeasured(StrEnum):
     """The formula gave NaN or an infinity."""
     UNREADABLE = "unreadable"
     """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
+    MODEL_CHANGED = "model_changed"
+    """A reply names another model, or another configuration of the server, than the pinned one."""
     INTERRUPTED = "interrupted"
     """A draw of this question with other content in the prompt's slots was interrupted; another draw could select."""
     REJECTED = "rejected"
@@ -394,7 +396,13 @@ class Unmeasured(StrEnum):
 
 
 _TRANSPORT = frozenset(
-    {Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES, Unmeasured.INTERRUPTED}
+    {
+        Unmeasured.MODEL_FAILED,
+        Unmeasured.MISCONFIGURED,
+        Unmeasured.DEGENERATE_SAMPLES,
+        Unmeasured.MODEL_CHANGED,
+        Unmeasured.INTERRUPTED,
+    }
 )
 """Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""
 

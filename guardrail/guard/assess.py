@@ -427,8 +427,8 @@ def log_abstention(assessment: Assessment) -> Assessment:
         measured = "the artifact has no threshold"
     else:
         measured = f"{score.estimator} not measured: {score.reason}"
-    # A wrong configuration is logged as an error once, see `EndpointTrust`.
-    failed = score.reason is not Unmeasured.MISCONFIGURED and not verdict.is_result
+    # A wrong configuration is logged once, see `EndpointTrust`; so is another model, by the client that reads replies.
+    failed = score.reason not in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) and not verdict.is_result
     failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
         logging.WARNING if failed else logging.INFO,

@@ -282,9 +282,9 @@ class Guardrail(GuardedChatModel):
         """
         unknown = self.artifact.unknown_turns(messages)
         if unknown is not None and self.turns == "refuse":
+            calibrated = ", ".join(map(repr, self.artifact.turns or (ONE_QUESTION,)))
             raise ArtifactMismatchError(
-                f"this artifact was calibrated on prompts with the turns {self.artifact.turns or (ONE_QUESTION,)}, "
-                f"received {unknown[:200]!r}.",
+                f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
                 "Ask one question at a time, calibrate on conversations "
                 '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
             )

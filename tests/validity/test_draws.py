@@ -39,8 +39,8 @@ class Failing(ScriptedChat):
 
     rate: float = 0.0
     limit: int | None = None
-    tried: Any = Field(default_factory=Counter)
-    given: Any = Field(default_factory=Counter)
+    tried: Any = Field(default_factory=Counter, repr=False)  # LangChain writes the fields out at every call
+    given: Any = Field(default_factory=Counter, repr=False)
     left: Any = Field(default_factory=lambda: [0])
     hanging: Any = None
 

@@ -51,7 +51,7 @@ class Turning(ScriptedChat):
     """Answers by question and by how often it was asked before."""
 
     turns: Any = ROUNDS
-    calls: Any = Field(default_factory=Counter)
+    calls: Any = Field(default_factory=Counter, repr=False)
     lock: Any = Field(default_factory=threading.Lock)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
