@@ -49,7 +49,8 @@ from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
+from guardrail.monitor.canary import BASELINE
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
 from guardrail.parts.part import Part, PartVerdict
 from guardrail.parts.spec import PartScores, PartsGate, PartsSpec, Procedure
@@ -824,6 +825,13 @@ def write_drift_monitor(path: Path) -> None:
     monitor.save(path)
 
 
+def write_canary(path: Path) -> None:
+    monitor = CanaryMonitor(2, delta=0.25, seed=3)
+    for number in range(BASELINE + 1):
+        monitor.update([0.5, float(number % 2)])
+    monitor.save(path)
+
+
 def write_tokens(path: Path) -> None:
     with fixed_ids():
         add_token(path, "ann", "reviewer")
@@ -994,6 +1002,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "pairs.sql": write_pairs,
     "risk-monitor.json": write_risk_monitor,
     "drift-monitor.json": write_drift_monitor,
+    "canary-monitor.json": write_canary,
     "draw.json": write_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,

@@ -38,7 +38,8 @@ from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
 from guardrail.guard.assess import Remembered
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
+from guardrail.monitor.canary import BASELINE
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
@@ -591,6 +592,15 @@ def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
     assert monitor.update(2.0).counts == again.update(2.0).counts
     with pytest.raises(UsageError, match="compares with artifact"):
         DriftMonitor.load(folder / "drift-monitor.json", artifact("large"))
+
+
+def test_the_canary_goes_on_where_it_stopped() -> None:
+    monitor = CanaryMonitor.load(FOLDER / "canary-monitor.json")
+    again = CanaryMonitor(2, delta=0.25, seed=3)
+    for number in range(BASELINE + 1):
+        again.update([0.5, float(number % 2)])
+    assert monitor.state.baseline == again.state.baseline
+    assert monitor.update([2.0, 0.0]).counts == again.update([2.0, 0.0]).counts
 
 
 # -- the review database -----------------------------------------------------------------------------------------------
