@@ -433,7 +433,7 @@ def test_looks_from_the_command_line_follow_the_reading_order(folder: Path) -> N
             for record in file.records
         ]
         write_records(folder / f"{name}.jsonl", file.header, some)
-        arguments = ("--parts", "json", "-a", "0.2", "--planned", len(names), "--out", folder / f"{name}.json")
+        arguments = ("--parts", "json", "-a", "0.2", "--planned", str(len(names)), "--out", folder / f"{name}.json")
         return called("fit", folder / f"{name}.jsonl", *arguments)
 
     printed(look("early", first))
