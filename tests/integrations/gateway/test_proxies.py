@@ -90,7 +90,7 @@ def proxied(command: list[str], folder: Path, port: int) -> Iterator[httpx.Clien
             except OSError:
                 time.sleep(0.05)
         headers = {"host": SITE}
-        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, headers=headers, timeout=30) as client:
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, headers=headers, timeout=10) as client:
             yield client
     finally:
         process.terminate()
