@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
+from .._openai.pins import Change
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
@@ -59,6 +61,8 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 MINUTE = 60.0
+TICK = 1.0
+"""Seconds between two looks whether a canary is due."""
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
@@ -72,6 +76,7 @@ NO_ROOM = dataclasses.replace(
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
     "misconfigured": "the upstream answers no call; correct its key, model name or address",
+    "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
     "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
 }
 """Causes of the upstream for which questions get errors."""
@@ -133,8 +138,13 @@ class Gateway:
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
-            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._draws, self._store, observers)
+            others = aliases.__getitem__
+            reports = self._changed, self.metrics.canary
+            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, *reports)
             former = self.aliases.get(name)
+            canary = None if former is None else former.canary
+            if canary is not None and fresh.canary is not None and canary.name == fresh.canary.name:
+                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
             aliases[name] = former if former is not None and same else fresh
@@ -219,10 +229,21 @@ class Gateway:
             self.metrics.requested(path if path in ROUTES else "other", status)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
+        canaries = asyncio.create_task(self._ask_canaries())
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
+        canaries.cancel()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _ask_canaries(self) -> None:
+        """Ask the canaries' questions when they are due."""
+        async with asyncio.TaskGroup() as rounds:  # cancelled with it
+            while True:
+                for alias in self.aliases.values():
+                    if alias.canary is not None and time.monotonic() >= alias.canary.due:
+                        rounds.create_task(alias.canary.round())
+                await asyncio.sleep(TICK)
 
     def drain(self) -> None:
         """Report that the gateway is no longer ready; running requests have the grace time to finish."""
@@ -250,8 +271,6 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-        for alias in self.aliases.values():
-            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -301,7 +320,7 @@ class Gateway:
         except ApiError:
             return {"promises": {}, "warnings": {}}
         usable = [name for name in self.aliases if _may_use(key, name)]
-        warnings = {name: lines for name in usable if (lines := self.health.lines(name))}
+        warnings = {name: lines for name in usable if (lines := self.aliases[name].warnings + self.health.lines(name))}
         return {"promises": {name: self.promises[name] for name in usable if name in self.promises}} | {
             "warnings": warnings
         }
@@ -547,6 +566,13 @@ class Gateway:
             return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
             done()
+
+    def _changed(self, alias: str, change: Change, new: bool) -> None:
+        """Count a reply of another model than the pinned one, and report a new value once."""
+        self.metrics.changed(alias, change.field)
+        if new:
+            text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
+            self.health.warn(alias, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""

@@ -21,6 +21,8 @@ from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.types import SamplingPlan
 
+from .._openai.pins import Pin
+
 __all__ = [
     "Alias",
     "Config",
@@ -88,6 +90,8 @@ class Upstream(_Endpoint):
     """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of every call."""
+    pin: Pin | None = None
+    """Model and ``system_fingerprint`` that its replies must name."""
 
 
 class DecisionConfig(_Endpoint):
@@ -128,6 +132,23 @@ class Observe(_Strict):
     """Answers that are measured at once."""
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _seconds(value: Any) -> Any:
+    match = re.fullmatch(r"(\d+)([smhd])", value) if isinstance(value, str) else None
+    return value if match is None else int(match[1]) * _UNITS[match[2]]
+
+
+class CanaryConfig(_Strict):
+    """Known questions that the gateway asks by itself."""
+
+    questions: Path
+    """A line of JSON for each, with ``question`` (and ``options`` or ``segment`` where the artifact has them)."""
+    every: Annotated[float, BeforeValidator(_seconds), Field(ge=60)] = 3600.0
+    """Seconds between two rounds, or a text such as 30m, 1h, 1d."""
+
+
 class Alias(_Strict):
     """A model name that clients ask for."""
 
@@ -154,8 +175,10 @@ class Alias(_Strict):
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question is measured to its end after the client has disconnected. "cancel" saves calls, but a client
-    that gives up on slow questions and asks again then draws them again."""
+    """Whether a question is measured to its end after the client has disconnected, or continued when it is asked again.
+    "cancel" saves calls."""
+    remember_slots: tuple[str, ...] | None = None
+    """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
     """See `Guardrail`."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
@@ -165,6 +188,9 @@ class Alias(_Strict):
     monitor: bool = False
     """Watch the scores for drift, and hold answers back after an alarm. All processes on ``reviews`` share the monitor,
     which belongs to the artifact: ``guardrail monitor`` shows it under NAME-DIGEST."""
+    canary: CanaryConfig | None = None
+    """Known questions, compared with their own first rounds; see `CanaryMonitor`. With ``monitor`` its alarm holds
+    answers back, too."""
     observe: Observe = Observe()
     """For ``mode: observe``."""
     pass_through: tuple[str, ...] = ()
@@ -186,6 +212,8 @@ class Alias(_Strict):
             "decision is the scorer of the artifact of one model. Leave it, or scorer, out": self.decision is not None
             and (self.scorer is not None or alone or several),
             "monitor watches a guarded model with one upstream. Leave it out": self.monitor and (observes or several),
+            "canary asks a guarded model with one upstream. Leave it out": self.canary is not None
+            and (observes or several),
             "fallback takes the place of on_abstain. Leave one of them out": self.fallback is not None
             and self.on_abstain != "message",
         }  # fmt: skip
@@ -399,7 +427,7 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
-    kinds = (Config, Alias, Upstream, DecisionConfig, Key, Observe, RecordsConfig)
+    kinds = (Config, Alias, CanaryConfig, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
     fields = sorted({name for kind in kinds for name in kind.model_fields})
     near = get_close_matches(str(first["loc"][-1]), fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from guardrail.errors import require
 
+from .._openai.clients import Clients, proxy_of
 from .config import Upstream
 from .protocol import ApiError
 
@@ -31,9 +32,6 @@ LARGEST = 4 * 2**20
 """Bytes of an error."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
-IDLE = 15.0
-"""Seconds after which an unused connection to the upstream is closed."""
-LONGEST_HEADER = 64 * 2**10
 GENERATES = frozenset(
     {
         "assistants", "audio/transcriptions", "audio/translations", "batches", "complete", "completions",
@@ -77,21 +75,16 @@ class Listener:
 
 
 class Forwarding:
-    """The connections to the upstream of one alias.
+    """Requests to the upstream of one alias.
 
     Args:
         name: The alias, for the log.
         upstream: Its upstream.
+        clients: The connections, which guarded questions share.
     """
 
-    def __init__(self, name: str, upstream: Upstream) -> None:
-        self._name, self._upstream = name, upstream
-        self._session: Any = None
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+    def __init__(self, name: str, upstream: Upstream, clients: Clients) -> None:
+        self._name, self._upstream, self._clients = name, upstream, clients
 
     async def respond(
         self,
@@ -175,22 +168,16 @@ class Forwarding:
         if secret:
             sent["authorization"] = f"Bearer {secret}"
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=True,
-                skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
-            )
-        timeout = self._upstream.timeout
-        return await self._session.request(
+        timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
+        session = await self._clients.session()
+        return await session.request(
             method,
-            _url(f"{self._upstream.url.rstrip('/')}/{path}", encoded=True),
+            _url(url, encoded=True),
             data=content or None,
             headers=sent,
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            proxy=proxy_of(self._upstream.url),
             # A redirect would send questions to an address that nobody configured.
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),

@@ -53,6 +53,17 @@ class Metrics:
         self._passed = client.Counter(
             "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
         )
+        self._changed = client.Counter(
+            "guardrail_upstream_changed", "Fields of replies that differ from the pin.", ("model", "field"),
+            registry=own,
+        )  # fmt: skip
+        self._canary = client.Counter(
+            "guardrail_canary_questions", "Questions of the canary.", ("model", "outcome"), registry=own
+        )
+        self._canary_alarm = client.Gauge(
+            "guardrail_canary_alarm", "1 while the canary finds its questions answered otherwise than at first.",
+            ("model",), registry=own,
+        )  # fmt: skip
         self._stale = client.Gauge(
             "guardrail_configuration_stale", "1 while a reload has failed and the former configuration serves.",
             registry=own,
@@ -87,6 +98,7 @@ class Metrics:
                 metric = self._made[name].labels(**labels)
                 metric.inc(value) if INSTRUMENTS[name].kind == "counter" else metric.observe(value)
 
+        count.is_slow = False  # type: ignore[attr-defined]  # no thread for a counter
         return [count, Telemetry(model)] if self._traces else [count]
 
     def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
@@ -96,6 +108,16 @@ class Metrics:
     def reloaded(self, *, stale: bool) -> None:
         """Say whether the last reload failed, so that an older configuration serves."""
         self._stale.set(stale)
+
+    def changed(self, model: str, field: str) -> None:
+        """Count a reply of another model than the pinned one."""
+        self._changed.labels(model, field).inc()
+
+    def canary(self, model: str, measured: int, missing: int, alarmed: bool) -> None:
+        """Count a round of a canary."""
+        self._canary.labels(model, "measured").inc(measured)
+        self._canary.labels(model, "unmeasured").inc(missing)
+        self._canary_alarm.labels(model).set(alarmed)
 
     def passed_through(self, model: str, path: str) -> None:
         """Count a request that no gate judges."""

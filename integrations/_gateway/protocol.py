@@ -486,6 +486,10 @@ _BEHIND = {
         503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
     ),
+    Unmeasured.MODEL_CHANGED: (
+        503, "guardrail_unavailable",
+        "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
+    ),
 }  # fmt: skip
 """Causes that another attempt does not remove."""
 
@@ -504,6 +508,8 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
         status, kind = 500, "guardrail_unavailable"
     elif settled or reason != "unmeasured":
         status, kind, more = 400, "guardrail_abstained", {}
+    elif code == Unmeasured.INTERRUPTED:
+        status, kind, message = 503, "guardrail_unmeasured", verdict["detail"]
     elif code in _BEHIND:
         status, kind, message = _BEHIND[code]
     else:
