@@ -85,5 +85,5 @@ class RecordLines:
             if written < len(line):  # a full disk takes a part: it would tear the file in the middle
                 size = os.fstat(stream.fileno()).st_size
                 os.ftruncate(stream.fileno(), size - written)
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written")
+                raise OSError(errno.ENOSPC, f"the disk is full: only {written} of {len(line)} bytes could be written")
             os.fsync(stream.fileno())

@@ -187,3 +187,19 @@ def test_an_explanation_does_not_repeat_the_text_of_a_server(serve: Serve, endpo
     shown = serve().ask("marker of a prompt").json()["guardrail"]
     assert shown["explanation"].startswith("The uncertainty could not be measured (rejected). ")
     assert "bad request" not in shown["explanation"]
+
+
+def test_records_that_cannot_be_written_are_said_to_be_lost(
+    serve: Serve, endpoint: Held, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "observed.jsonl"
+    served = observing(serve, endpoint, artifact=False, plan=COLLECT, records={"path": str(path)})
+    path.rename(tmp_path / "moved.jsonl")
+    path.mkdir()  # nothing can be appended to it
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": SURE}], "temperature": 1}
+    for _ in range(3):
+        assert served.http.post("/v1/chat/completions", json=body).status_code == 200
+    observed = counts(served)
+    assert (observed.chosen, observed.collected, observed.dropped) == (3, 0, {"unwritten": 3})
+    assert sum("records cannot be written to" in line for line in warnings_in(caplog)) == 1
+    assert "(Is a directory)" in served.http.get("/readyz").json()["warnings"]["m"][0]
