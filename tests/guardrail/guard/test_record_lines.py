@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from calibrate.data.records import read_records
+from guardrail.errors import UsageError
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
@@ -54,3 +55,10 @@ def test_a_disk_that_is_really_full_tears_nothing(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
     lines.append("3", "q", drawn, {})
     assert [record.id for record in read_records(path).records] == ["1", "3"]
+
+
+def test_a_file_that_cannot_be_begun_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path, identity = tmp_path / "file" / "observed.jsonl", ModelIdentity(provider="p", model="m")
+    with pytest.raises(UsageError, match=r"observed\.jsonl: records cannot be written here \(Not a directory\)"):
+        RecordLines(path, name="t", model=identity, plan=SamplingPlan(n=2), prompt=PromptWrapping())
