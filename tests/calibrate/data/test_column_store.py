@@ -201,6 +201,26 @@ def test_random_files_read_alike(records: list[dict[str, Any]], labelled: Record
 # -- What becomes of the log -------------------------------------------------------------------------------------------
 
 
+def test_torn_lines_of_a_gateway_are_left_out_of_the_columns(
+    labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(column_build, "RANGE", 70_000)
+    path, torn = tmp_path / "observed.jsonl", b'{"id": "torn", "quest\n'
+    write_records(path, labelled.header.model_copy(update={"questions_name": "observed: m"}), labelled.records)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], torn, *lines[3:70], torn, torn, *lines[70:], torn[:-1]]))
+    plain, file, _ = assert_read(path, KEY)
+    assert (len(plain.records), file.torn) == (len(labelled.records), True)
+    counted = [record.args[1] for record in caplog.records if "torn lines were left out" in record.msg and record.args]
+    assert counted[0] == sum(counted[1:]) == 3  # by records, and by the parts of the columns
+    path.write_bytes(b"".join([*lines[:3], b'{"id": 7}\n', torn, *lines[3:]]))
+    with pytest.raises(RecordError, match=":4: field 'id'"):  # written whole
+        in_columns(path)
+    path.write_bytes(b"".join([lines[0].replace(b"observed: m", b"mine"), *lines[1:3], torn, *lines[3:]]))
+    with pytest.raises(RecordError, match=":4: not JSON"):
+        in_columns(path)
+
+
 def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_build, "RANGE", 70_000)  # several files of columns
     whole = records_path.read_bytes().splitlines(keepends=True)
