@@ -87,7 +87,9 @@ def current_parts(path: Path, first: bytes, header: RecordHeader, shown: Shown, 
         # build. Any other part that ends before the log does was the last that a killed build wrote.
         if begin < stamp["size"] and (not parts or _facts(parts[-1]).get("until") != str(stamp["size"])):
             if parts and begin - int(_facts(parts[-1])["start"]) < RANGE // 8:
-                begin = int(_facts(parts.pop())["start"])  # many small appends must not leave many small files
+                short = parts.pop()  # many small appends must not leave many small files
+                begin = int(_facts(short)["start"])
+                short.close()  # Windows replaces no open file
             _build(path, folder, _ranges(path, begin, stamp["size"]), stamp, identity, header, shown, workers)
             parts = _valid(path, folder, stamp, identity, len(first))
         return parts, int(_facts(parts[-1])["stop"]) if parts else len(first)
@@ -107,11 +109,13 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
     """The leading Parquet files that belong to the present log; others are deleted."""
     parquet, lib = require("pyarrow.parquet", extra="data"), require("pyarrow.lib", extra="data")
     parts: list[Any] = []
+    opened: list[Any] = []
     names = sorted(folder.glob("*.parquet"))
     with path.open("rb") as stream:
         for name in names:
             try:
                 part = parquet.ParquetFile(name)  # not mapped: what was read once would stay in memory
+                opened.append(part)
                 facts = _facts(part)
                 start, stop = int(facts["start"]), int(facts["stop"])
             except (lib.ArrowInvalid, OSError, KeyError, ValueError):
@@ -126,6 +130,8 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
         # A writer appends to the file that is there; any other change counts as a rewrite.
         if old["inode"] != stamp["inode"] or (old != stamp and old["size"] >= stamp["size"]):
             parts = []
+    for part in opened[len(parts) :]:
+        part.close()  # Windows deletes no open file
     for name in names[len(parts) :]:
         name.unlink()
     return parts
