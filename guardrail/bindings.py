@@ -93,16 +93,16 @@ def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
     """
     bound = calibrated or Bindings()
     if requested.tools and bound.model_copy(update={"tools": requested.tools}).digest != bound.digest:
-        had = f"with the tools {bound.tool_names}" if bound.tools else "without tools"
+        had = f"with the tools {', '.join(bound.tool_names)}" if bound.tools else "without tools"
         other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
         raise ArtifactMismatchError(
-            f"this guard is calibrated {had}; binding {requested.tool_names}{other} would void its threshold.",
+            f"calibrated {had}; other tools ({', '.join(requested.tool_names)}){other} would void the threshold.",
             HOW,
         )
     choice = requested.tool_choice
     if choice is not None and choice != bound.tool_choice and not _only_one(bound, requested):
         raise ArtifactMismatchError(
-            f"tool_choice differs: calibrated with {bound.tool_choice!r}, asked for {choice!r}.",
+            f"tool_choice differs: calibrated with {bound.tool_choice or 'auto'!r}, asked for {choice!r}.",
             HOW,
         )
     if requested.response_format is not None and requested.response_format != bound.response_format:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from guardrail.call_settings import SettingRole, setting_names
-from guardrail.errors import UsageError
+from guardrail.errors import UsageError, log
 from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -37,6 +37,7 @@ from guardrail.types import SampleSet, SamplingPlan
 from ._openai.batches import attempted, content_of, named, state_of, submit
 from ._openai.clients import Clients, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
+from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
 from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools, structured
 from ._openai.sampling import (
@@ -53,7 +54,7 @@ from ._openai.sampling import (
     sample_sets,
 )
 
-__all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "from_text"]
+__all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "from_text"]
 
 T = TypeVar("T")
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
@@ -118,7 +119,13 @@ class OpenAICompatibleChat(NativeChat):
     """Whether to draw all samples in one call with ``n``. None does so if a probe has shown that it works. If the
     server refuses that many, this set and all later ones are drawn with one call for each sample."""
     system_fingerprint: str | None = None
-    """If set, replies with another ``system_fingerprint`` are failures, and the artifact binds it."""
+    """If set, answers from replies with another ``system_fingerprint`` are unmeasured, and the artifact binds it."""
+    pin: Pin | None = None
+    """Model and fingerprint that replies must name, outside of the artifact: a silent change is reported, and its
+    answers are held back unless ``on_change`` is "warn"."""
+    report_change: Callable[[Change, bool], None] | None = Field(default=None, exclude=True, repr=False)
+    """Called for each difference of a sampling reply from the pin, and whether its value is new; None for one line in
+    the log for each new value."""
     stream_usage: bool = True
     """Whether to ask for token counts when streaming."""
     extra_body: dict[str, Any] = Field(default_factory=dict, repr=False)
@@ -128,6 +135,7 @@ class OpenAICompatibleChat(NativeChat):
     """Additional HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
     _clients: Clients = PrivateAttr(default_factory=Clients)
+    _changes: set[Change] = PrivateAttr(default_factory=set)
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -299,11 +307,13 @@ class OpenAICompatibleChat(NativeChat):
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
         body = self._body([HumanMessage(call.prompt)], ask.settings)
-        outcome = self._outcome(ask, await self._endpoint().asend(body), started)
+        attempted, describe_error = await self._endpoint().asend(body), self._endpoint().describe_error
+        # A pin is checked where answers are measured: a failed probe would hide the reason.
+        outcome = outcome_of(ask, attempted, started, describe_error=describe_error)
         try:
             return probe_reply(call, outcome)
         except Exception as error:  # a reply of the wrong shape
-            return ProbeReply(error=self._endpoint().describe_error(error), cost=outcome.cost)
+            return ProbeReply(error=describe_error(error), cost=outcome.cost)
 
     def guardrail_identity(self) -> ModelIdentity:
         """Model name and, if it is pinned, the server's fingerprint. The address is left out: the server may move."""
@@ -339,7 +349,29 @@ class OpenAICompatibleChat(NativeChat):
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> AskOutcome:
         describe_error = self._endpoint().describe_error
-        return outcome_of(ask, attempted, started, describe_error=describe_error, pinned=self.system_fingerprint)
+        return outcome_of(ask, attempted, started, describe_error=describe_error, check=self._check_model)
+
+    def _check_model(self, reply: Mapping[str, Any]) -> None:
+        """Report a reply of another model than the pinned one.
+
+        Raises:
+            ModelChangedError: Its answers must be held back.
+        """
+        bound = None if self.system_fingerprint is None else Pin(system_fingerprint=self.system_fingerprint)
+        held = []
+        for pin in (bound, self.pin):
+            for change in () if pin is None else pin.changes(reply):
+                new = change not in self._changes and len(self._changes) < MOST_VALUES
+                if new:
+                    self._changes.add(change)
+                if self.report_change is not None:
+                    self.report_change(change, new)
+                elif new:
+                    log.warning("guardrail: model %r: the reply's %s", self.model, change.text)
+                if pin.on_change == "abstain":
+                    held.append(change.text)
+        if held:
+            raise ModelChangedError("; ".join(held))
 
     # --- a plain chat model -------------------------------------------------------------------------------------------
 

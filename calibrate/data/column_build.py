@@ -17,7 +17,7 @@ from hashlib import blake2b, sha256
 from json.encoder import encode_basestring
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from filelock import FileLock
@@ -26,6 +26,7 @@ from guardrail.errors import RecordError, require
 from guardrail.files import atomic_write, mode_of
 from guardrail.types import Unmeasured
 
+from .part_columns import PartColumns
 from .progress import Progress
 from .questions import Question, question_digest, row_digest
 from .record import RecordHeader
@@ -36,7 +37,7 @@ __all__ = ["Shown", "current_parts", "read_header"]
 
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "3"
+_LAYOUT = "4"
 """Version of the columns; files of another version are built again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core, which halves the time."""
@@ -158,7 +159,8 @@ def _build(
     shown: Shown,
     workers: int,
 ) -> None:
-    jobs = [(path, folder, start, stop, stamp, identity, sorted(header.estimators)) for start, stop in ranges]
+    keys, part_keys = sorted(header.estimators), header.part_keys
+    jobs = [(path, folder, start, stop, stamp, identity, keys, part_keys) for start, stop in ranges]
     with shown(f"columns of {path.name}") as progress:
         if min(workers, len(jobs)) < 2:
             for done, job in enumerate(jobs, start=1):
@@ -178,11 +180,18 @@ def _build(
 
 
 def build_part(
-    path: Path, folder: Path, start: int, stop: int, stamp: dict[str, int], identity: str, keys: Sequence[str]
+    path: Path,
+    folder: Path,
+    start: int,
+    stop: int,
+    stamp: dict[str, int],
+    identity: str,
+    keys: Sequence[str],
+    part_keys: Sequence[str],
 ) -> None:
     """Write the columns of one range of a log's bytes. Only the last line of the log can be torn; it is left out."""
     pa, parquet = require("pyarrow", extra="data"), require("pyarrow.parquet", extra="data")
-    rows = _Rows(keys)
+    rows = _Rows(keys, part_keys)
     with path.open("rb") as stream:
         stream.seek(start)
         offset = start
@@ -207,14 +216,15 @@ def build_part(
     table = rows.table(pa).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
-    parquet.write_table(table, sink, compression="zstd", use_dictionary=["group", "turns"], write_statistics=False)
+    repeating = ["group", "turns", *(f"{key}:path.list.element" for key in part_keys)]
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=repeating, write_statistics=False)
     atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes(), mode=mode_of(path))
 
 
 class _Rows:
     """Columns of one range while they grow."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], part_keys: Sequence[str]) -> None:
         self.offset: list[int] = []
         self.id: list[str] = []
         self.group: list[str | None] = []
@@ -223,6 +233,7 @@ class _Rows:
         self.id_hash, self.question, self.row = bytearray(), bytearray(), bytearray()
         self.asked, self.key = bytearray(), bytearray()
         self.scores: dict[str, list[float | None]] = {key: [] for key in keys}
+        self.parts: dict[str, list[PartColumns]] = {key: [] for key in part_keys}
 
     def extend(self, path: Path, offset: int, lines: Sequence[bytes]) -> int:
         """Append the records of lines that start at a byte; the last line lacks its end.
@@ -274,6 +285,8 @@ class _Rows:
         for key, column in self.scores.items():
             scores = [row.scores.get(key) for row in rows]
             column += [None if score is None else math.nan if score.value is None else score.value for score in scores]
+        for key, pieces in self.parts.items():
+            pieces.append(PartColumns.of(rows, key))
 
     def table(self, pa: Any) -> Any:
         """The columns as a table of pyarrow."""
@@ -296,6 +309,8 @@ class _Rows:
         # NaN marks a score that could not be measured, null a record that the estimator did not look at.
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
+        for key, pieces in self.parts.items():
+            columns |= PartColumns.joined(pieces).to_arrow(pa, key)
         return pa.table(columns)
 
 
@@ -313,6 +328,9 @@ def _decoder() -> Any:
     primary = struct("Primary", text=str, tool_calls=(list[any_call], ()), finish_reason=(str | None, None))
     drawn = struct("Drawn", primary=primary | None, problem=(Unmeasured | None, None))
     any_score: Any = struct("Score", value=float | None, reason=(Unmeasured | None, None))
+    share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+    any_part: Any = struct("Part", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
+    any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(int | None, None))
     row = struct(
         "Row",
         id=str,
@@ -326,6 +344,8 @@ def _decoder() -> Any:
         turns=(str | None, None),
         drawn=(drawn | None, None),
         scores=(dict[str, any_score], msgspec.field(default_factory=dict)),
+        parts=(dict[str, list[any_part]], msgspec.field(default_factory=dict)),
+        part_labels=(dict[str, any_labels], msgspec.field(default_factory=dict)),
         correct=(bool | None, None),
         label_detail=(str, ""),
     )

@@ -1,6 +1,6 @@
 """Watch a promise after deployment: alarms that are valid at any time, however often the monitor is read.
 
-Both monitors bet against a null hypothesis with money that starts at 1. While the hypothesis holds the money is a
+The monitors bet against a null hypothesis with money that starts at 1. While the hypothesis holds the money is a
 non-negative supermartingale, so by Ville's inequality the probability that it ever reaches 1/delta is at most delta.
 A monitor never changes an artifact. It raises an alarm, and the application decides what follows.
 
@@ -14,8 +14,19 @@ from __future__ import annotations
 
 from .base import Alarm
 from .betting import jump
+from .canary import CanaryMonitor, CanaryState
 from .drift import DriftMonitor, DriftState
 from .risk import RiskMonitor, RiskState
 from .switch import SafetySwitch
 
-__all__ = ["Alarm", "DriftMonitor", "DriftState", "RiskMonitor", "RiskState", "SafetySwitch", "jump"]
+__all__ = [
+    "Alarm",
+    "CanaryMonitor",
+    "CanaryState",
+    "DriftMonitor",
+    "DriftState",
+    "RiskMonitor",
+    "RiskState",
+    "SafetySwitch",
+    "jump",
+]

@@ -24,7 +24,7 @@ from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
 from .betting import BettingState, even
 
-__all__ = ["CELLS", "DRIFT_BETS", "DriftMonitor", "DriftState", "Grid", "Reference", "drift_detail"]
+__all__ = ["CELLS", "DRIFT_BETS", "DriftMonitor", "DriftState", "Grid", "Reference", "drift_detail", "uniforms"]
 
 log = logging.getLogger("guardrail")
 
@@ -73,7 +73,7 @@ class Grid(Frozen):
             cells: Largest number of cells.
         """
         n = len(calibration)
-        pairs = sorted((float(u), _uniform(seed, f"calibration {i}")[0]) for i, u in enumerate(calibration))
+        pairs = sorted((float(u), uniforms(seed, f"calibration {i}")[0]) for i, u in enumerate(calibration))
         count = min(cells, n + 1)
         ranks = [round(j * (n + 1) / count) for j in range(count + 1)]  # 0, ..., n + 1; strictly increasing
         chosen = [pairs[rank - 1] for rank in ranks[1:-1]]
@@ -155,9 +155,9 @@ class DriftState(BettingState):
         if not scores:
             return self, [], []
         # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
-        uniforms = np.array([_uniform(self.seed, str(self.n + i)) for i in range(len(scores))])
-        cells = grid.cells(scores, uniforms[:, 0])
-        p_values, counts = grid.p_values(self.counts, cells, uniforms[:, 1])
+        drawn = np.array([uniforms(self.seed, str(self.n + i)) for i in range(len(scores))])
+        cells = grid.cells(scores, drawn[:, 0])
+        p_values, counts = grid.p_values(self.counts, cells, drawn[:, 1])
         changed, path = self.bet(1 + np.array(DRIFT_BETS) * (p_values[:, None] - 0.5))
         recent = self.recent
         for p in p_values.tolist():
@@ -173,7 +173,7 @@ class DriftState(BettingState):
             scores: The scores; default: those that the state lists.
         """
         listed = [float(score) for score in (self.uncounted if scores is None else scores)]
-        cells = grid.cells(listed, [_uniform(self.seed, str(i))[0] for i in range(len(listed))])
+        cells = grid.cells(listed, [uniforms(self.seed, str(i))[0] for i in range(len(listed))])
         counts = np.bincount(cells, minlength=len(grid.gaps)).tolist()
         return self.model_copy(update={"counts": tuple(counts), "uncounted": ()})
 
@@ -310,7 +310,7 @@ def drift_detail(state: DriftState) -> str:
     )
 
 
-def _uniform(seed: int, name: str) -> tuple[float, float]:
+def uniforms(seed: int, name: str) -> tuple[float, float]:
     """Two independent uniform numbers in [0, 1) that depend on seed and name only, on every machine."""
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).digest()
     # 53 bits are what a float holds exactly: 64 bits could round up to 1.0.

@@ -118,7 +118,8 @@ def _status(error: Exception) -> int | None:
 def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unmeasured:
     """The reason of a set in which calls failed: the first cause that depends on the question, if there is one.
 
-    A wrong configuration is the reason only if it is the cause of every failed call.
+    After that comes a reply of another model than the pinned one. A wrong configuration is the reason only if it is the
+    cause of every failed call.
 
     Args:
         causes: The cause of each failed call.
@@ -131,6 +132,8 @@ def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unm
     ]
     call_causes = list(causes)
     decisive = next((cause for cause in (*call_causes, *answer_causes) if cause.depends_on_question), None)
+    if decisive is None and Unmeasured.MODEL_CHANGED in call_causes:
+        return Unmeasured.MODEL_CHANGED
     if decisive is None and call_causes and all(cause is Unmeasured.MISCONFIGURED for cause in call_causes):
         return Unmeasured.MISCONFIGURED
     return decisive or Unmeasured.MODEL_FAILED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +26,12 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
+from .._openai.clients import Clients
 from .._openai.lru import LRU
+from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
+from .canary import Canary
 from .config import Alias, Upstream
 from .forwarding import Forwarding
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
@@ -86,6 +89,8 @@ class ServedAlias:
         draws: The gateway's memory of draws.
         store: The review store, for tickets and monitors.
         observers: Called with every verdict.
+        report_change: Called with the name for each difference of a reply from a pin, and whether its value is new.
+        report_round: See `Canary`.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -100,16 +105,26 @@ class ServedAlias:
         draws: Draws,
         store: Any = None,
         observers: Sequence[Observer] = (),
+        report_change: Callable[[str, Change, bool], None] = lambda *_: None,
+        report_round: Callable[[str, int, int, bool], None] = lambda *_: None,
     ) -> None:
         self.name, self.config, self._observers = name, config, observers
+        self._report_change = report_change
+        self.changes, self.last_change = 0, ""
+        """Replies that differed from a pin, and the last difference."""
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
-        self.forwarding = Forwarding(name, self.upstream)
+        self._clients = Clients()
+        self.forwarding = Forwarding(name, self.upstream, self._clients)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
+        self.canary: Canary | None = None
+        if config.canary is not None:
+            assert self.single is not None, "checked in the configuration"
+            self.canary = Canary(name, config.canary, self.single, self._unobserved, store, report_round)
 
     @property
     def upstream(self) -> Upstream:
@@ -134,6 +149,11 @@ class ServedAlias:
         return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
 
     @property
+    def warnings(self) -> list[str]:
+        """What an operator must know after the last round of the canary."""
+        return [] if self.canary is None else self.canary.lines
+
+    @property
     def single(self) -> CalibrationArtifact | None:
         """The artifact; for a cascade that of its first stage."""
         return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
@@ -141,11 +161,13 @@ class ServedAlias:
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
         mine, theirs = (None if alias.artifact is None else alias.artifact.digest for alias in (self, other))
-        return self.config == other.config and mine == theirs and self.config.fallback is None
+        canaries = {None if alias.canary is None else alias.canary.name for alias in (self, other)}
+        same = self.config == other.config and mine == theirs and len(canaries) == 1
+        return same and self.config.fallback is None
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
-        return OpenAICompatibleChat(
+        chat = OpenAICompatibleChat(
             model=upstream.model,
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
@@ -154,7 +176,31 @@ class ServedAlias:
             max_reply=upstream.max_reply,
             token_limit=upstream.token_limit,
             extra_body=upstream.extra_body,
+            system_fingerprint=self._bound(upstream),
+            pin=upstream.pin,
+            report_change=self._changed,
         )
+        chat._clients = self._clients
+        return chat
+
+    def _bound(self, upstream: Upstream) -> str | None:
+        """The fingerprint to which the artifact is bound, if it was calibrated with one."""
+        stages = getattr(self.artifact, "stages", (self.artifact,))
+        model = None if self.artifact is None else stages[self.config.upstream.index(upstream)].model
+        bound = model is not None and model.provider == OpenAICompatibleChat.PROVIDER
+        return model.revision if model is not None and bound else None
+
+    def _changed(self, change: Change, new: bool) -> None:
+        self.changes, self.last_change = self.changes + 1, change.text
+        self._report_change(self.name, change, new)
+
+    def check_served(self, reply: Mapping[str, Any]) -> bool:
+        """Whether a reply that was served comes from another model than the pinned one, and must not be measured."""
+        pin = self.upstream.pin
+        changes = [] if pin is None else pin.changes(reply)
+        for change in changes:
+            self._changed(change, True)
+        return pin is not None and pin.on_change == "abstain" and bool(changes)
 
     def guard(self, credential: str | None) -> Guardrail | Cascade:
         """The guard that calls the upstream with this key; None for the key in the configuration."""
@@ -167,6 +213,7 @@ class ServedAlias:
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         # What one credential or upstream has drawn belongs to no other.
         scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        own["remember_slots"] = config.remember_slots
         own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
         if config.on_abstain == "ticket":
@@ -183,9 +230,17 @@ class ServedAlias:
             assert self.artifact is not None, "checked in the configuration"
             name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
             drift = monitors.drift(name, self.artifact)
-            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=name)}
+            names = [name] if self.canary is None else [name, self.canary.name]
+            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=names)}
         settings = {**own, **common, **(self._watch or {}), "scorer": self._scorer}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
+
+    def _unobserved(self) -> Guardrail:
+        """A guard for the canary: every question is drawn whole and anew, and nobody observes the verdicts."""
+        guard = self.guard(None)
+        assert isinstance(guard, Guardrail), "checked in the configuration"
+        settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
+        return Guardrail(model=guard.model, artifact=guard.artifact, early_stopping="off", remember=0, **settings)
 
     def _of_ticket(self, *_: object) -> dict[str, Any]:
         """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""

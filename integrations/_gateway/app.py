@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -21,24 +22,23 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
+from .._openai.pins import Change
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
-from .explaining import explanation
-from .forwarding import CutError
+from .dialects import CHAT, Dialect
+from .forwarding import CutError, passed_name
 from .health import Health
-from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
+from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
 from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
-from .pass_through import pass_through, passed_name
 from .protocol import (
-    CHAT,
     ApiError,
     ChatRequest,
-    Dialect,
     GuardReply,
     completion,
+    explanation,
     headers_of,
     read_body,
     read_request,
@@ -61,6 +61,8 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 MINUTE = 60.0
+TICK = 1.0
+"""Seconds between two looks whether a canary is due."""
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
@@ -74,6 +76,7 @@ NO_ROOM = dataclasses.replace(
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
     "misconfigured": "the upstream answers no call; correct its key, model name or address",
+    "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
     "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
 }
 """Causes of the upstream for which questions get errors."""
@@ -105,11 +108,7 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(
-            lambda: {name: alias.queue.observed for name, alias in self.observing.items()},
-            lambda: 0 if self._draws is None else self._draws.evicted,
-            lambda: {name: alias.reasons for name, alias in self.observing.items()},
-        )
+        self.metrics = Metrics(lambda: self.observing, lambda: 0 if self._draws is None else self._draws.evicted)
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
@@ -139,8 +138,13 @@ class Gateway:
         observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
             observers = self.metrics.observers(mode=alias.mode, model=name)
-            fresh = ServedAlias(name, alias, lambda other: aliases[other], self._draws, self._store, observers)
+            others = aliases.__getitem__
+            reports = self._changed, self.metrics.canary
+            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, *reports)
             former = self.aliases.get(name)
+            canary = None if former is None else former.canary
+            if canary is not None and fresh.canary is not None and canary.name == fresh.canary.name:
+                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
             aliases[name] = former if former is not None and same else fresh
@@ -225,10 +229,21 @@ class Gateway:
             self.metrics.requested(path if path in ROUTES else "other", status)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
+        canaries = asyncio.create_task(self._ask_canaries())
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
+        canaries.cancel()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _ask_canaries(self) -> None:
+        """Ask the canaries' questions when they are due."""
+        async with asyncio.TaskGroup() as rounds:  # cancelled with it
+            while True:
+                for alias in self.aliases.values():
+                    if alias.canary is not None and time.monotonic() >= alias.canary.due:
+                        rounds.create_task(alias.canary.round())
+                await asyncio.sleep(TICK)
 
     def drain(self) -> None:
         """Report that the gateway is no longer ready; running requests have the grace time to finish."""
@@ -256,8 +271,6 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-        for alias in self.aliases.values():
-            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -307,7 +320,7 @@ class Gateway:
         except ApiError:
             return {"promises": {}, "warnings": {}}
         usable = [name for name in self.aliases if _may_use(key, name)]
-        warnings = {name: lines for name in usable if (lines := self.health.lines(name))}
+        warnings = {name: lines for name in usable if (lines := self.aliases[name].warnings + self.health.lines(name))}
         return {"promises": {name: self.promises[name] for name in usable if name in self.promises}} | {
             "warnings": warnings
         }
@@ -316,7 +329,7 @@ class Gateway:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
-        common |= {"type": "model", "created_at": created}
+        common |= {"type": "model", "created_at": created, "lifecycle": "active"}
         if name and name not in usable:
             raise _no_model(name)
         listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]
@@ -416,7 +429,7 @@ class Gateway:
         self._count_in(self._replies, key, self.config.max_passing, request)
         self.metrics.passed_through(alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
-        return await pass_through(alias, request, path, content, renamed, credential)
+        return await alias.forwarding.pass_through(request, path, content, renamed, credential)
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
         if not any_type and _media_type(request.headers) != "application/json":
@@ -517,7 +530,7 @@ class Gateway:
         assert self._draws is not None
         if payload.get("input_type") == "response":
             if (prompt := self._draws.get(call)) is None:
-                raise unknown_call()
+                raise UNKNOWN_CALL
             remembered: dict[str, Any] = json.loads(prompt)
             return remembered
         prompt = canonical_json(prompt_of(payload, model))
@@ -553,6 +566,13 @@ class Gateway:
             return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
         finally:
             done()
+
+    def _changed(self, alias: str, change: Change, new: bool) -> None:
+        """Count a reply of another model than the pinned one, and report a new value once."""
+        self.metrics.changed(alias, change.field)
+        if new:
+            text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
+            self.health.warn(alias, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""

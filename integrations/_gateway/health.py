@@ -58,13 +58,14 @@ class Health:
         self._faults: dict[str | None, tuple[str, float]] = {}
         self._failed: dict[str | None, int] = {}
 
-    def warn(self, model: str | None, name: str, text: str) -> None:
+    def warn(self, model: str | None, name: str, text: str, *, again: float = AGAIN) -> None:
         """Report a cause: it is logged at its first time, and then once a minute.
 
         Args:
             model: The model.
             name: Name of the cause; one of few.
             text: The cause and the way out, in a sentence.
+            again: Seconds after which a cause that goes on is logged again.
         """
         now = self._clock()
         with self._lock:
@@ -74,7 +75,7 @@ class Health:
             cause.text, cause.seen = text, now
             cause.count += 1
             cause.unlogged += 1
-            due = now - cause.logged >= AGAIN
+            due = now - cause.logged >= again
             number = cause.unlogged
             if due:
                 cause.logged, cause.unlogged = now, 0

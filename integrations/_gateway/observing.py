@@ -29,9 +29,10 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
+from .dialects import Dialect
 from .forwarding import Listener
 from .health import Health
-from .protocol import DRAWING, ApiError, Dialect, bindings_of, drawing_fields, messages_of
+from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_of
 from .shapes import Shape, Shapes
 
 __all__ = ["Observing"]
@@ -102,7 +103,13 @@ class Observing:
         for (fate, reason), number in self.reasons.items():
             fates.setdefault(fate, {})[reason] = number
         shapes = {} if plan is None else self._shapes.summary(plan)
-        return {**asdict(row), "acceptance": row.acceptance, "reasons": fates, "shapes": shapes}
+        return {
+            **asdict(row),
+            "acceptance": row.acceptance,
+            "reasons": fates,
+            "shapes": shapes,
+            "warnings": self._health.lines(self.alias.name),
+        }
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
@@ -153,13 +160,17 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under."""
         alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
-        shape = Shape.of(body)
+        shape, changes = Shape.of(body), alias.changes
         try:
             body = dialect.read(body, plan)  # refuses what continues a stored response: the prompt is not known
             shape = Shape.of(body)
             messages = messages_of(body)
             if unlike := self._unlike(body, message, plan):
                 return self._missed("not_comparable", unlike)
+            served = message.response_metadata
+            reply = {"model": served.get("model_name"), "system_fingerprint": served.get("system_fingerprint")}
+            if dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
+                return self._missed("unmeasured", [Unmeasured.MODEL_CHANGED])
             if alias.artifact is None:
                 self._check(messages, plan)
                 drawn = self._collected(messages, answer, credential, plan)
@@ -184,7 +195,8 @@ class Observing:
         if self._records is not None and records is not None and chosen(key[0], records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
-            self._records.append(key[1], question, drawn, {"turns": turns_of(messages)})
+            mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
+            self._records.append(key[1], question, drawn, {"turns": turns_of(messages), **mark})
         return fate
 
     def _collected(

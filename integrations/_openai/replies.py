@@ -255,6 +255,8 @@ def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
     metadata: dict[str, Any] = {}
     if choice.get("finish_reason"):
         metadata = {"finish_reason": choice["finish_reason"], "model_name": event.get("model")}
+        if event.get("system_fingerprint"):
+            metadata["system_fingerprint"] = event["system_fingerprint"]
         metadata["model_provider"] = "openai-compatible"
     if choice.get("logprobs"):
         metadata["logprobs"] = choice["logprobs"]

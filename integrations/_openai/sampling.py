@@ -18,7 +18,8 @@ from guardrail.sampling.replies import cause_of, failed_calls, read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .endpoint import RETRIED, Attempted, status_of
-from .replies import ForeignReplyError, MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
+from .pins import ModelChangedError
+from .replies import ForeignReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
 
 __all__ = [
@@ -158,7 +159,7 @@ def outcome_of(
     started: float,
     *,
     describe_error: Callable[[Exception | None], str],
-    pinned: str | None = None,
+    check: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> AskOutcome:
     """Read a reply. A faulty reply gives an outcome with an error that describes the fault.
 
@@ -167,7 +168,7 @@ def outcome_of(
         attempted: The result of the request.
         started: Time when it was sent (`time.perf_counter`).
         describe_error: Describes an error without secrets.
-        pinned: The ``system_fingerprint`` that is expected, or None for any.
+        check: Raises a `ModelChangedError` for a reply of another model.
     """
     seconds = time.perf_counter() - started
     if attempted.content is None:
@@ -179,19 +180,18 @@ def outcome_of(
     samples: tuple[Sample, ...] = ()
     choices: tuple[dict[str, Any], ...] = ()
     reply: dict[str, Any] = {}
-    problem, cause = "", Unmeasured.UNREADABLE
+    problem, cause = "", Unmeasured.MODEL_FAILED
     try:
         reply = parsed(attempted.content)
         usage = usage_of(reply)
         prompt_tokens, completion_tokens = usage["input_tokens"], usage["output_tokens"]
         choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
-        if pinned is not None and reply.get("system_fingerprint") != pinned:
-            fingerprint, cause = reply.get("system_fingerprint"), Unmeasured.MODEL_FAILED
-            raise MalformedReplyError(f"system_fingerprint is {fingerprint!r}, but {pinned!r} was calibrated")
+        check(reply)
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-        cause = Unmeasured.MODEL_FAILED if isinstance(error, ForeignReplyError) else cause
+        causes = {ForeignReplyError: Unmeasured.MODEL_FAILED, ModelChangedError: Unmeasured.MODEL_CHANGED}
+        cause = causes.get(type(error), Unmeasured.UNREADABLE)
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 

@@ -14,7 +14,7 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +26,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatLabelJudge
+from calibrate.data.column_build import current_parts, read_header
 from calibrate.data.labels import open_store
+from calibrate.data.progress import silent
 from calibrate.data.questions import Question
 from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, RecordHeader, write_records
@@ -47,7 +49,8 @@ from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
+from guardrail.monitor.canary import BASELINE
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
 from guardrail.parts.part import Part, PartVerdict
 from guardrail.parts.spec import PartScores, PartsGate, PartsSpec, Procedure
@@ -780,6 +783,17 @@ def write_packed_note(path: Path) -> None:
     path.write_text(pack(held_note()) + "\n", encoding="utf-8")
 
 
+def write_part_columns(path: Path) -> None:
+    """Write the columns of `write_part_records`."""
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "records.jsonl"
+        write_part_records(log)
+        header, first = read_header(log)
+        (columns,), _ = current_parts(log, first, header, lambda title: nullcontext(silent), workers=1)
+        path.write_bytes(next(log.with_name("records.jsonl.cols").glob("*.parquet")).read_bytes())
+        columns.close()
+
+
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
         store = VerdictStore(file, clock=lambda: 1000.0)
@@ -808,6 +822,13 @@ def write_drift_monitor(path: Path) -> None:
     monitor = DriftMonitor(STORED, delta=0.25, seed=3)
     monitor.update(0.5)
     monitor.update(1.75)
+    monitor.save(path)
+
+
+def write_canary(path: Path) -> None:
+    monitor = CanaryMonitor(2, delta=0.25, seed=3)
+    for number in range(BASELINE + 1):
+        monitor.update([0.5, float(number % 2)])
     monitor.save(path)
 
 
@@ -981,6 +1002,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "pairs.sql": write_pairs,
     "risk-monitor.json": write_risk_monitor,
     "drift-monitor.json": write_drift_monitor,
+    "canary-monitor.json": write_canary,
     "draw.json": write_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,
@@ -989,8 +1011,11 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "estimator-table.json": write_estimator_table,
 }
 """Writers of the files whose bytes are always the same, by file name."""
-READ_ONLY: dict[str, Callable[[Path], None]] = {"note.packed": write_packed_note}
-"""Files that tests only read, because another zlib packs the same note into other bytes."""
+READ_ONLY: dict[str, Callable[[Path], None]] = {
+    "note.packed": write_packed_note,
+    "records-parts.parquet": write_part_columns,
+}
+"""Files that tests only read, because another zlib or pyarrow writes the same content as other bytes."""
 BY_HAND = ("questions.csv", "questions.jsonl", "run.yaml", "tools.json")
 """Files that users write; this script does not write them."""
 

@@ -22,7 +22,9 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.run import load_config
 from calibrate.correctness import ChatLabelJudge
+from calibrate.data import column_build
 from calibrate.data.labels import apply_labels, open_store, read_labels
+from calibrate.data.part_columns import PartColumns
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -36,7 +38,8 @@ from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
 from guardrail.guard.assess import Remembered
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
+from guardrail.monitor.canary import BASELINE
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
@@ -72,6 +75,7 @@ from .make_formats import (
     parts_artifact,
     parts_review,
     sql_of,
+    write_part_columns,
 )
 
 
@@ -204,6 +208,25 @@ def test_records_of_parts_read_back() -> None:
     file = read_records(FOLDER / "records-parts.jsonl")
     assert (file.header, list(file.records)) == part_records()
     assert read_records(FOLDER / "records.jsonl").records[0].parts == {}
+
+
+def test_columns_of_parts_change_with_their_layout_only(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("msgspec")
+    stored = parquet.read_table(FOLDER / "records-parts.parquet")
+    write_part_columns(tmp_path / "now.parquet")
+    now = parquet.read_table(tmp_path / "now.parquet")
+    # Columns of another layout are built again, so other columns under the same layout would be read wrongly.
+    assert stored.schema.metadata[b"layout"] == now.schema.metadata[b"layout"] == column_build._LAYOUT.encode()
+    assert stored.schema.equals(now.schema)
+    assert repr(stored.to_pydict()) == repr(now.to_pydict())  # as text, in which NaN is NaN
+    columns = PartColumns.of_parquet(parquet.ParquetFile(FOLDER / "records-parts.parquet"), "parts_json")
+    assert columns.size.tolist() == [2, -1]
+    assert [columns.paths[i] for i in columns.path] == ["/total", "/note"]
+    assert columns.uncertainty.tolist() == [1.0, 0.0]
+    assert columns.absent.tolist() == [False, True]
+    assert (columns.right.tolist(), columns.labels.tolist()) == ([1, 0], [2, -1])
+    assert columns.reference.tolist() == [2, -1]
 
 
 def test_a_decision_part_by_part_is_read_with_what_it_is_about() -> None:
@@ -569,6 +592,15 @@ def test_the_drift_monitor_goes_on_where_it_stopped(folder: Path) -> None:
     assert monitor.update(2.0).counts == again.update(2.0).counts
     with pytest.raises(UsageError, match="compares with artifact"):
         DriftMonitor.load(folder / "drift-monitor.json", artifact("large"))
+
+
+def test_the_canary_goes_on_where_it_stopped() -> None:
+    monitor = CanaryMonitor.load(FOLDER / "canary-monitor.json")
+    again = CanaryMonitor(2, delta=0.25, seed=3)
+    for number in range(BASELINE + 1):
+        again.update([0.5, float(number % 2)])
+    assert monitor.state.baseline == again.state.baseline
+    assert monitor.update([2.0, 0.0]).counts == again.update([2.0, 0.0]).counts
 
 
 # -- the review database -----------------------------------------------------------------------------------------------

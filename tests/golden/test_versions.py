@@ -33,7 +33,7 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, GuardrailError, RecordError, UsageError
 from guardrail.files import _digest
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.review import CandidateRule, Decision, Monitors, ReviewError, ReviewStore
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.testing import ScriptedChat
@@ -493,12 +493,14 @@ def test_an_alarm_that_cannot_be_read_holds_answers_back(database: Path) -> None
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["risk-monitor.json", "drift-monitor.json"])
+@pytest.mark.parametrize("name", ["risk-monitor.json", "drift-monitor.json", "canary-monitor.json"])
 def test_a_saved_monitor_ignores_new_fields_and_refuses_another_format(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
 
     def load() -> Any:
-        return RiskMonitor.load(path) if name.startswith("risk") else DriftMonitor.load(path, STORED)
+        if name.startswith("drift"):
+            return DriftMonitor.load(path, STORED)
+        return (RiskMonitor if name.startswith("risk") else CanaryMonitor).load(path)
 
     path.write_text(json.dumps(grown(plain(name))), encoding="utf-8")
     assert load().state.n == 2

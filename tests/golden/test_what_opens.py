@@ -20,7 +20,7 @@ from guardrail.files import _digest
 from guardrail.guard import config
 from guardrail.judges import cache
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import DriftMonitor, RiskMonitor
+from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.review import CandidateRule, ReviewStore
 from guardrail.review.queue import schema
 from guardrail.review.queue.database import migrate
@@ -106,6 +106,7 @@ def open_verdicts(path: Path) -> object:
 
 ARTIFACT, CASCADE = CalibrationArtifact.SCHEMA_VERSION, CascadeArtifact.SCHEMA_VERSION
 RISK, DRIFT = RiskMonitor(0.1).state.FORMAT, DriftMonitor(STORED).state.FORMAT
+CANARY = CanaryMonitor(1).state.FORMAT
 TABLE = [
     Format(
         "artifact", f"{CalibrationArtifact.model_fields['schema_version'].default}, {ARTIFACT} with parts",
@@ -132,6 +133,10 @@ TABLE = [
         "drift monitor", f"{DRIFT}",
         {"none": "unversioned/drift-monitor.json", "1": "version1/drift-monitor.json", "2": "drift-monitor.json"},
         "`save` writes today's version", lambda path: DriftMonitor.load(path, STORED), next_json(DRIFT),
+    ),
+    Format(
+        "canary", f"{CANARY}", {"1": "canary-monitor.json"}, "`save` writes today's version", CanaryMonitor.load,
+        next_json(CANARY),
     ),
     Format(
         "review store", schema.LAYOUT, {"1": "version1/reviews.sql", "2": "2", "3": "3", "4": "reviews.sql"},

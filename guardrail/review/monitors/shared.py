@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ...artifact import CalibrationArtifact
 from ...errors import UsageError, describe_error
-from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
+from ...monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...monitor.drift import Reference
 from ...verdict import Verdict
 from ..errors import StoreUnavailableError
@@ -23,7 +23,7 @@ from ..queue.store import ReviewStore
 from .inbox import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
 from .rows import LONGEST_MONITOR, alarm_of, fetch, has_step, monitors, state_of
 
-__all__ = ["SharedDrift", "SharedRisk", "risk_monitor"]
+__all__ = ["SharedCanary", "SharedDrift", "SharedRisk", "risk_monitor"]
 
 log = logging.getLogger("guardrail")
 
@@ -32,7 +32,7 @@ _POLL = 1.0
 
 
 class _Shared:
-    """Base of both kinds: one transaction for each update, and one report of an alarm for each process."""
+    """Base of all kinds: one transaction for each update, and one report of an alarm for each process."""
 
     def __init__(self, store: ReviewStore, name: str, on_alarm: Callable[[Alarm], object] | None) -> None:
         check_text("a monitor's name", name, LONGEST_MONITOR)
@@ -41,7 +41,7 @@ class _Shared:
         self._reported = self._warned = False
         self._lock = threading.Lock()
 
-    def _begin(self, kind: str, state: RiskState | DriftState) -> Any:
+    def _begin(self, kind: str, state: RiskState | DriftState | CanaryState) -> Any:
         """The monitor's row, created if it is missing."""
         with self._store.database.write() as connection:
             now = self._store.database.now(connection)
@@ -125,6 +125,55 @@ class SharedRisk(_Shared):
 
     def _monitor(self, row: Any) -> RiskMonitor:
         return risk_monitor(self._settings, state_of(row, RiskState))
+
+
+class SharedCanary(_Shared):
+    """A `CanaryMonitor` in a database. Made by `Monitors.canary`."""
+
+    def __init__(
+        self, store: ReviewStore, name: str, fresh: CanaryMonitor, on_alarm: Callable[[Alarm], object] | None
+    ) -> None:
+        super().__init__(store, name, on_alarm)
+        self._questions = len(fresh.state.baseline)
+        row = self._begin("canary", fresh.state)
+        self._monitor(row)  # refuses another number of questions
+        self._report(row.alarm, row.acknowledged)
+
+    @property
+    def state(self) -> CanaryState:
+        """The current state, with the rounds of all processes."""
+        return self._monitor(self._row()).state
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if one was raised and nobody has acknowledged it."""
+        row = self._row()
+        return alarm_of(self.name, row.alarm) if row.acknowledged is None else None
+
+    def update(self, scores: Sequence[float | None]) -> CanaryState:
+        """Take in a round; see `CanaryMonitor.update`."""
+        with self._lock:
+            with self._store.database.write() as connection:
+                row = fetch(connection, self.name, lock=True)
+                before = self._monitor(row).state
+                state, bets = before.after(scores)
+                steps = [
+                    {"n": n, "key": None, "value": value, "chance": p, "log_wealth": wealth}
+                    for n, (value, p, wealth) in enumerate(zip(*bets, strict=True), start=before.n + 1)
+                ]
+                alarm = CanaryMonitor(self._questions, state=state).alarm if row.alarm is None else None
+                write_state(connection, row, state, steps, alarm, self._store.database.now(connection))
+                row = fetch(connection, self.name)
+            self._warn_if_over(row)
+            self._report(row.alarm, row.acknowledged)
+            return state
+
+    def _row(self) -> Any:
+        with self._store.database.read() as connection:
+            return fetch(connection, self.name)
+
+    def _monitor(self, row: Any) -> CanaryMonitor:
+        return CanaryMonitor(self._questions, state=state_of(row, CanaryState))
 
 
 class SharedDrift(_Shared):

@@ -18,14 +18,14 @@ from sqlalchemy import select, update
 
 from ...artifact import CalibrationArtifact
 from ...errors import UsageError
-from ...monitor import Alarm, DriftMonitor, DriftState, RiskMonitor, RiskState
+from ...monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, DriftState, RiskMonitor, RiskState
 from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
 from ..queue.store import ReviewStore
 from .inbox import fold_all
 from .rows import alarm_of, fetch, monitors, state_of, steps, steps_of
-from .shared import SharedDrift, SharedRisk, risk_monitor
+from .shared import SharedCanary, SharedDrift, SharedRisk, risk_monitor
 from .switch import SharedSwitch
 
 __all__ = ["MonitorStep", "MonitorView", "Monitors"]
@@ -42,9 +42,9 @@ class MonitorStep(Frozen):
     at: float
     """When, in seconds since 1970 UTC."""
     value: float
-    """Drift: the score. Risk: 1 for a wrong answer, 0 for a right one."""
+    """Drift, canary: the score. Risk: 1 for a wrong answer, 0 for a right one."""
     chance: float
-    """Drift: the conformal p-value. Risk: the probability with which the answer was audited."""
+    """Drift, canary: the conformal p-value. Risk: the probability with which the answer was audited."""
     log_wealth: float
     """Natural logarithm of the betting wealth after it."""
 
@@ -54,8 +54,8 @@ class MonitorView(Frozen):
 
     name: str
     """Its name."""
-    kind: Literal["risk", "drift"]
-    """Subject of its test: the error rate of answers, or the drift of scores."""
+    kind: Literal["risk", "drift", "canary"]
+    """Subject of its test: the error rate of answers, the drift of scores, or that of the scores of known questions."""
     n: int
     """Updates so far."""
     delta: float
@@ -134,6 +134,27 @@ class Monitors:
         """
         fresh = DriftMonitor(artifact, delta=delta, seed=seed)
         return SharedDrift(self.store, name, fresh, artifact, on_alarm, on_watch_failure)
+
+    def canary(
+        self,
+        name: str,
+        questions: int,
+        *,
+        delta: float = 0.05,
+        on_alarm: Callable[[Alarm], object] | None = None,
+    ) -> SharedCanary:
+        """The `CanaryMonitor` of this name, started if the store does not have it.
+
+        Args:
+            name: Its name in this store; use a new one for a new artifact or other questions.
+            questions: Number of its questions.
+            delta: Probability of ever raising a false alarm; that of a monitor in the store does not change.
+            on_alarm: As in `risk`.
+
+        Raises:
+            UsageError: The monitor of this name has another number of questions, or is of another kind.
+        """
+        return SharedCanary(self.store, name, CanaryMonitor(questions, delta=delta), on_alarm)
 
     def fold(self) -> int:
         """Fold the scores that guards have written into the drift monitors, and return their number.
@@ -228,7 +249,11 @@ def _step(row: Any) -> MonitorStep:
 
 
 def _view(row: Any) -> MonitorView:
-    kinds: dict[str, type[RiskState] | type[DriftState]] = {"risk": RiskState, "drift": DriftState}
+    kinds: dict[str, type[RiskState | DriftState | CanaryState]] = {
+        "risk": RiskState,
+        "drift": DriftState,
+        "canary": CanaryState,
+    }
     if row.kind not in kinds:
         raise UsageError(
             f"monitor {row.name!r} of the review store is of the kind {row.kind!r}; this version of acrc-guardrail "

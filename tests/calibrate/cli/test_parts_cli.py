@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
-from calibrate.data.records import Record, read_records
+from calibrate.data.records import Record, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
@@ -347,3 +347,17 @@ def test_run_by_sentences_waits_for_the_labels_of_people(tmp_path: Path, monkeyp
     text = printed(called(*run, "--test-fraction", "0", "--allow-identical-samples"))
     assert "calibrate label out/records.jsonl --parts sentences --interactive" in " ".join(text.split())
     assert not Path("out/artifact.json").exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["evaluate {} --alpha 0.3 --splits 2", "plan --pilot {} --alpha 0.3 --n 40 --repetitions 3"]
+)
+def test_a_question_asked_twice_is_never_on_both_sides_of_a_split(labelled: Path, tmp_path: Path, command: str) -> None:
+    once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
+    file = read_records(labelled)
+    again = [record.model_copy(update={"id": f"{record.id} again"}) for record in file.records]
+    write_records(once, file.header, file.records)
+    write_records(twice, file.header, [*file.records, *again])
+    n = sum("parts_json" in record.part_labels for record in file.records)
+    printed_of = [printed(called(*command.format(path).split(), "--parts", "json")) for path in (once, twice)]
+    assert all(f"{n} answers" in text or f"the {n} of the pilot" in text for text in printed_of)

@@ -15,7 +15,7 @@ import random
 import re
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
@@ -60,6 +60,8 @@ class Endpoint:
     """Tokens that the model in the mode "thinking" spends before it answers."""
     options: Mapping[str, float] = field(default_factory=dict)
     """First tokens that ``top_logprobs`` lists, with their log-probabilities; default: from the answer."""
+    identity: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    """Fields of the reply to a request, by its number from 1; a field of None is left out."""
     keep_requests: bool = True
     """Whether to remember bodies and headers."""
     url: str = ""
@@ -195,12 +197,12 @@ class Endpoint:
             n = 0
         choices = [self._choice(body, index, mode) for index in range(n)]
         generated = sum(len(TOKEN.findall(choice["message"]["content"] or "")) for choice in choices)
+        named = {"model": body["model"], "system_fingerprint": "fp_1", **self.identity(self.requests)}
         return {
             "id": "x",
             "object": "chat.completion",
             "created": 0,
-            "model": body["model"],
-            "system_fingerprint": "fp_1",
+            **{name: value for name, value in named.items() if value is not None},
             "choices": choices,
             "usage": {"prompt_tokens": 7, "completion_tokens": generated, "total_tokens": 7 + generated},
         }
@@ -251,7 +253,8 @@ class Endpoint:
     def _events(self, completion: Mapping[str, Any], mode: str) -> bytes:
         """The reply as server-sent events, token by token."""
         choice = completion["choices"][0] if completion["choices"] else {"message": {}, "finish_reason": None}
-        common = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
+        named = {name: completion[name] for name in ("model", "system_fingerprint") if name in completion}
+        common = {"id": "x", "object": "chat.completion.chunk", "created": 0, **named}
         deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(choice["message"].get("content") or "")]
         deltas += [{"tool_calls": [{"index": 0, **call}]} for call in choice["message"].get("tool_calls") or []]
         events = [{**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]

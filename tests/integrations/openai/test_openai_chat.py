@@ -28,7 +28,7 @@ from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
 from integrations._openai.replies import option_scores
-from integrations.openai_chat import OpenAICompatibleChat
+from integrations.openai_chat import OpenAICompatibleChat, Pin
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 KEY = "sk-very-secret-0123456789"
@@ -469,8 +469,28 @@ def test_identity_is_the_name_and_the_pinned_fingerprint(endpoint: Endpoint) -> 
     assert identify(pinned).revision == "fp_1"
     assert draw(pinned, [QUESTION], PLAN)[0].problem is None
     (moved,) = draw(chat(endpoint, system_fingerprint="fp_0"), [QUESTION], PLAN)
-    assert moved.problem is Unmeasured.MODEL_FAILED
-    assert "system_fingerprint is 'fp_1', but 'fp_0' was calibrated" in moved.problem_detail
+    assert moved.problem is Unmeasured.MODEL_CHANGED
+    assert "system_fingerprint is 'fp_1', but 'fp_0' is pinned" in moved.problem_detail
+
+
+def test_a_pin_holds_back_or_warns_once_for_each_value(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    endpoint.identity = lambda number: {"model": "m-2" if number > 5 else "m-1", "system_fingerprint": None}
+    held, warned = (chat(endpoint, pin=Pin(model="m-1", on_change=on_change)) for on_change in ("abstain", "warn"))
+    assert identify(held) == identify(chat(endpoint))  # the artifact does not depend on a pin
+    assert draw(held, [QUESTION], PLAN)[0].problem is None  # control
+    assert caplog.messages == []
+    endpoint.identity = lambda number: {"model": "m-2"}
+    for model in (held, warned):
+        first, second = (draw(model, [QUESTION], PLAN)[0] for _ in range(2))
+        assert first.problem == second.problem == (Unmeasured.MODEL_CHANGED if model is held else None)
+        assert caplog.messages == ["guardrail: model 'm': the reply's model is 'm-2', but 'm-1' is pinned"]
+        caplog.clear()
+    endpoint.identity = lambda number: {"system_fingerprint": None}
+    (unnamed,) = draw(chat(endpoint, pin=Pin(system_fingerprint="fp_1")), [QUESTION], PLAN)
+    assert unnamed.problem is Unmeasured.MODEL_CHANGED
+    assert "system_fingerprint is None" in unnamed.problem_detail
+    with pytest.raises(ValueError, match="a pin needs model, system_fingerprint or both"):
+        Pin()
 
 
 def test_a_model_by_text(endpoint: Endpoint, tmp_path: Any) -> None:

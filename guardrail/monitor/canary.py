@@ -1,0 +1,176 @@
+"""The canary: known questions, asked again and again, against their own earlier scores. Needs no labels, no users."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+import numpy as np
+from pydantic import NonNegativeInt, model_validator
+
+from ..errors import UsageError
+from .base import Alarm, Monitor, check_unit, read_state
+from .betting import BettingState, even
+from .drift import DRIFT_BETS, Grid, uniforms
+
+__all__ = ["BASELINE", "CanaryMonitor", "CanaryRound", "CanaryState", "canary_detail"]
+
+BASELINE = 8
+"""Scores of a question with which its later scores are compared."""
+
+
+_grid = lru_cache(maxsize=4096)(Grid.of)
+"""The grids of the questions, which do not change after the baseline."""
+
+
+class CanaryRound(NamedTuple):
+    """The bets of one round, one for each question that was measured and has its baseline."""
+
+    values: list[float]
+    """The scores."""
+    p_values: list[float]
+    """Their p-values."""
+    log_wealth: list[float]
+    """The logarithm of the wealth after each bet."""
+
+
+class CanaryState(BettingState):
+    """The state of a `CanaryMonitor`; its size does not grow after the baseline."""
+
+    BETS = DRIFT_BETS
+
+    seed: int
+    """Seed of the randomiser that breaks ties."""
+    baseline: tuple[tuple[float, ...], ...]
+    """The first scores of each question, at most `BASELINE`."""
+    counts: tuple[tuple[NonNegativeInt, ...], ...]
+    """Later scores of each question, by cell of the `Grid` of its baseline; empty before the first."""
+    rounds: NonNegativeInt = 0
+    """Rounds so far."""
+
+    @model_validator(mode="after")
+    def _of_its_questions(self) -> Self:
+        """Refuse a state that no canary can reach."""
+        rows = list(zip(self.baseline, self.counts, strict=False))
+        cells = {0, BASELINE + 1}
+        if len(self.baseline) != len(self.counts) or any(len(b) > BASELINE or len(c) not in cells for b, c in rows):
+            raise ValueError(f"baseline and counts must be rows of at most {BASELINE} scores and of their cells")
+        if self.n != sum(map(sum, self.counts)):
+            raise ValueError(f"n is {self.n}, but {sum(map(sum, self.counts))} scores are counted")
+        return self
+
+    @classmethod
+    def begin(cls, questions: int, *, delta: float, seed: int) -> Self:
+        """The state before the first round."""
+        empty: tuple[tuple[()], ...] = ((),) * questions
+        return cls(delta=delta, seed=seed, shares=even(len(DRIFT_BETS)), baseline=empty, counts=empty)
+
+    @property
+    def learning(self) -> int:
+        """Questions that do not have their baseline yet."""
+        return sum(len(scores) < BASELINE for scores in self.baseline)
+
+    def after(self, scores: Sequence[float | None]) -> tuple[Self, CanaryRound]:
+        """The state after a round; see `CanaryMonitor`.
+
+        Args:
+            scores: One for each question; None where it was not measured.
+
+        Raises:
+            UsageError: There are more or fewer scores than questions.
+        """
+        if len(scores) != len(self.baseline):
+            raise UsageError(f"the canary has {len(self.baseline)} questions, got {len(scores)} scores.")
+        baseline, counts = [*self.baseline], [*self.counts]
+        values, p_values = list[float](), list[float]()
+        for i, score in enumerate(scores):
+            if score is None:
+                continue
+            if len(baseline[i]) < BASELINE:
+                baseline[i] = (*baseline[i], float(score))
+                continue
+            # A seed for each question: with common tie-breakers their p-values would depend on each other.
+            seed = self.seed + i
+            tie, theta = uniforms(seed, str(sum(counts[i])))
+            grid = _grid(baseline[i], seed)
+            p, after = grid.p_values(counts[i], grid.cells([score], [tie]), np.array([theta]))
+            values.append(float(score))
+            p_values.append(float(p[0]))
+            counts[i] = tuple(after.tolist())
+        changed, path = self.bet(1 + np.array(DRIFT_BETS) * (np.array(p_values)[:, None] - 0.5))
+        changed |= {"baseline": tuple(baseline), "counts": tuple(counts), "rounds": self.rounds + 1}
+        return self.model_copy(update=changed), CanaryRound(values, p_values, path)
+
+
+class CanaryMonitor(Monitor):
+    """Tests "the known questions are answered as certainly as in their first rounds".
+
+    Known questions are not exchangeable with those of the calibration, so each is compared with itself only. Its first
+    `BASELINE` scores are a `Grid` of its own, in which every later score is ranked among all scores of this question
+    before it. While nothing changes, the scores of a question are exchangeable over the rounds, so its p-values are
+    independent and uniform *exactly* (see `Grid`). Questions are drawn apart from each other, so the p-values of all of
+    them, one after another, are independent, too. The money bets on them as a `DriftMonitor` does, in both directions.
+
+    A score that is missing is left out. That is valid if it is missing for a cause that does not look at the rounds.
+
+    Args:
+        questions: Number of questions.
+        delta: Probability of ever raising a false alarm, over all rounds, in (0, 1).
+        seed: Seed of the randomiser; None for a fresh one.
+        on_alarm: As for `DriftMonitor`.
+        state: Continue from this state.
+    """
+
+    kind = "drift"
+    state: CanaryState
+
+    def __init__(
+        self,
+        questions: int,
+        *,
+        delta: float = 0.05,
+        seed: int | None = None,
+        on_alarm: Callable[[Alarm], object] | None = None,
+        state: CanaryState | None = None,
+    ) -> None:
+        super().__init__(on_alarm)
+        check_unit("delta", delta)
+        seed = secrets.randbits(62) if seed is None else seed
+        self.state = state or CanaryState.begin(questions, delta=delta, seed=seed)
+        if len(self.state.baseline) != questions:
+            raise UsageError(f"the saved canary has {len(self.state.baseline)} questions, not {questions}.")
+        self._report()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
+        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
+
+        Raises:
+            UsageError: The file cannot be read, is damaged, or belongs to another monitor.
+        """
+        state = read_state(path, CanaryState)
+        return cls(len(state.baseline), delta=state.delta, on_alarm=on_alarm, state=state)
+
+    def update(self, scores: Sequence[float | None]) -> CanaryState:
+        """Take in a round: the score of each question, None where it was not measured."""
+        with self._lock:
+            self.state, _ = self.state.after(scores)
+            after = self.state
+        self._report()
+        return after
+
+    def _detail(self) -> str:
+        return canary_detail(self.state)
+
+
+def canary_detail(state: CanaryState) -> str:
+    """Text of the alarm of a canary."""
+    return (
+        f"The canary's questions are no longer answered as certainly as in their first {BASELINE} rounds: "
+        f"{state.n} scores in {state.rounds} rounds refute it (false alarm probability {state.delta:g}). The model or "
+        "its server changed, so the calibrated guarantee may no longer apply: look at the provider's notices, audit "
+        "accepted answers, and calibrate again."
+    )

@@ -1,0 +1,175 @@
+"""A canary: known questions that the gateway itself asks, so that a changed model shows before users meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from guardrail import CalibrationArtifact, Guardrail
+from guardrail.errors import UsageError, describe_error
+from guardrail.monitor import Alarm, CanaryMonitor, CanaryState
+from guardrail.monitor.canary import BASELINE
+from guardrail.monitor.drift import Reference
+from guardrail.plain_json import sha256_hex
+
+if TYPE_CHECKING:
+    from .config import CanaryConfig
+
+__all__ = ["Canary"]
+
+AT_ONCE = 4
+"""Questions of a round that are measured at once."""
+MOST_QUESTIONS = 1000
+log = logging.getLogger("guardrail")
+
+
+class _Monitor(Protocol):
+    """A `CanaryMonitor`, or one in the store."""
+
+    @property
+    def state(self) -> CanaryState: ...
+    @property
+    def alarm(self) -> Alarm | None: ...
+    def update(self, scores: Sequence[float | None]) -> CanaryState: ...
+
+
+class Canary:
+    """The known questions of one alias, and the monitor of their scores. Its rounds reach no observer and no memory.
+
+    Args:
+        alias: Name of the alias.
+        config: Its ``canary`` section.
+        artifact: Its artifact.
+        guard: Makes a guard whose verdicts nobody observes and whose draws nobody remembers.
+        store: The review store, which keeps the monitor; None keeps it in this process.
+        report: Called after a round with the alias, the questions measured and not measured, and whether it alarmed.
+
+    Raises:
+        UsageError: The file of questions cannot be read, or its questions cannot be asked with this artifact.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        config: CanaryConfig,
+        artifact: CalibrationArtifact,
+        guard: Callable[[], Guardrail],
+        store: Any,
+        report: Callable[[str, int, int, bool], None],
+    ) -> None:
+        self._alias, self._every, self._guard, self._store, self._report = alias, config.every, guard, store, report
+        self._reference = Reference(artifact)
+        content, self._asked = _questions(config.questions, artifact)
+        self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
+        self.monitor: _Monitor = CanaryMonitor(len(self._asked))
+        if store is not None:
+            from guardrail.review.monitors.store import Monitors
+
+            self.monitor = Monitors(store).canary(self.name, len(self._asked))
+        self.due = 0.0
+        """Time of the next round on the monotonic clock."""
+        self._fault = self._alarm = ""
+        calls = len(self._asked) * (artifact.plan.n + 1) * 3600 / self._every
+        kept = f"{self.monitor.state.rounds} rounds are in the store"
+        log.warning(
+            "guardrail serve: models.%s asks %d canary questions every %g s, up to %.0f calls an hour. The first %d "
+            "rounds are the baseline: %s",
+            alias, len(self._asked), self._every, calls, BASELINE,
+            kept if store is not None else "without reviews: it begins again at every start",
+        )  # fmt: skip
+
+    @property
+    def lines(self) -> list[str]:
+        """What an operator must know after the last round."""
+        return [f"canary: {text}" for text in (self._fault, self._alarm) if text]
+
+    def take_over(self, former: Canary) -> None:
+        """Continue a canary of the same name after a reload."""
+        self.monitor, self._fault, self._alarm = former.monitor, former._fault, former._alarm
+        self.due = min(former.due, time.monotonic() + self._every)  # its round may be under way
+
+    async def round(self) -> None:
+        """Ask all questions once, unless another process on the store has just done so. Reports faults and alarms."""
+        began, self.due = time.monotonic(), math.inf
+        next_round, fault = began + self._every / 10, ""
+        try:
+            if self._store is None or await asyncio.to_thread(self._claim):
+                next_round = began + self._every
+                fault = await self._ask()
+            alarm = await asyncio.to_thread(lambda: self.monitor.alarm)
+            self._say(fault, "" if alarm is None else alarm.detail)
+        except Exception as error:  # e.g. the store: the next round must not wait for a restart
+            self._say(f"the last round failed: {describe_error(error)}", self._alarm)
+        finally:
+            self.due = next_round
+        self._report(self._alias, 0, 0, bool(self._alarm))
+
+    async def _ask(self) -> str:
+        """Ask all questions and bet on their scores; returns why some were not measured, or an empty text."""
+        slots, guard, missing = asyncio.Semaphore(AT_ONCE), self._guard(), Counter[str]()
+
+        async def score(messages: Any, settings: Any) -> float | None:
+            async with slots:
+                try:
+                    verdict = await guard.aassess(messages, settings)
+                    value, reason = self._reference.score(verdict), str(verdict.uncertainty.reason)
+                except Exception as error:  # the other questions go on
+                    value, reason = None, type(error).__name__
+                missing.update([] if value is not None else [reason])
+                return value
+
+        scores = await asyncio.gather(*(score(*asked) for asked in self._asked))
+        measured = len(scores) - missing.total()
+        self._report(self._alias, measured, missing.total(), bool(self._alarm))
+        if measured:
+            await asyncio.to_thread(self.monitor.update, scores)
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(missing.items()))
+        return f"{missing.total()} of {len(scores)} questions could not be measured ({reasons})" if reasons else ""
+
+    def _say(self, fault: str, alarm: str) -> None:
+        """Log a fault and an alarm that the round before did not have."""
+        for text, before in ((fault, self._fault), (alarm, self._alarm)):
+            if text and not before:
+                log.error("guardrail serve: %s: canary: %s", self._alias, text)
+        if self._fault and not fault:
+            log.warning("guardrail serve: %s: canary: all questions could be measured again", self._alias)
+        self._fault, self._alarm = fault, alarm
+
+    def _claim(self) -> bool:
+        """Whether this process asks the next round of all processes on the store."""
+        from guardrail.review.queue.expiring_keys import ExpiringKeys
+
+        keys = ExpiringKeys(self._store.database)
+        return keys.add(f"round of {self.name}", "asked", 0.95 * self._every) is None
+
+
+def _questions(path: Path, artifact: CalibrationArtifact) -> tuple[bytes, list[tuple[Any, Any]]]:
+    """The bytes of a file of questions, and messages and settings of each."""
+    if artifact.prompt.slots:
+        raise UsageError(f"canary: known questions do not fill the slots {artifact.prompt.slots} of the prompt.")
+    try:
+        content = path.read_bytes()
+        rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
+        asked = [
+            (
+                artifact.prompt.messages(row["question"], row.get("options")),
+                {"configurable": {"guardrail_segment": row["segment"]}} if "segment" in row else None,
+            )
+            for row in rows
+        ]
+    except OSError as error:
+        raise UsageError(f"{path}: the canary's questions cannot be read ({error.strerror}).") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f'{path}: the canary needs a JSON object with "question" on each line ({type(error).__name__}: {error}).'
+        ) from error
+    if not 1 <= len(asked) <= MOST_QUESTIONS:
+        raise UsageError(f"{path}: the canary needs 1 to {MOST_QUESTIONS} questions, got {len(asked)}.")
+    return content, asked

@@ -1,0 +1,135 @@
+"""The canary: false alarms over its whole life, detection of changed answers, and what would not be valid."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from guardrail.errors import UsageError
+from guardrail.monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, jump
+from guardrail.monitor.betting import even
+from guardrail.monitor.canary import BASELINE
+from guardrail.monitor.drift import DRIFT_BETS, Grid, uniforms
+from tests.validity.test_monitor import DELTA, artifact_with, ever
+
+STREAMS, ROUNDS = 300, 40
+FALSE_ALARMS = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / STREAMS)
+"""Largest allowed share of alarms: a valid canary exceeds it in fewer than one of a thousand runs (binomial)."""
+HARD = (0.05, 0.3, 0.6, 0.95)
+"""How uncertain each of four known questions is: the chance of each of eight samples to differ."""
+
+
+def scores_of(rng: np.random.Generator, n: int, hard: tuple[float, ...] = HARD) -> NDArray[np.float64]:
+    """Scores of n rounds, on few levels and with many ties; shape (n, questions)."""
+    return rng.binomial(8, hard, size=(n, len(hard))).astype(float)
+
+
+def p_values_of(scores: NDArray[np.float64], seed: int, *, counted: bool = True) -> NDArray[np.float64]:
+    """The p-values of the rounds after the baseline, as `CanaryState` computes them round by round.
+
+    Without ``counted`` every score is ranked in the baseline alone.
+    """
+    columns = []
+    for i, column in enumerate(scores.T):
+        grid = Grid.of(column[:BASELINE].tolist(), seed + i)
+        later = column[BASELINE:].tolist()
+        ties, thetas = np.array([uniforms(seed + i, str(k)) for k in range(len(later))]).T
+        cells = grid.cells(later, ties)
+        p = grid.p_values((), cells, thetas)[0] if counted else (BASELINE - cells + thetas) / (BASELINE + 1)
+        columns.append(p)
+    return np.array(columns).T
+
+
+def share_of_alarms(*, counted: bool) -> float:
+    """Share of streams without a change whose wealth ever reaches 1/delta."""
+    streams = [scores_of(np.random.default_rng(seed), BASELINE + ROUNDS) for seed in range(STREAMS)]
+    p = np.stack([p_values_of(scores, 7 * seed, counted=counted).ravel() for seed, scores in enumerate(streams)], 1)
+    return ever(1 + np.array(DRIFT_BETS) * (p[..., None] - 0.5))
+
+
+def test_an_unchanged_model_is_rarely_called_changed_over_the_whole_run() -> None:
+    assert share_of_alarms(counted=True) <= FALSE_ALARMS
+
+
+def test_without_counting_later_scores_there_would_be_too_many_false_alarms() -> None:
+    """Negative control: the baseline alone is a small sample, so p-values against it are not independent."""
+    assert share_of_alarms(counted=False) > 1.5 * FALSE_ALARMS
+
+
+def test_the_state_bets_on_these_p_values_and_leaves_out_what_is_missing() -> None:
+    scores = scores_of(np.random.default_rng(5), BASELINE + 10)
+    expected = p_values_of(scores, 11)
+    state, listed = CanaryState.begin(len(HARD), delta=DELTA, seed=11), []
+    for row in scores.tolist():
+        state, bets = state.after(row)
+        before = state
+        state, nothing = state.after([None] * len(HARD))  # a round that failed
+        assert (nothing.p_values, state) == ([], before.model_copy(update={"rounds": before.rounds + 1}))
+        listed += bets.p_values
+    assert listed == pytest.approx(expected.ravel())
+    gains = 1 + np.array(DRIFT_BETS) * (expected.ravel()[:, None] - 0.5)
+    capital = np.array(even(len(DRIFT_BETS)))
+    for gain in gains:
+        capital = jump(capital, gain)
+    assert state.wealth == pytest.approx(capital.sum())
+
+
+@pytest.mark.parametrize(("before", "after"), [((0.05, 0.3, 0.6, 0.6), (0.4, 0.6, 0.9, 0.9)), ((0.6,) * 4, (0.2,) * 4)])
+def test_a_changed_model_is_found_in_both_directions(before: tuple[float, ...], after: tuple[float, ...]) -> None:
+    found = []
+    for stream in range(20):
+        rng = np.random.default_rng(stream)
+        monitor = CanaryMonitor(len(before), seed=stream)
+        for scores in scores_of(rng, 2 * BASELINE, before).tolist():
+            monitor.update(scores)
+        quiet = not monitor.alarmed
+        for scores in scores_of(rng, 12, after).tolist():
+            monitor.update(scores)
+        found.append(quiet and monitor.alarmed)
+    assert sum(found) >= 18
+
+
+def test_comparing_known_questions_with_the_calibration_would_alarm_without_a_change() -> None:
+    """Negative control: the drift monitor's reference is other questions, so it finds a drift that is none."""
+    calibration = np.random.default_rng(9).binomial(8, 0.3, size=200).astype(float)
+    drift = DriftMonitor(artifact_with(calibration), delta=DELTA)
+    for score in scores_of(np.random.default_rng(1), 60, (0.6, 0.7, 0.8, 0.9)).ravel().tolist():
+        drift.update(score)
+    assert drift.alarmed
+
+
+def test_p_values_of_equal_questions_do_not_depend_on_each_other() -> None:
+    """With common tie-breakers, questions that always tie would have equal p-values, and bets would be repeated."""
+    state = CanaryState.begin(2, delta=0.05, seed=3)
+    pairs = []
+    for _ in range(200 + BASELINE):
+        state, bets = state.after([1.0, 1.0])
+        pairs += [bets.p_values] if bets.p_values else []
+    correlation = np.corrcoef(np.array(pairs).T)[0, 1]
+    assert abs(correlation) < 4 / math.sqrt(len(pairs))
+
+
+def test_the_alarm_is_reported_once_and_survives_a_file(tmp_path: Path) -> None:
+    heard: list[Alarm] = []
+    monitor = CanaryMonitor(4, seed=1, on_alarm=heard.append)
+    for number in range(BASELINE + 10):
+        monitor.update([float(number >= BASELINE)] * 4)
+    assert len(heard) == 1
+    assert heard[0].monitor == "drift"
+    assert f"first {BASELINE} rounds" in heard[0].detail
+    again = CanaryMonitor.load(monitor.save(tmp_path / "canary.json"), on_alarm=heard.append)
+    assert (len(heard), again.state) == (2, monitor.state)
+    assert again.update([1.0] * 4) == monitor.update([1.0] * 4)  # the same random numbers
+    with pytest.raises(UsageError, match="the canary has 4 questions, got 3 scores"):
+        monitor.update([1.0] * 3)
+    with pytest.raises(UsageError, match="saved canary has 4 questions, not 5"):
+        CanaryMonitor(5, state=monitor.state)
+    damaged = {**json.loads(monitor.state.model_dump_json()), "n": 5, "alarmed_at": 5}
+    (tmp_path / "canary.json").write_text(json.dumps(damaged))
+    with pytest.raises(UsageError, match="n is 5, but"):
+        CanaryMonitor.load(tmp_path / "canary.json")
