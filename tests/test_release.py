@@ -64,15 +64,6 @@ def test_every_extra_for_users_is_tried_out() -> None:
     assert tried == set(PROJECT["optional-dependencies"]) - {"all", "dev", "docs"}
 
 
-def test_a_change_selects_its_own_tests_first() -> None:
-    select = runpy.run_path(str(ROOT / "scripts" / "changed_tests.py"))["selection"]
-    tests = select(["calibrate/thresholds/bounds.py"])
-    assert tests[0] == "tests/calibrate/thresholds/test_bounds.py"
-    assert "tests/guardrail/judges/test_adding_a_judge.py" not in tests[:8]
-    assert select(["README.md"]) == []
-    assert select(["tests/test_wheel.py"]) == ["tests/test_wheel.py"]
-
-
 # -- what a container installs -----------------------------------------------------------------------------------------
 
 
