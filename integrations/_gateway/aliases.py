@@ -213,6 +213,7 @@ class ServedAlias:
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         # What one credential or upstream has drawn belongs to no other.
         scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        own["remember_slots"] = config.remember_slots
         own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
         if config.on_abstain == "ticket":

@@ -175,8 +175,10 @@ class Alias(_Strict):
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question is measured to its end after the client has disconnected. "cancel" saves calls, but a client
-    that gives up on slow questions and asks again then draws them again."""
+    """Whether a question is measured to its end after the client has disconnected, or continued when it is asked again.
+    "cancel" saves calls."""
+    remember_slots: tuple[str, ...] | None = None
+    """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
     """See `Guardrail`."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
