@@ -277,7 +277,7 @@ class Config(_Strict):
     """Seconds until the body of a request must be complete."""
     max_connections: int = Field(default=2000, ge=1)
     """Open connections, at most half of the files that the process may open. A further one takes the place of the
-    connection that has been longest without a request."""
+    connection that has been longest without a whole request."""
     max_connections_per_address: int | None = Field(default=None, ge=1)
     """Open connections of one client address; None for no limit, since behind a proxy all have its address."""
     max_concurrency: int = Field(default=64, ge=1)
