@@ -183,7 +183,7 @@ class _PeopleOptions:
         queue = self._undecided_queue(file, key, first)
         if self.interactive:
             return _by_hand(file, labels, queue, " --undecided", enough)
-        return self.review_store is None or _on_page(file, labels, self.review_store, queue) or enough()
+        return self.review_store is None or _on_page(file, labels, self.review_store, queue, enough)
 
     def _undecided_queue(self, file: RecordFile, key: str | None, first: int | None) -> list[Record]:
         """The undecided records: by the scores of ``key`` those first that a threshold accepts first."""
@@ -487,8 +487,10 @@ def _by_hand(
     return False
 
 
-def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) -> bool:
-    """Send answers to a review store and fetch decisions; whether the whole queue is labelled."""
+def _on_page(
+    file: RecordFile, labels: Path, url: str, queue: Sequence[Record], enough: Callable[[], bool] | None = None
+) -> bool:
+    """Send answers to a review store and fetch decisions; whether the whole queue is labelled, or it is enough."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
@@ -503,7 +505,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
             if item.decision is not None:
                 label_store.append(record.id, item.decision.action == "approve", answer)
         waiting, total = session.total - session.done, session.total
-    if not waiting:
+    if not waiting or (enough is not None and enough()):
         return True
     print_line(f"{waiting} of {total} answers wait for a person on the review page.")
     finish([labels], f"guardrail review --db {url}, and then the same command again")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from examples.demo.screen import CONSOLE
 from examples.extraction.__main__ import run, show
 from examples.extraction.invoices import invoices
 from examples.extraction.reader import read
@@ -41,7 +42,12 @@ def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:
         assert sum(len(item.decision.parts) for item in items if item.decision and item.content.kind == "answer") == (
             result.decided
         )
-    show(result)
+    with CONSOLE.capture() as screen:
+        show(result)
+    lines = screen.get().splitlines()
+    assert "without a gate" in screen.get()
+    assert CONSOLE.width <= 80  # on a wider terminal, too
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_reader_errs_by_field_and_never_sees_the_reference() -> None:
