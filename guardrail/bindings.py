@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,16 @@ def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
     """
     bound = calibrated or Bindings()
     if requested.tools and bound.model_copy(update={"tools": requested.tools}).digest != bound.digest:
-        had = f"with the tools {bound.tool_names}" if bound.tools else "without tools"
+        had = f"with the tools {', '.join(bound.tool_names)}" if bound.tools else "without tools"
         other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
         raise ArtifactMismatchError(
-            f"this guard is calibrated {had}; binding {requested.tool_names}{other} would void its threshold.",
+            f"calibrated {had}; other tools ({', '.join(requested.tool_names)}){other} would void the threshold.",
             HOW,
         )
     choice = requested.tool_choice
     if choice is not None and choice != bound.tool_choice and not _only_one(bound, requested):
         raise ArtifactMismatchError(
-            f"tool_choice differs: calibrated with {bound.tool_choice!r}, asked for {choice!r}.",
+            f"tool_choice differs: calibrated with {bound.tool_choice or 'auto'!r}, asked for {choice!r}.",
             HOW,
         )
     if requested.response_format is not None and requested.response_format != bound.response_format:
@@ -140,6 +141,11 @@ def binding_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[st
     return settings
 
 
+@lru_cache(maxsize=64)
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
 def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bindings | None) -> dict[str, Any]:
     """`binding_settings` for a native sampler's ``draw_samples``.
 
@@ -147,7 +153,7 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
         UsageError: The sampler does not accept one of them.
     """
     settings = binding_settings(model, bindings)
-    parameters = inspect.signature(draw).parameters
+    parameters = _parameters(getattr(draw, "__func__", draw))
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return settings
     refused = sorted(settings.keys() - parameters.keys())

@@ -174,21 +174,25 @@ _NEXT = {
     Reason.PARTLY_HELD_BACK: "Have a person decide about the parts that were held back.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
-ENDPOINT = {
+WAY_OUT = {
     Unmeasured.MISCONFIGURED: (
         "Correct the endpoint's key, model name or address; until then every question is held back."
     ),
     Unmeasured.MODEL_CHANGED: (
         "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
     ),
+    Unmeasured.INTERRUPTED: (
+        "Send the same slot content as then to finish that draw, or say which slots make another question: "
+        'remember_slots=("context",), or remember_slots=() if none does.'
+    ),
 }
-"""The next step where the endpoint must be looked after: it answers no call, or as another model."""
+"""The next step where something other than the question must be looked after."""
 
 
 def next_step(verdict: Verdict) -> str:
     """The next step after this verdict, in one sentence."""
-    if (reason := verdict.uncertainty.reason) in ENDPOINT:
-        return ENDPOINT[reason]
+    if (reason := verdict.uncertainty.reason) in WAY_OUT:
+        return WAY_OUT[reason]
     if verdict.record is not None:
         return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:

@@ -140,6 +140,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
         max_concurrency: Calls in flight at once for models without a native sampler.
+        remember_slots: Slots of the prompt whose content makes another question; see `Guardrail`.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
             gets the agent's.
@@ -176,6 +177,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         switch: SafetySwitch | None = None,
         on_verdict: Observer | Sequence[Observer] | None = None,
         max_concurrency: int | None = None,
+        remember_slots: tuple[str, ...] | None = None,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
         mode: Literal["guard", "observe"] = "guard",
@@ -213,6 +215,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             on_verdict=on_verdict,
             max_concurrency=max_concurrency,
             records=records,
+            slots=remember_slots,
         )
         if mode == "observe":
             refuse_majority(self._gate.artifacts.plan, "observe the messages of an agent")

@@ -115,6 +115,8 @@ class Telemetry:
         MissingDependencyError: opentelemetry-api is not installed.
     """
 
+    is_slow = False
+
     def __init__(
         self, model: str, *, tracer_provider: Any = None, meter_provider: Any = None, logger_provider: Any = None
     ) -> None:

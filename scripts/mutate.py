@@ -1,9 +1,10 @@
 """Break random lines of product code, one at a time, and count how many the tests catch: ``python scripts/mutate.py``.
 
 Each line is broken in a copy of the tree, never in the working tree. The tests nearest by the import graph run first,
-then a wider circle if the line survived. A failed test counts only if it passes on the unbroken code. Docstrings, error
-messages, log calls, annotations and names for type checkers are left alone. A run that exceeds its time limit is
-counted apart. The same seed breaks the same lines of the same code.
+then mypy, then a wider circle. Whatever fails must pass on the unbroken code, or it does not count. A run of tests that
+exceeds its time limit is caught if the unbroken code needs at most half of the limit. A run that a signal ends is not
+judged. Docstrings, error messages, log calls, annotations and names for type checkers are left alone. The same seed
+breaks the same lines of the same code.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import queue
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +30,9 @@ from typing import NamedTuple
 from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-not-found, unused-ignore]
 
 PRODUCT = ("guardrail", "integrations", "calibrate")
-STAGES = ((1, 5, 120), (1, 15, 240), (2, 60, 600))  # distance in the import graph, test files, seconds
+STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 240), (2, 40, 400))
+"""Distance in the import graph, test files (0: mypy), seconds."""
+RESULTS = ("caught", "survived", "not judged")
 FLIPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -126,80 +131,77 @@ class Copy:
     """A copy of the tree in which one file at a time is broken."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.passes, self.times = folder, set[str](), itertools.count(1_000_000_000)
-        names = subprocess.run(
-            ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-        )
-        for name in filter(None, names.stdout.decode().split("\0")):
+        self.folder, self.times = folder, itertools.count(1_000_000_000)
+        listed = ["git", "ls-files", "-coz", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        for name in filter(None, names.split("\0")):
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
+        self.run([], 900)  # fills mypy's cache
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file with a time that no other version has, so that Python compiles it again."""
         (self.folder / name).write_bytes(content)
         os.utime(self.folder / name, (now := next(self.times), now))
 
-    def failure(self, tests: list[str], seconds: float) -> str | None:
-        """The first test that fails, an empty text if all pass, None if the time is over."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "--benchmark-disable",
-        ]
-        command = [*command, "-m", "not slow and not peers and not real", *tests]
+    def run(self, tests: list[str], seconds: float) -> tuple[int | None, str]:
+        """Exit code (None if the time is over) and output of the tests, or of mypy if there are none."""
+        pytest = ["pytest", "-xq", "-p", "no:cacheprovider", "-p", "no:xdist", "--benchmark-disable"]
+        words = [*pytest, "-m", "not slow and not peers and not real", *tests] if tests else ["mypy"]
         environment = os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(command, cwd=self.folder, env=environment, text=True, start_new_session=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as run:
             try:
                 output = run.communicate(timeout=seconds)[0]
             except subprocess.TimeoutExpired:
-                os.killpg(run.pid, 9)
-                return None
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-        return "" if run.returncode in (0, 5) else failed[1] if failed else "collection"
+                os.killpg(run.pid, signal.SIGKILL)
+                return None, ""
+        return run.returncode, output
 
-    def judge(self, mutation: Mutation) -> str:
-        """``caught by TEST``, ``survived`` or ``timed out``."""
-        original, result = (self.folder / mutation.path).read_bytes(), "survived"
-        home = "tests/" + mutation.path.rpartition("/")[0]
-        broken = original[: mutation.start] + mutation.text.encode() + original[mutation.start + len(mutation.before) :]
-        seen: set[str] = set()
+    def stages(self, path: str) -> Iterator[tuple[list[str], int]]:
+        """Test files that may catch a broken line of a module, and seconds for them; no files: mypy."""
+        home, stem, seen = f"tests/{Path(path).parent.as_posix()}", Path(path).stem.strip("_"), set[str]()
+        folder = [found.relative_to(ROOT).as_posix() for found in sorted((ROOT / home).glob("**/test_*.py"))]
         for distance, count, seconds in STAGES:
-            near = [path.relative_to(ROOT).as_posix() for path in nearest_tests({module_of(mutation.path)}, distance)]
-            stem = Path(mutation.path).stem.strip("_")
-            folder = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / home).glob("**/test_*.py"))
-            near = sorted(
-                dict.fromkeys([*near, *folder]), key=lambda name: (stem not in name, not name.startswith(home))
-            )
+            near = [found.relative_to(ROOT).as_posix() for found in nearest_tests({module_of(path)}, distance)]
+            near = sorted({**dict.fromkeys(near), **dict.fromkeys(folder)},
+                          key=lambda name: (stem not in name, not name.startswith(home)))  # fmt: skip
             tests = [name for name in near if name not in seen][:count]
             seen |= set(tests)
-            while tests:
-                self.write(mutation.path, broken)
-                try:
-                    failed = self.failure(tests, seconds)
-                finally:
-                    self.write(mutation.path, original)
-                if not failed:
-                    result = "timed out" if failed is None else result
-                    break
-                known = (
-                    failed in self.passes
-                    or failed == "collection"
-                    or self.failure([failed.split(" ")[0]], seconds) == ""
-                )
-                if known:
-                    self.passes.add(failed)
-                    return f"caught by {failed}"
-                tests = tests[[*(failed.startswith(name) for name in tests), True].index(True) + 1 :]  # fails anyway
-        return result
+            if tests or not count:
+                yield tests, seconds
+
+    def judge(self, mutation: Mutation) -> str:
+        """A result of `RESULTS`, with the test or the reason."""
+        original = (self.folder / mutation.path).read_bytes()
+        broken = original[: mutation.start] + mutation.text.encode() + original[mutation.start + len(mutation.before) :]
+        doubts = ""
+        for tests, seconds in self.stages(mutation.path):
+            self.write(mutation.path, broken)
+            try:
+                code, output = self.run(tests, seconds)
+            finally:
+                self.write(mutation.path, original)
+            if code in (0, 5):  # 5: no test is selected
+                continue
+            failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE) if tests else None
+            began = time.monotonic()
+            again, _ = self.run([failed[1]] if failed else tests, seconds)
+            took = time.monotonic() - began
+            if code is None and tests and again == 0 and took <= seconds / 2:
+                return f"caught by its time: over {seconds} s, unbroken {took:.0f} s ({', '.join(tests)})"
+            if code is not None and code > 0 and again == 0:
+                return f"caught by {failed[1] if failed else f'pytest, exit code {code}' if tests else 'mypy'}"
+            doubts = f"not judged: exit code {code}, unbroken {again} in {took:.0f} s ({' '.join(tests) or 'mypy'})"
+        return doubts or "survived"
 
 
 def main() -> int:
@@ -210,11 +212,10 @@ def main() -> int:
     parser.add_argument("--under", default="", help="only files whose path begins so, such as guardrail/judges")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    chosen, counts = (
-        choose(options.n, options.seed, options.under),
-        dict.fromkeys(["caught", "survived", "timed out"], 0),
-    )
+    chosen, counts = choose(options.n, options.seed, options.under), dict.fromkeys(RESULTS, 0)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        if (ROOT.parent / "shared").is_dir():  # data that some tests look for beside the checkout
+            (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for job in range(options.jobs):
             copies.put(Copy(Path(folder) / str(job)))

@@ -17,7 +17,7 @@ from hashlib import blake2b, sha256
 from json.encoder import encode_basestring
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from filelock import FileLock
@@ -26,6 +26,7 @@ from guardrail.errors import RecordError, require
 from guardrail.files import atomic_write, mode_of
 from guardrail.types import Unmeasured
 
+from .part_columns import PartColumns
 from .progress import Progress
 from .questions import Question, question_digest, row_digest
 from .record import RecordHeader
@@ -36,7 +37,7 @@ __all__ = ["Shown", "current_parts", "read_header"]
 
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "3"
+_LAYOUT = "4"
 """Version of the columns; files of another version are built again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core, which halves the time."""
@@ -86,7 +87,9 @@ def current_parts(path: Path, first: bytes, header: RecordHeader, shown: Shown, 
         # build. Any other part that ends before the log does was the last that a killed build wrote.
         if begin < stamp["size"] and (not parts or _facts(parts[-1]).get("until") != str(stamp["size"])):
             if parts and begin - int(_facts(parts[-1])["start"]) < RANGE // 8:
-                begin = int(_facts(parts.pop())["start"])  # many small appends must not leave many small files
+                short = parts.pop()  # many small appends must not leave many small files
+                begin = int(_facts(short)["start"])
+                short.close()  # Windows replaces no open file
             _build(path, folder, _ranges(path, begin, stamp["size"]), stamp, identity, header, shown, workers)
             parts = _valid(path, folder, stamp, identity, len(first))
         return parts, int(_facts(parts[-1])["stop"]) if parts else len(first)
@@ -106,11 +109,13 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
     """The leading Parquet files that belong to the present log; others are deleted."""
     parquet, lib = require("pyarrow.parquet", extra="data"), require("pyarrow.lib", extra="data")
     parts: list[Any] = []
+    opened: list[Any] = []
     names = sorted(folder.glob("*.parquet"))
     with path.open("rb") as stream:
         for name in names:
             try:
                 part = parquet.ParquetFile(name)  # not mapped: what was read once would stay in memory
+                opened.append(part)
                 facts = _facts(part)
                 start, stop = int(facts["start"]), int(facts["stop"])
             except (lib.ArrowInvalid, OSError, KeyError, ValueError):
@@ -125,6 +130,8 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
         # A writer appends to the file that is there; any other change counts as a rewrite.
         if old["inode"] != stamp["inode"] or (old != stamp and old["size"] >= stamp["size"]):
             parts = []
+    for part in opened[len(parts) :]:
+        part.close()  # Windows deletes no open file
     for name in names[len(parts) :]:
         name.unlink()
     return parts
@@ -158,7 +165,7 @@ def _build(
     shown: Shown,
     workers: int,
 ) -> None:
-    common = sorted(header.estimators), may_have_fragments(header)
+    common = sorted(header.estimators), header.part_keys, may_have_fragments(header)
     jobs = [(path, folder, start, stop, stamp, identity, *common) for start, stop in ranges]
     with shown(f"columns of {path.name}") as progress:
         if min(workers, len(jobs)) < 2:
@@ -186,11 +193,12 @@ def build_part(
     stamp: dict[str, int],
     identity: str,
     keys: Sequence[str],
+    part_keys: Sequence[str],
     fragments: bool,
 ) -> None:
     """Write the columns of one range of a log's bytes, without a torn last line; with ``fragments`` without others."""
     pa, parquet = require("pyarrow", extra="data"), require("pyarrow.parquet", extra="data")
-    rows = _Rows(keys, fragments=fragments)
+    rows = _Rows(keys, part_keys, fragments=fragments)
     with path.open("rb") as stream:
         stream.seek(start)
         offset = start
@@ -216,14 +224,15 @@ def build_part(
     table = rows.table(pa).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
-    parquet.write_table(table, sink, compression="zstd", use_dictionary=["group", "turns"], write_statistics=False)
+    repeating = ["group", "turns", *(f"{key}:path.list.element" for key in part_keys)]
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=repeating, write_statistics=False)
     atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes(), mode=mode_of(path))
 
 
 class _Rows:
     """Columns of one range while they grow."""
 
-    def __init__(self, keys: Sequence[str], *, fragments: bool) -> None:
+    def __init__(self, keys: Sequence[str], part_keys: Sequence[str], *, fragments: bool) -> None:
         self._skip, self.fragments = fragments, 0
         self.offset: list[int] = []
         self.id: list[str] = []
@@ -233,6 +242,7 @@ class _Rows:
         self.id_hash, self.question, self.row = bytearray(), bytearray(), bytearray()
         self.asked, self.key = bytearray(), bytearray()
         self.scores: dict[str, list[float | None]] = {key: [] for key in keys}
+        self.parts: dict[str, list[PartColumns]] = {key: [] for key in part_keys}
 
     def extend(self, path: Path, offset: int, lines: Sequence[bytes]) -> int:
         """Append the records of lines that start at a byte; the last line lacks its end.
@@ -297,6 +307,8 @@ class _Rows:
         for key, column in self.scores.items():
             scores = [row.scores.get(key) for row in rows]
             column += [None if score is None else math.nan if score.value is None else score.value for score in scores]
+        for key, pieces in self.parts.items():
+            pieces.append(PartColumns.of(rows, key))
 
     def table(self, pa: Any) -> Any:
         """The columns as a table of pyarrow."""
@@ -319,6 +331,8 @@ class _Rows:
         # NaN marks a score that could not be measured, null a record that the estimator did not look at.
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
+        for key, pieces in self.parts.items():
+            columns |= PartColumns.joined(pieces).to_arrow(pa, key)
         return pa.table(columns)
 
 
@@ -336,6 +350,9 @@ def _decoder() -> Any:
     primary = struct("Primary", text=str, tool_calls=(list[any_call], ()), finish_reason=(str | None, None))
     drawn = struct("Drawn", primary=primary | None, problem=(Unmeasured | None, None))
     any_score: Any = struct("Score", value=float | None, reason=(Unmeasured | None, None))
+    share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+    any_part: Any = struct("Part", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
+    any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(int | None, None))
     row = struct(
         "Row",
         id=str,
@@ -349,6 +366,8 @@ def _decoder() -> Any:
         turns=(str | None, None),
         drawn=(drawn | None, None),
         scores=(dict[str, any_score], msgspec.field(default_factory=dict)),
+        parts=(dict[str, list[any_part]], msgspec.field(default_factory=dict)),
+        part_labels=(dict[str, any_labels], msgspec.field(default_factory=dict)),
         correct=(bool | None, None),
         label_detail=(str, ""),
     )

@@ -24,6 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from guardrail.errors import RecordError, UsageError, require
 
 from .column_build import Shown, current_parts, read_header
+from .part_columns import PartColumns
 from .progress import silent
 from .questions import rows_fingerprint
 from .record import Record, RecordHeader
@@ -153,6 +154,12 @@ class ColumnRecords(RecordTable):
         names = {name for part in self._parts() for name in part.schema_arrow.names}
         keys = (name.removeprefix("score:") for name in names if name.startswith("score:"))
         return {key for key in keys if self.scored(key).any()}
+
+    def parts(self, key: str) -> PartColumns:
+        """The parts of answers under a key, and their labels."""
+        files, selected = self._needed()
+        columns = PartColumns.joined([PartColumns.of_parquet(file, key) for file in files])
+        return columns if selected is None else columns.take(selected)
 
     def _offsets(self) -> Places:
         return self._read("offset", np.int64, 0)

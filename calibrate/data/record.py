@@ -74,7 +74,12 @@ class RecordHeader(Frozen):
     @property
     def whole_answer_keys(self) -> list[str]:
         """Keys of the scores of whole answers, sorted. Parts have a score as well, that of the most certain part."""
-        return sorted(key for key, spec in self.estimators.items() if not spec.name.startswith("parts_"))
+        return sorted(set(self.estimators) - set(self.part_keys))
+
+    @property
+    def part_keys(self) -> list[str]:
+        """Keys of the parts that answers were split into, sorted."""
+        return sorted(key for key, spec in self.estimators.items() if spec.name.startswith("parts_"))
 
 
 class Record(Frozen):

@@ -20,6 +20,7 @@ from guardrail.judges.json_value import read_json
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
+from .part_columns import PartColumns
 from .questions import fingerprint, question_digest, row_digest, rows_fingerprint
 from .record import Record, was_looked_at
 
@@ -105,6 +106,10 @@ class RecordTable(Sequence[Record], ABC):
     @abstractmethod
     def score_keys(self) -> set[str]:
         """Keys of the estimators that looked at some record."""
+
+    @abstractmethod
+    def parts(self, key: str) -> PartColumns:
+        """The parts of answers under a key, and their labels."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -263,6 +268,10 @@ class RecordsInMemory(tuple[Record, ...], RecordTable):
     def score_keys(self) -> set[str]:
         """Keys of the estimators that looked at some record."""
         return {key for record in self for key in record.scores}
+
+    def parts(self, key: str) -> PartColumns:
+        """The parts of answers under a key, and their labels."""
+        return PartColumns.of(self, key)
 
     def fingerprint(self) -> str:
         """`calibrate.data.questions.rows_fingerprint` of the questions."""

@@ -21,10 +21,11 @@ from guardrail.types import Missing, Uncertainty
 from guardrail.uncertainty import unmet_needs
 from guardrail.uncertainty.selfcheck import sentences
 
+from ..data.part_columns import PartColumns, lists_of
 from ..data.progress import Progress, silent
 from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
-from ..data.table import table_of
+from ..data.table import RecordTable, table_of
 from .rules import AnswerParts
 
 __all__ = [
@@ -36,10 +37,10 @@ __all__ = [
     "labels_by_hand",
     "measure_file",
     "measure_records",
+    "needs_label",
     "numbers_of_parts",
     "packed_answers",
     "part_names",
-    "parts_keys",
     "spec_of_key",
     "with_usual_cap",
     "without_labels",
@@ -54,18 +55,13 @@ MANY = 300
 # -- Which parts a file has --------------------------------------------------------------------------------------------
 
 
-def parts_keys(header: RecordHeader) -> list[str]:
-    """Keys of the parts that a file was scored with."""
-    return sorted(set(header.estimators) - set(header.whole_answer_keys))
-
-
 def key_of_parts(file: RecordFile, kind: str | None = None) -> str:
     """Key of the parts that are meant: those of the kind, or the only ones.
 
     Raises:
         UsageError: The file has none, or several and no kind is named.
     """
-    keys = parts_keys(file.header)
+    keys = file.header.part_keys
     if kind is not None and f"parts_{kind}" in keys:
         return f"parts_{kind}"
     if kind is None and len(keys) == 1:
@@ -331,6 +327,11 @@ def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: st
     return PartLabels(right=tuple(given[place] for place in names))
 
 
+def needs_label(part: Part, cut: float | None) -> bool:
+    """Whether a person has to judge a part: never one above a cut, or unmeasured, because no threshold keeps it."""
+    return cut is None or (part.uncertainty is not None and part.uncertainty <= cut)
+
+
 def part_names(parts: Sequence[Part]) -> list[str]:
     """Names of the parts of an answer for people: the path of a field, the number of a sentence from 1."""
     return [part.path if part.path is not None else str(number) for number, part in enumerate(parts, start=1)]
@@ -345,7 +346,8 @@ class MeasuredParts:
 
     Attributes:
         records: The labelled and measured answers, in order.
-        parts: Their parts.
+        columns: Their parts as they are stored, with paths and references.
+        parts: Their parts as the gate compares them.
         unlabelled: Measured answers without labels, with all labels right; None if every answer has labels.
         spec: The way they were measured.
         correctness: The rule of the labels.
@@ -356,7 +358,8 @@ class MeasuredParts:
         n_undecided: Labels that could not be decided.
     """
 
-    records: Sequence[Record]
+    records: RecordTable
+    columns: PartColumns
     parts: AnswerParts
     unlabelled: AnswerParts | None
     spec: PartsSpec
@@ -395,51 +398,35 @@ def packed_answers(
     spec = spec_of_key(header, key)
     spec = spec if cap is None else spec.model_copy(update={"cap": cap})
     used = table_of(file.records if part is None else part)
-    labelled: list[Record] = []
-    waiting: list[Record] = []
-    n_unmeasured = 0
-    for record in used:
-        if key not in record.parts:
-            n_unmeasured += 1
-        elif key in record.part_labels:
-            labelled.append(record)
-        else:
-            waiting.append(record)
-    if not labelled:
+    everything = used.parts(key)
+    labelled = everything.labelled
+    if not labelled.any():
         raise UsageError(f"no record of {file.path} has both parts and their labels.")
-    undecided = sum(record.part_labels[key].right.count(None) for record in labelled)
-    unmeasured = sum(part.uncertainty is None for record in labelled for part in record.parts[key])
+    records, columns = used.take(labelled), everything.take(labelled)
+    waiting = used.take(everything.measured & ~labelled)
+    # 1 is a right part, and all else, also an undecided one, is wrong.
+    wrong = lists_of(columns.labels, columns.right != 1)
     return MeasuredParts(
-        records=labelled,
-        parts=_packed(labelled, key, spec.cap, cut, lambda record: _wrong(record.part_labels[key])),
+        records=records,
+        columns=columns,
+        parts=AnswerParts.of(
+            lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=list(records.ids), cut=cut
+        ),
         unlabelled=without_labels(waiting, key, spec.cap, cut) if waiting else None,
         spec=spec,
         correctness=header.part_correctness[key],
         n_records=len(used),
-        n_unmeasured=n_unmeasured,
+        n_unmeasured=int((~everything.measured).sum()),
         n_unlabelled=len(waiting),
-        n_unmeasured_parts=unmeasured,
-        n_undecided=undecided,
+        n_unmeasured_parts=int(np.isnan(columns.uncertainty).sum()),
+        n_undecided=int((columns.right < 0).sum()),
     )
 
 
-def without_labels(records: Iterable[Record], key: str, cap: int, cut: float | None) -> AnswerParts:
+def without_labels(records: Sequence[Record], key: str, cap: int, cut: float | None) -> AnswerParts:
     """The measured answers as if every part were right: for what does not read labels."""
-    measured = [record for record in records if key in record.parts]
-    return _packed(measured, key, cap, cut, lambda record: [0] * len(record.parts[key]))
-
-
-def _wrong(labels: PartLabels) -> list[int]:
-    return [0 if right is True else 1 for right in labels.right]
-
-
-def _packed(
-    records: Sequence[Record], key: str, cap: int, cut: float | None, wrong_of: Callable[[Record], list[int]]
-) -> AnswerParts:
-    return AnswerParts.of(
-        [[part.uncertainty for part in record.parts[key]] for record in records],
-        [wrong_of(record) for record in records],
-        cap=cap,
-        ids=[record.id for record in records],
-        cut=cut,
-    )
+    table = table_of(records)
+    columns = table.parts(key)
+    ids = list(table.take(columns.measured).ids)
+    uncertainties = lists_of(columns.size[columns.measured], columns.uncertainty)
+    return AnswerParts.of(uncertainties, [some < 0 for some in uncertainties], cap=cap, ids=ids, cut=cut)

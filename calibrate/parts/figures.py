@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from guardrail.parts.spec import PartFigures
 
-from ..data.records import Record
+from ..data.part_columns import PartColumns
 from ..thresholds.bounds import clopper_pearson_interval
 from .rules import AnswerParts
 
@@ -40,8 +40,7 @@ def part_figures(
     thresholds: float | Sequence[float | None] | None,
     *,
     allowed: int = 0,
-    records: Sequence[Record] | None = None,
-    key: str = "",
+    columns: PartColumns | None = None,
 ) -> PartFigures:
     """Count what the thresholds keep.
 
@@ -49,14 +48,13 @@ def part_figures(
         parts: Labelled answers.
         thresholds: One for all answers, or one for each.
         allowed: Wrong parts that an answer may keep without being broken.
-        records: The records of these answers, for recall against references; None leaves it out.
-        key: Key of the parts in the records.
+        columns: The parts as stored, for recall against references; None leaves it out.
     """
     kept = kept_of(parts, thresholds)
     K = np.bincount(parts.answer, weights=kept, minlength=parts.n)
     W = np.bincount(parts.answer, weights=kept & (parts.wrong == 1), minlength=parts.n)
     shown, broken = int((K > 0).sum()), int((allowed < W).sum())
-    recalled = None if records is None else _recall(parts, kept, records, key)
+    recalled = None if columns is None else _recall(parts, kept, columns)
     return PartFigures(
         answers=parts.n,
         shown=shown,
@@ -72,16 +70,12 @@ def part_figures(
     )
 
 
-def _recall(parts: AnswerParts, kept: NDArray[np.bool_], records: Sequence[Record], key: str) -> dict[str, Any] | None:
+def _recall(parts: AnswerParts, kept: NDArray[np.bool_], columns: PartColumns) -> dict[str, Any] | None:
     """Fields of references that kept right parts match, over all fields of references; unit of the interval: answer."""
-    sizes = [record.part_labels[key].n_reference for record in records]
-    if not sizes or any(size is None for size in sizes):
+    size = columns.reference.astype(np.float64)
+    if (size < 0).any() or not size.sum():
         return None
-    absent = np.array([part.absent for record in records for part in record.parts[key]], dtype=np.bool_)
-    matched = np.bincount(parts.answer, weights=kept & (parts.wrong == 0) & ~absent, minlength=parts.n)
-    size = np.array(sizes, dtype=np.float64)
-    if not size.sum():
-        return None
+    matched = np.bincount(parts.answer, weights=kept & (parts.wrong == 0) & ~columns.absent, minlength=parts.n)
     share = matched.sum() / size.sum()
     # A ratio of means: its linear part is (M_i - share R_i) / mean R.
     spread = 1.96 * (matched - share * size).std() / size.mean() / math.sqrt(parts.n)
@@ -94,7 +88,7 @@ class PathRow:
     """Counts of one field path over all answers.
 
     Attributes:
-        path: The path, with "*" for the items of a list; "sentence" for texts.
+        path: The path, with "*" for the items of a list; "(a part of a text)" for texts.
         parts: Parts there.
         wrong: Wrong ones.
         kept: Kept ones.
@@ -109,24 +103,28 @@ class PathRow:
 
 
 def path_rows(
-    parts: AnswerParts, thresholds: float | Sequence[float | None] | None, records: Sequence[Record], key: str
+    parts: AnswerParts, thresholds: float | Sequence[float | None] | None, columns: PartColumns
 ) -> list[PathRow]:
     """Counts by field path, in the order in which the paths first occur."""
-    kept = kept_of(parts, thresholds)
-    names = [_pattern(part.path) for record in records for part in record.parts[key]]
-    place: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        place.setdefault(name, []).append(i)
-    rows = []
-    for name, at in place.items():
-        own, bad = kept[at], parts.wrong[at] == 1
-        rows.append(PathRow(name, len(at), int(bad.sum()), int(own.sum()), int((own & bad).sum())))
-    return rows
+    kept, wrong = kept_of(parts, thresholds), parts.wrong == 1
+    number: dict[str, int] = {}
+    row_of = np.array([number.setdefault(_pattern(path), len(number)) for path in columns.paths], dtype=np.int64)
+    row, first = row_of[columns.path], np.full(len(number), kept.size)
+    np.minimum.at(first, row, np.arange(row.size))
+
+    def counts(chosen: NDArray[np.bool_]) -> Sequence[int]:
+        occurrences: list[int] = np.bincount(row[chosen], minlength=len(number)).tolist()
+        return occurrences
+
+    everything = np.ones(kept.size, dtype=np.bool_)
+    columns_of_counts = zip(number, counts(everything), counts(wrong), counts(kept), counts(kept & wrong), strict=True)
+    rows = [PathRow(*each) for each in columns_of_counts]
+    return [rows[i] for i in np.argsort(first).tolist() if rows[i].parts]
 
 
 def _pattern(path: str | None) -> str:
     if path is None:
-        return "sentence"
+        return "(a part of a text)"
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -243,14 +244,13 @@ def fit_parts_artifact(
         _refuse_gaps(used, data, key, chosen)
         # At every look the same start: that of all answers, with labels or without.
         data = replace(data, unlabelled=without_labels(used, key, data.spec.cap, cut))
-    names = [record.group or "" for record in data.records] if groups == "cluster" else None
+    names = [group or "" for group in data.records.groups] if groups == "cluster" else None
     found, band_thresholds = _fitted(data.parts, data.unlabelled, alpha, delta, chosen, names)
     each = _each(data.parts, found.threshold, chosen.bands, band_thresholds)
-    figures = part_figures(data.parts, each, allowed=chosen.allowed, records=data.records, key=key)
+    figures = part_figures(data.parts, each, allowed=chosen.allowed, columns=data.columns)
     gate = _gate(data, alpha, delta, chosen, found, band_thresholds, figures, cut, names)
     outcome = _outcome(gate, found, data.parts)
     header = file.header
-    usable = table_of(data.records)
     return CalibrationArtifact(
         created=now(),
         model=header.model,
@@ -258,12 +258,12 @@ def fit_parts_artifact(
         prompt=header.prompt,
         estimator=header.estimators[key].model_copy(update={"params": data.spec.model_dump(mode="json")}),
         correctness=data.correctness,
-        data=_fingerprint(file, used, usable, data),
+        data=_fingerprint(file, used, data),
         outcome=outcome,
         certificate=outcome,
         calibration=CalibrationScores(uncertainty=(), error=()),
         packages=package_versions(),
-        turns=turns_of_records(usable),
+        turns=turns_of_records(data.records),
         parts=gate,
     )
 
@@ -318,7 +318,7 @@ def _refuse_gaps(used: RecordTable, data: MeasuredParts, key: str, rule: PartsRu
     """
     if rule.name != "wrong_share":
         raise UsageError(f"rule {rule.name!r} cannot be looked at several times: use wrong_share, or one look.")
-    names = [record.id for record in used if key in record.parts]
+    names = list(used.take(used.parts(key).measured).ids)
     labelled = set(data.parts.ids)
     ordered = [names[place] for place in reading_order(names, rule.seed)]
     gap = next((name for name in ordered[: len(labelled)] if name not in labelled), None)
@@ -367,7 +367,6 @@ def _gate(
     assert rule.per is not None, "resolved"
     other = data.unlabelled is not None and data.unlabelled.n >= ENOUGH_UNLABELLED
     source = "all" if rule.planned is not None else "unlabelled" if other else "calibration"
-    stored = [record.parts[f"parts_{data.spec.kind}"] for record in data.records]
     return PartsGate(
         spec=data.spec,
         rule=rule.name,
@@ -386,9 +385,9 @@ def _gate(
         band_thresholds=band_thresholds,
         figures=figures,
         scores=PartScores(
-            sizes=tuple(map(len, stored)),
-            uncertainty=tuple(part.uncertainty for some in stored for part in some),
-            wrong=tuple(int(value) for value in data.parts.wrong),
+            sizes=tuple(data.columns.size.tolist()),
+            uncertainty=tuple(None if math.isnan(value) else value for value in data.columns.uncertainty.tolist()),
+            wrong=tuple(data.parts.wrong.tolist()),
             ids=data.parts.ids,
             group=None if groups is None else tuple(groups),
         ),
@@ -514,10 +513,10 @@ def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | In
     )
 
 
-def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, data: MeasuredParts) -> DataFingerprint:
+def _fingerprint(file: RecordFile, used: RecordTable, data: MeasuredParts) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=usable.fingerprint(),
+        sha256=data.records.fingerprint(),
         version=2,
         n_questions=len(used),
         n_used=len(data.records),
@@ -543,7 +542,7 @@ def held_out_parts(
     data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=None)
     refuse_fitted(artifact, data.records, "test")
     limits = thresholds_of(gate, data.parts)
-    return part_figures(data.parts, limits, allowed=gate.allowed, records=data.records, key=key), data
+    return part_figures(data.parts, limits, allowed=gate.allowed, columns=data.columns), data
 
 
 def require_same_parts(artifact: CalibrationArtifact, file: RecordFile, key: str) -> None:

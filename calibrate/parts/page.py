@@ -13,6 +13,7 @@ from guardrail.files import atomic_write
 from guardrail.notebook import percent
 
 from ..data.records import Record, RecordFile
+from ..data.table import among
 from ..pipeline import hashes_of_fit
 from ..report import page as whole_answers
 from ..report.figures import Figure, Palette, render
@@ -75,18 +76,16 @@ def write_parts_report(
         raise UsageError("this artifact gates whole answers; its report is that of `calibrate.report.write_report`.")
     key = key_of_parts(file, gate.spec.kind)
     require_same_parts(artifact, file, key)
-    fitted = set(hashes_of_fit(artifact).tolist())
-    hashes = file.records.question_hashes().tolist()
-    own = [record for record, value in zip(file.records, hashes, strict=True) if value in fitted]
+    own = file.records.take(among(file.records.question_hashes(), hashes_of_fit(artifact)))
     if not own:
         raise UsageError(f"none of the records of {file.path} is one that the artifact was fitted on.")
     data = packed_answers(file, key, part=own, cap=gate.spec.cap, cut=gate.cut)
-    sections = [_section("Calibration", artifact, data, key)]
+    sections = [_section("Calibration", artifact, data)]
     held_out, result = None, None
     if test is not None:
         _, held_out = held_out_parts(artifact, test)
         result = check_promise(gate, held_out.parts, thresholds_of(gate, held_out.parts))
-        sections.insert(0, _section("Answers kept out of the fit", artifact, held_out, key))
+        sections.insert(0, _section("Answers kept out of the fit", artifact, held_out))
     figure = _figure(artifact, data, held_out)
     shown = held_out or data
     path = Path(path)
@@ -123,17 +122,17 @@ def _title(artifact: CalibrationArtifact, result: Tested | None) -> str:
     return "Keeps parts" if figures is None else f"Keeps {percent(figures.kept / figures.parts)} of the parts"
 
 
-def _section(name: str, artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> _Section:
+def _section(name: str, artifact: CalibrationArtifact, data: MeasuredParts) -> _Section:
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     limits = thresholds_of(gate, data.parts)
-    figures = part_figures(data.parts, limits, allowed=gate.allowed, records=data.records, key=key)
+    figures = part_figures(data.parts, limits, allowed=gate.allowed, columns=data.columns)
     return _Section(
         name,
         data.parts.n,
         figures_lines(gate, figures),
-        path_warnings(gate, data.parts, limits, data.records, key),
-        paths_table(data.parts, limits, data.records, key),
+        path_warnings(gate, data.parts, limits, data.columns),
+        paths_table(data.parts, limits, data.columns),
         bands_table(data.parts, limits, gate.allowed),
     )
 
@@ -179,7 +178,8 @@ def _examples(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> l
             "question": record.question,
             "parts": _example_parts(record, key, kept[start[i] : start[i + 1]]),
         }
-        for i, record in list(enumerate(data.records))[::step][:MOST_EXAMPLES]
+        for i in range(0, len(data.records), step)[:MOST_EXAMPLES]
+        for record in [data.records[i]]
     ]
 
 

@@ -31,6 +31,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 from guardrail.parts.gate import measured
 
+from ..data.part_columns import ragged_places
 from ..thresholds.betting import LARGEST_STAKE, betting_p
 from ..thresholds.bounds import binomial_tail, zero_error_floor
 from ..thresholds.fit import check_open_unit
@@ -89,8 +90,8 @@ class AnswerParts:
     @classmethod
     def of(
         cls,
-        uncertainties: Sequence[Sequence[float | None]],
-        wrong: Sequence[Sequence[Any]],
+        uncertainties: Sequence[Sequence[float | None] | Reals],
+        wrong: Sequence[Sequence[Any] | NDArray[Any]],
         *,
         cap: int,
         ids: Sequence[str] | None = None,
@@ -160,9 +161,7 @@ class AnswerParts:
     def take(self, places: NDArray[Any]) -> AnswerParts:
         """The answers at these positions, or those that a mask selects, in this order."""
         chosen = np.flatnonzero(places) if places.dtype == np.bool_ else np.asarray(places)
-        start = np.concatenate([[0], np.cumsum(self.size)])
-        flat = np.concatenate([*(np.arange(start[i], start[i + 1]) for i in chosen), np.empty(0, dtype=np.int64)])
-        flat = flat.astype(np.int64)
+        flat = ragged_places(self.size, chosen)
         names = tuple(self.ids[i] for i in chosen)
         return AnswerParts(names, self.size[chosen], self.uncertainty[flat], self.wrong[flat], self.cap, self.cut)
 

@@ -12,7 +12,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.notebook import percent
 from guardrail.parts.spec import PartsGate, Procedure
 
-from ..data.records import Record
+from ..data.part_columns import PartColumns
 from ..thresholds.betting import betting_p
 from ..thresholds.bounds import binomial_tail, clopper_pearson_interval
 from .figures import kept_of, length_bands, path_rows
@@ -125,9 +125,7 @@ def share_of(k: int, n: int) -> str:
     return f"{percent(k / n)} ({k})" if n else "-"
 
 
-def paths_table(
-    parts: AnswerParts, limits: Sequence[float | None], records: Sequence[Record], key: str
-) -> list[tuple[str, ...]]:
+def paths_table(parts: AnswerParts, limits: Sequence[float | None], columns: PartColumns) -> list[tuple[str, ...]]:
     """Rows of path, parts, wrong, kept and wrong among kept."""
     return [
         (
@@ -137,7 +135,7 @@ def paths_table(
             share_of(row.kept, row.parts),
             share_of(row.kept_wrong, row.kept),
         )
-        for row in path_rows(parts, limits, records, key)
+        for row in path_rows(parts, limits, columns)
     ]
 
 
@@ -156,13 +154,13 @@ def bands_table(parts: AnswerParts, limits: Sequence[float | None], allowed: int
 
 
 def path_warnings(
-    gate: PartsGate, parts: AnswerParts, limits: Sequence[float | None], records: Sequence[Record], key: str
+    gate: PartsGate, parts: AnswerParts, limits: Sequence[float | None], columns: PartColumns
 ) -> list[str]:
     """Sentences about fields that err more than the target: the promise is about all fields together."""
     if gate.rule not in ("wrong_share", "both"):
         return []
     lines = []
-    for row in path_rows(parts, limits, records, key):
+    for row in path_rows(parts, limits, columns):
         if row.kept and clopper_pearson_interval(row.kept_wrong, row.kept)[0] > gate.alpha:
             share = percent(row.kept_wrong / row.kept)
             lines.append(

@@ -6,6 +6,7 @@ and the guards of agent frameworks take these steps, in threads or on an event l
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,30 +16,30 @@ from typing import Any
 from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 
+from ..errors import GuardrailError, UsageError
 from ..plain_json import sha256_hex
-from ..prompting import normal_form, prompt_content, question_text
+from ..prompting import PromptWrapping, normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
-from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
+from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
-from ..types import Cost, Frozen, Sample, SampleSet
-from ..verdict import ENDPOINT, Reason, Verdict, next_step
+from ..types import Cost, Frozen, Sample, SampleSet, Unmeasured
+from ..verdict import Reason, Verdict, next_step
 from .decide import Gate, decide
 from .early_stopping import Drawn, draw_until_decided
-from .endpoint_trust import EndpointTrust
+from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
-__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "Remembered", "strictest"]
+__all__ = ["Assessment", "Assessor", "Draws", "Remembered", "check_slots", "strictest"]
 
 log = logging.getLogger("guardrail")
 
-Abstentions = Draws
-"""Former name of `Draws`."""
-
 HELD = "held back"
 """Name of a remembered abstention."""
+INTERRUPTED = "interrupted"
+"""Name of the slot contents with which draws of a question were interrupted."""
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
@@ -107,6 +108,75 @@ def _again(verdict: Verdict, *, same: bool) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class _Memory:
+    """The parts of a memory that a prompt may read.
+
+    Attributes:
+        question: What is remembered of the question with any content of its slots.
+        prompt: What is remembered of the prompt with the content of all slots.
+        content: Digest of each slot's content by name; empty where no other content is another draw of the question.
+    """
+
+    question: Draw
+    prompt: Draw
+    content: Mapping[str, str] = field(default_factory=dict)
+
+    def interrupted(self) -> Steps[str]:
+        """The slots of an interrupted draw of the question whose content differs here; "" if nothing was interrupted.
+
+        An attempt with the content of an interrupted draw continues it. With other content it would draw again, and
+        draws that need less time or fewer calls, such as those whose samples agree, would survive more often.
+        """
+        if not self.content:
+            return ""
+        contents: list[dict[str, str]] = json.loads((yield from self.question.get(INTERRUPTED)) or "[]")
+        if not contents or self.content in contents:
+            return ""
+        return ", ".join(repr(name) for name, digest in self.content.items() if contents[0].get(name) != digest)
+
+    def kept(self, steps: Steps[Assessment], name: str) -> Steps[Assessment]:
+        """The assessment of a draw; if it is left without a verdict, attempts with other content are told.
+
+        Args:
+            steps: Draw and judge.
+            name: Name under which an acceptance is remembered.
+        """
+        try:
+            assessment = yield from steps
+        except GeneratorExit:  # this thread was interrupted, and nothing can be waited for
+            run(self._leave(name))
+            raise
+        except BaseException:
+            yield from self._leave(name)
+            raise
+        verdict = assessment.verdict
+        if verdict is None or verdict.accepted or assessment.is_result:
+            yield from self._change(lambda contents: [each for each in contents if each != self.content])
+        elif verdict.reason is Reason.UNMEASURED:
+            yield from self._leave(name)
+        return assessment
+
+    def _leave(self, name: str) -> Steps[None]:
+        """Remember that the draw is unfinished, unless nothing of it has arrived or another attempt has finished it."""
+        if self.content and self.prompt.begun and (yield from self.prompt.get(name)) is None:
+            yield from self._change(
+                lambda contents: contents if self.content in contents else [*contents, dict(self.content)]
+            )
+
+    def _change(self, change: Callable[[list[dict[str, str]]], list[dict[str, str]]]) -> Steps[None]:
+        def changed(stored: str | None) -> str | None:
+            before: list[dict[str, str]] = json.loads(stored or "[]")
+            after = change(before)
+            return None if after == before else json.dumps(after)
+
+        if self.content:
+            try:
+                yield from self.question.change(INTERRUPTED, changed)
+            except GuardrailError as error:
+                log.warning("guardrail: an interrupted draw could not be shared: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
 class Assessor:
     """Gives prompts their verdicts.
 
@@ -153,12 +223,12 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
-        question_draw, prompt_draw = self._keys(messages, question)
+        memory = self._memory(messages, question)
         text = question_text(messages) if question is None else question
         # An abstention counts under every threshold and with any slots: neither is a reason to draw again.
-        abstention = yield from question_draw.get(HELD)
+        abstention = yield from memory.question.get(HELD)
         if abstention is not None:
-            held = Remembered.from_stored(abstention).again(text, prompt_draw.key)
+            held = Remembered.from_stored(abstention).again(text, memory.prompt.key)
             assert held.verdict is not None, "a verdict is remembered"
             if not self.usable_parts(held.verdict).accepted:
                 return held
@@ -167,34 +237,60 @@ class Assessor:
         name = f"accepted by {self._gate_names}"
         with streaming_disabled(), self.observers.around("guard"):
             problem = yield from self.trust.check_steps()
-            plan = self.sampler.plan
+            sampler = replace(self.sampler, callbacks=callbacks, question=question)
             if problem.reason is not None:  # the primary answer alone, for a person to see
-                plan, prompt_draw = plan.primary_only(), NOTHING
-            accepted = yield from prompt_draw.get(name)
+                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
+            accepted = yield from memory.prompt.get(name)
             if accepted is not None:
-                again = Remembered.from_stored(accepted).again(text, prompt_draw.key)
-                return log_abstention((yield from self._observed(again, messages)))
-            waves = yield from draw_until_decided(
-                replace(self.sampler, plan=plan, callbacks=callbacks, question=question, memory=prompt_draw),
-                messages,
-                lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
-                early=self.early,
-                primary_first=self.primary_first,
-            )
-            # Again, since the vote of the samples becomes the primary answer after the drawing.
-            drawn = self.usable(only_offered(problem.apply_to(waves.drawn), plan.bindings))
-            by_name = yield from self._decide(waves if drawn is waves.drawn else Drawn(drawn))
-            if not by_name:
-                return Assessment(drawn)
-            verdict = self.trust.record(strictest(by_name.values()), problem)
-            if turns is not None:
-                why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
-                verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
-            assessment = Assessment(drawn, verdict, by_name)
-            if problem.reason is None and (verdict.accepted or assessment.is_result):
-                place = (prompt_draw, name) if verdict.accepted else (question_draw, HELD)
-                assessment = yield from _noted(assessment, *place, prompt_draw.key)
+                assessment = Remembered.from_stored(accepted).again(text, memory.prompt.key)
+            elif slots := (yield from memory.interrupted()):
+                assessment = yield from self._not_drawn(text, slots)
+            else:
+                sampler = replace(sampler, memory=memory.prompt)
+                drawing = self._drawn(sampler, messages, problem, memory, name, turns)
+                assessment = yield from memory.kept(drawing, name)
+            if assessment.verdict is None:
+                return assessment
             return log_abstention((yield from self._observed(assessment, messages)))
+
+    def _drawn(
+        self,
+        sampler: Sampler,
+        messages: Sequence[BaseMessage],
+        problem: EndpointProblem,
+        memory: _Memory,
+        name: str,
+        turns: str | None,
+    ) -> Steps[Assessment]:
+        """Draw and judge, and remember a verdict that nothing may draw again."""
+        waves = yield from draw_until_decided(
+            sampler,
+            messages,
+            lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
+            early=self.early,
+            primary_first=self.primary_first,
+        )
+        # Again, since the vote of the samples becomes the primary answer after the drawing.
+        drawn = self.usable(only_offered(problem.apply_to(waves.drawn), sampler.plan.bindings))
+        by_name = yield from self._decide(waves if drawn is waves.drawn else Drawn(drawn))
+        if not by_name:
+            return Assessment(drawn)
+        verdict = self.trust.record(strictest(by_name.values()), problem)
+        if turns is not None:
+            why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
+            verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
+        assessment = Assessment(drawn, verdict, by_name)
+        if not verdict.accepted and not assessment.is_result:
+            return assessment
+        place = (memory.prompt, name) if verdict.accepted else (memory.question, HELD)
+        return (yield from _noted(assessment, *place, memory.prompt.key))
+
+    def _not_drawn(self, question: str, slots: str) -> Steps[Assessment]:
+        """The abstention on a question whose draw with other content of these slots was interrupted."""
+        detail = f"a draw of this question with other content in the slot {slots} was interrupted"
+        drawn = SampleSet(question=question, primary=None, problem=Unmeasured.INTERRUPTED, problem_detail=detail)
+        by_name = yield from self._decide(Drawn(drawn))
+        return Assessment(drawn, strictest(by_name.values()), by_name)
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
@@ -208,37 +304,51 @@ class Assessor:
             served: The answer.
             question: As in `assess_steps`.
         """
-        question_draw, prompt_draw = self._keys(messages, question)
+        memory = self._memory(messages, question)
+        text = question_text(messages) if question is None else question
         name = f"served {_digest(normal_form(served.comparable))} by {self._gate_names}"
         with streaming_disabled(), self.observers.around("observe"):
             problem = yield from self.trust.check_steps()
-            plan = self.sampler.plan
+            sampler = replace(self.sampler, question=question)
             if problem.reason is not None:
-                plan, prompt_draw = plan.primary_only(), NOTHING
-            remembered = (yield from prompt_draw.get(name)) or (
-                yield from self._held_candidate(question_draw, prompt_draw, served)
-            )
+                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
+            remembered = (yield from memory.prompt.get(name)) or (yield from self._held_candidate(memory, served))
             if remembered is not None:
-                again = Remembered.from_stored(remembered).again(question or question_text(messages), prompt_draw.key)
-                return (yield from self._observed(again, messages))
-            sampler = replace(self.sampler, plan=plan, question=question, memory=prompt_draw)
-            drawn = yield from sampler.draw_behind_steps(messages, served)
-            drawn = self.usable(problem.apply_to(drawn))
-            by_name = yield from self._decide(Drawn(drawn))
-            verdict = self.trust.record(strictest(by_name.values()), problem)
-            assessment = Assessment(drawn, verdict, by_name)
-            if problem.reason is None and (verdict.accepted or assessment.is_result):
-                assessment = yield from _noted(assessment, prompt_draw, name, prompt_draw.key)
+                assessment = Remembered.from_stored(remembered).again(text, memory.prompt.key)
+            elif slots := (yield from memory.interrupted()):
+                assessment = yield from self._not_drawn(text, slots)
+            else:
+                sampler = replace(sampler, memory=memory.prompt)
+                drawing = self._drawn_behind(sampler, messages, served, problem, memory, name)
+                assessment = yield from memory.kept(drawing, name)
             return (yield from self._observed(assessment, messages))
 
-    def _held_candidate(self, question_draw: Draw, prompt_draw: Draw, served: Sample) -> Steps[str | None]:
+    def _drawn_behind(
+        self,
+        sampler: Sampler,
+        messages: Sequence[BaseMessage],
+        served: Sample,
+        problem: EndpointProblem,
+        memory: _Memory,
+        name: str,
+    ) -> Steps[Assessment]:
+        """Draw the samples of a served answer and judge it, and remember a verdict that nothing may draw again."""
+        drawn = yield from sampler.draw_behind_steps(messages, served)
+        drawn = self.usable(problem.apply_to(drawn))
+        by_name = yield from self._decide(Drawn(drawn))
+        assessment = Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
+        if not assessment.accepted and not assessment.is_result:
+            return assessment
+        return (yield from _noted(assessment, memory.prompt, name, memory.prompt.key))
+
+    def _held_candidate(self, memory: _Memory, served: Sample) -> Steps[str | None]:
         """The remembered abstention on this very answer, or None."""
-        abstention = yield from question_draw.get(HELD)
+        abstention = yield from memory.question.get(HELD)
         if abstention is None:
             return None
         stored = Remembered.from_stored(abstention)
         same = stored.primary is not None and normal_form(stored.primary.comparable) == normal_form(served.comparable)
-        return abstention if same and stored.prompt == prompt_draw.key else None
+        return abstention if same and stored.prompt == memory.prompt.key else None
 
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
@@ -257,10 +367,10 @@ class Assessor:
         assert verdict is not None, "some gate judges the answer"
         return verdict
 
-    def _keys(self, messages: Sequence[BaseMessage], question: str | None) -> tuple[Draw, Draw]:
-        """The memories of a question with any content of its slots, and of the prompt with the content of all slots."""
+    def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> _Memory:
+        """The memory of a prompt."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
-            return NOTHING, NOTHING
+            return _Memory(NOTHING, NOTHING)
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
         slots = {} if prompt is None else prompt.slots_of(messages)
@@ -268,8 +378,13 @@ class Assessor:
         counted = {name: text for name, text in slots.items() if self.slots and name in self.slots}
         read = prompt_content(messages, question, hide_system=bool(slots))
         key = _digest(artifacts, self.sampler.plan, read, _normal(counted))
-        whole = key if self.slots is not None else _digest(key, _normal(slots))
-        return Draw(self.draws, key), Draw(self.draws, whole)
+        if self.slots is not None or not slots:
+            return _Memory(Draw(self.draws, key), Draw(self.draws, key))
+        # Where nothing can be accepted, another draw selects nothing.
+        selects = any(gate.artifact.threshold is not None for gate in gates)
+        content = {name: sha256_hex(text.encode("utf-8", "surrogatepass"), 16) for name, text in _normal(slots)}
+        whole = Draw(self.draws, _digest(key, _normal(slots)))
+        return _Memory(Draw(self.draws, key), whole, content if selects else {})
 
     def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
@@ -283,6 +398,16 @@ class Assessor:
             )
             by_digest[digest] = gate.signed(verdict)
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
+
+
+def check_slots(names: Sequence[str] | None, prompt: PromptWrapping) -> None:
+    """Refuse names of slots that make another question but are not in the prompt.
+
+    Raises:
+        UsageError: The prompt has no slot of such a name.
+    """
+    if unknown := sorted(set(names or ()) - set(prompt.slots)):
+        raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {prompt.slots}.")
 
 
 def log_abstention(assessment: Assessment) -> Assessment:
@@ -303,7 +428,7 @@ def log_abstention(assessment: Assessment) -> Assessment:
     else:
         measured = f"{score.estimator} not measured: {score.reason}"
     # A wrong configuration is logged once, see `EndpointTrust`; so is another model, by the client that reads replies.
-    failed = score.reason not in ENDPOINT and not verdict.is_result
+    failed = score.reason not in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_CHANGED) and not verdict.is_result
     failed = failed and verdict.reason in (Reason.UNMEASURED, Reason.SUSPENDED)
     log.log(
         logging.WARNING if failed else logging.INFO,

@@ -40,7 +40,7 @@ from ..types import Sample
 from ..uncertainty import Scorer
 from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
-from .assess import Assessment, Assessor
+from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel
 from .comparability import unlike_calls
 from .config import from_config, to_config
@@ -129,7 +129,8 @@ class Guardrail(GuardedChatModel):
     remember_slots: tuple[str, ...] | None = None
     """Slots of the prompt whose content makes another question, e.g. ("context",). () says that none does: a draw is
     then continued and given out whatever they hold. None: an abstention counts whatever the slots hold, but answers are
-    given out again, and draws continued, with the same content only, as it may be another user's."""
+    given out again, and draws continued, with the same content only, as it may be another user's. After a draw that was
+    interrupted, other content then waits: it is held back until that draw is finished or forgotten."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -192,8 +193,7 @@ class Guardrail(GuardedChatModel):
         observers = Observers(self.switch, as_observers(self.on_verdict))
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
-        if unknown := sorted(set(self.remember_slots or ()) - set(artifact.prompt.slots)):
-            raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {artifact.prompt.slots}.")
+        check_slots(self.remember_slots, artifact.prompt)
         if artifact.segments is None:
             if self.segment is not None:
                 raise UsageError(
@@ -282,9 +282,9 @@ class Guardrail(GuardedChatModel):
         """
         unknown = self.artifact.unknown_turns(messages)
         if unknown is not None and self.turns == "refuse":
+            calibrated = ", ".join(map(repr, self.artifact.turns or (ONE_QUESTION,)))
             raise ArtifactMismatchError(
-                f"this artifact was calibrated on prompts with the turns {self.artifact.turns or (ONE_QUESTION,)}, "
-                f"received {unknown[:200]!r}.",
+                f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
                 "Ask one question at a time, calibrate on conversations "
                 '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
             )

@@ -19,7 +19,7 @@ from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty
 from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from ..uncertainty.ties import NAME as TIE_BREAK
-from ..verdict import ENDPOINT, Meaning, Reason, Verdict
+from ..verdict import WAY_OUT, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
 
@@ -172,8 +172,8 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
         way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
         if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
-        elif uncertainty.reason in ENDPOINT:
-            way_out = ENDPOINT[uncertainty.reason]
+        elif uncertainty.reason in WAY_OUT:
+            way_out = WAY_OUT[uncertainty.reason]
         return (
             f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
             + way_out

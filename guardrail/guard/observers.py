@@ -94,13 +94,16 @@ class Observers:
             yield
 
     def apply_steps(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
-        """The verdict the caller gets, after observers have seen it; for async callers, sync observers run in a thread.
+        """The verdict the caller gets, after observers have seen it.
+
+        For async callers, sync observers run in a thread, except those with ``is_slow = False``.
 
         Raises:
             UsageError: An async observer in a sync call.
         """
-        decided = partial(hold_if_suspended, verdict, self.switch)
-        verdict = yield Effect(decided, partial(run_in_executor, None, decided))
+        if self.switch is not None:
+            decided = partial(hold_if_suspended, verdict, self.switch)
+            verdict = yield Effect(decided, partial(run_in_executor, None, decided))
         for place, observer in enumerate(self.functions):
             before = verdict
             verdict = yield from _observed(observer, before, messages)
@@ -125,7 +128,7 @@ def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessa
 
 
 async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-    if inspect.iscoroutinefunction(observer):
+    if inspect.iscoroutinefunction(observer) or not getattr(observer, "is_slow", True):
         result = observer(verdict, messages)
     else:  # it may write to a database
         result = await run_in_executor(None, observer, verdict, messages)

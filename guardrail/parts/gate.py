@@ -30,7 +30,7 @@ def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: i
     """
     if cap < 1:
         raise ValueError(f"cap must be at least 1, got {cap}. Give the most parts of an answer that can be kept.")
-    values = np.array([math.nan if value is None else value for value in uncertainties], dtype=np.float64)
+    values = np.array(uncertainties, dtype=np.float64)  # None becomes NaN
     values[~np.isfinite(values)] = math.inf
     if values.size > cap:
         values[np.argsort(values, kind="stable")[cap:]] = math.inf

@@ -41,6 +41,9 @@ __all__ = [
 Document: TypeAlias = Any
 SPLITTER, SUPPORT = "json_fields", "samples"
 VERSION = 1
+MOST_ITEMS = 100
+"""Different items of a list that a judge compares with each other; items of a longer list are not measured. A judge is
+asked about every two of them, in the answer and in each sample: 1,000 items are ten million questions."""
 
 
 class _Absent:
@@ -73,6 +76,7 @@ class Leaf:
         value: The value there, or `ABSENT`.
         address: Steps to the same field in another document; of a list item, to its list.
         place: For an item of a list of scalars: how many items up to and with this one equal it, from 1. 0 otherwise.
+        unmeasured: Why nothing is compared with it; empty where it is compared.
     """
 
     path: str
@@ -80,6 +84,7 @@ class Leaf:
     value: Document
     address: Address
     place: int = 0
+    unmeasured: str = ""
 
 
 # -- Documents -----------------------------------------------------------------------------------------------------
@@ -164,11 +169,13 @@ def _walk(
                 yield from _walk(item, f"{path}/{i}", f"{pattern}/*", at, spec, judges)
             return
         if not any(isinstance(item, dict | list) for item in value):
-            earlier = _Tally(judges.get(f"{pattern}/*"))
+            judge = judges.get(f"{pattern}/*")
+            why = _Tally(judge, value, spec.most_items).excess
+            earlier = _Tally(None if why else judge)
             for i, item in enumerate(value):
                 same, _ = earlier.same(item)
                 earlier.add(item)
-                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, same + 1)
+                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, same + 1, why)
             return
     yield Leaf(path, pattern, value, address)
 
@@ -190,8 +197,9 @@ def _optional_in(pattern: str, spec: PartsSpec) -> list[str]:
 class _Tally:
     """The items of a list with equal ones counted together: comparing every two items of a long list takes minutes."""
 
-    def __init__(self, judge: Judge | None, items: Sequence[Document] = ()) -> None:
+    def __init__(self, judge: Judge | None, items: Sequence[Document] = (), most: int | None = None) -> None:
         self._judge = judge
+        self._most = most
         self._counts: dict[str, tuple[Document, int]] = {}
         for item in items:
             self.add(item)
@@ -205,9 +213,21 @@ class _Tally:
         """Number of items that are the same as this one, and number of those about which the judge gives no verdict."""
         if self._judge is None:
             return self._counts.get(self._text(item), (item, 0))[1], 0
-        verdicts = [(_same(item, other, self._judge), count) for other, count in self._counts.values()]
+        others = [other for other, _ in self._counts.values()]
+        counts = [count for _, count in self._counts.values()]
+        verdicts = list(zip(_compared(item, others, self._judge), counts, strict=True))
         same = sum(count for verdict, count in verdicts if verdict is True)
         return same, sum(count for verdict, count in verdicts if verdict is None)
+
+    @property
+    def excess(self) -> str:
+        """Why the judge does not compare the items: there are too many different ones; empty if it does."""
+        if self._judge is None or self._most is None or len(self._counts) <= self._most:
+            return ""
+        return (
+            f"the list has {len(self._counts)} different items, and the items' judge, which compares every two of "
+            f"them, takes at most {self._most}"
+        )
 
     def _text(self, item: Document) -> str:
         # Without a judge 1 and 1.0 are the same; a judge may tell them apart.
@@ -221,14 +241,15 @@ class OtherDocument:
         value: The document.
     """
 
-    def __init__(self, value: Document, judges: Mapping[str, Judge]) -> None:
+    def __init__(self, value: Document, judges: Mapping[str, Judge], most_items: int | None = None) -> None:
         self.value = value
         self._judges = judges
+        self._most_items = most_items
         self._tallies: dict[Address, _Tally] = {}
         self._keys: dict[Address, dict[str, int]] = {}
 
     def supports(self, leaf: Leaf) -> bool | None:
-        """Whether the document supports a part; None if the field's judge gives no verdict.
+        """Whether the document supports a part; None if the field's judge gives no verdict, or its list is too long.
 
         * A value: the document has the same one at that path.
         * An item of a list: it has at least as many equal items as there are up to this one.
@@ -243,7 +264,9 @@ class OtherDocument:
         if not isinstance(there, list):
             return False
         if leaf.address not in self._tallies:
-            self._tallies[leaf.address] = _Tally(judge, there)
+            self._tallies[leaf.address] = _Tally(judge, there, self._most_items)
+        if leaf.unmeasured or self._tallies[leaf.address].excess:
+            return None
         same, unknown = self._tallies[leaf.address].same(leaf.value)
         if same >= leaf.place:
             return True
@@ -276,22 +299,34 @@ class OtherDocument:
 
 
 def _same(a: Document, b: Document, judge: Judge | None) -> bool | None:
-    """Whether two values are the same. Values of different types never are: a text is not a number.
-
-    Without a judge: numbers by value, texts by every character after Unicode's normal form C, others by both.
-    """
-    if _kind(a) != _kind(b):
-        return False
-    a, b = _nfc(a), _nfc(b)
-    if judge is None or canonical_value(a) == canonical_value(b):
-        return canonical_value(a) == canonical_value(b)
-    if a is None or isinstance(a, bool):
-        return False
-    texts = tuple(value if isinstance(value, str) else json_text(value) for value in (a, b))
-    (verdict,) = judge.equivalent("", [(texts[0], texts[1])])
-    if verdict is not None and not isinstance(verdict, bool):
-        raise ValueError(f"a verdict must be True, False or None, got a {type(verdict).__name__}")
+    """Whether two values are the same; see `_compared`."""
+    (verdict,) = _compared(a, [b], judge)
     return verdict
+
+
+def _compared(value: Document, others: Sequence[Document], judge: Judge | None) -> list[bool | None]:
+    """Whether a value is the same as each of the others. Values of different types never are: a text is not a number.
+
+    Without a judge: numbers by value, texts by every character after Unicode's normal form C, others by both. A judge
+    is asked once, about all others that differ in this.
+    """
+    value, others = _nfc(value), [_nfc(other) for other in others]
+    own = canonical_value(value)
+    alike = [_kind(value) == _kind(other) for other in others]
+    verdicts: list[bool | None] = [kin and own == canonical_value(o) for kin, o in zip(alike, others, strict=True)]
+    if judge is None or value is None or isinstance(value, bool):
+        return verdicts
+    asked = [i for i, verdict in enumerate(verdicts) if alike[i] and not verdict]
+    pairs = [(_text(value), _text(others[i])) for i in asked]
+    for i, verdict in zip(asked, judge.equivalent("", pairs) if pairs else (), strict=True):
+        if verdict is not None and not isinstance(verdict, bool):
+            raise ValueError(f"a verdict must be True, False or None, got a {type(verdict).__name__}")
+        verdicts[i] = verdict
+    return verdicts
+
+
+def _text(value: Document) -> str:
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _kind(value: Document) -> str:
@@ -543,16 +578,15 @@ def json_spec(
         params["keys"] = dict(sorted(keys.items()))
     if optional_paths := sorted(fields.optional if optional is None else optional):
         params["optional"] = optional_paths
+    support: dict[str, Any] = {}
+    if judge_specs:
+        support["judges"] = {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}
+    if any(path.endswith("/*") for path in judge_specs):
+        support["most_items"] = MOST_ITEMS
     return PartsSpec(
         kind="json",
         splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
-        support=Procedure(
-            name=SUPPORT,
-            version=VERSION,
-            params={"judges": {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}}
-            if judge_specs
-            else {},
-        ),
+        support=Procedure(name=SUPPORT, version=VERSION, params=support),
         cap=cap,
     )
 

@@ -121,18 +121,20 @@ class PartsMeasure:
 
     def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
         try:
-            return OtherDocument(document_of(sample, call), self.judges)
+            return OtherDocument(document_of(sample, call), self.judges, self.spec.most_items)
         except ValueError:
             return None
 
     def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Part:
         text = "" if leaf.value is ABSENT else json_text(leaf.value)
         described = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
+        if leaf.unmeasured:
+            return Part(**described, uncertainty=None, detail=leaf.unmeasured)
         try:
             verdicts = [other is not None and other.supports(leaf) for other in others]
         except Exception as error:  # a judge may be the user's code
             return Part(**described, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
-        return Part(**described, **_share(verdicts, "the field's judge gave no verdict"))
+        return Part(**described, **_share(verdicts, "the field's judge gave no verdict on some sample"))
 
     def _sentences(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
         assert drawn.primary is not None  # _unusable
@@ -360,6 +362,6 @@ def compare_with_gold(
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
     theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
-    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
+    answered, expected = (OtherDocument(each, by_path, spec.most_items) for each in (document, gold))
     missed = [leaf.path for leaf in theirs if answered.supports(leaf) is not True]
     return Comparison(tuple(expected.supports(leaf) for leaf in own), tuple(missed), len(theirs))

@@ -58,6 +58,12 @@ class PartsSpec(Frozen):
         return tuple(self.splitter.params.get("optional", ()))
 
     @property
+    def most_items(self) -> int | None:
+        """Most different items of a list that their judge compares; None for any number (artifacts without it)."""
+        most: int | None = self.support.params.get("most_items")
+        return most
+
+    @property
     def judges(self) -> dict[str, JudgeSpec]:
         """Identity of the judge of each field that has its own, by path."""
         return {path: JudgeSpec.model_validate(spec) for path, spec in self.support.params.get("judges", {}).items()}

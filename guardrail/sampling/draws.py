@@ -13,7 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,6 +42,9 @@ class SharedKeys(Protocol):
 
     def add(self, name: str, value: str, seconds: float) -> str | None:
         """Add a key for so many seconds. A key that exists already stays, and its value is returned."""
+
+    def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
+        """Give a key another value and end, if its value is still ``before``. Returns whether it was."""
 
 
 class Draws:
@@ -118,6 +121,34 @@ class Draws:
         now = self._clock()
         return self._own.add(name, value, now, now + self.seconds, self._most_bytes)
 
+    def change(self, name: str, change: Callable[[str | None], str | None]) -> None:
+        """Give a name another value, for the whole lifetime again. Changes by several processes do not mix.
+
+        Args:
+            name: A name to which nothing is added in another way.
+            change: The new value for the present one; None for no change.
+
+        Raises:
+            GuardrailError: The other processes' memory cannot be read or written.
+        """
+        if self.seconds <= 0:
+            return
+        name = self._key(name)
+        if self._shared is None:
+            now = self._clock()
+            self._own.change(name, change, now, now + self.seconds, self._most_bytes)
+            return
+        changed = False
+        while not changed:
+            before = self._shared.get(name)
+            after = change(before)
+            if after is None:
+                return
+            if before is None:
+                changed = self._shared.add(name, after, self.seconds) is None
+            else:
+                changed = self._shared.replace(name, before, after, self.seconds)
+
     def _key(self, name: str) -> str:
         # A digest, because names of databases have a limit and those of pieces do not.
         return f"{FORMAT}:{sha256_hex(f'{self._scope}{name}'.encode())}"
@@ -148,19 +179,34 @@ class _Pieces:
             self._expire(now)
             if name in self._ends:
                 return self._ends[name][1]
-            self._ends[name] = (end, value)
-            self._bytes += _size(name, value)
-            while self._bytes > most_bytes:
-                self._drop_oldest()
-                self.evicted += 1
+            self._put(name, value, end, most_bytes)
         return value
+
+    def change(
+        self, name: str, change: Callable[[str | None], str | None], now: float, end: float, most_bytes: int
+    ) -> None:
+        with self._lock:
+            self._expire(now)
+            _, before = self._ends.get(name, (end, None))
+            after = change(before)
+            if after is not None:
+                if before is not None:
+                    self._drop(name)  # it ends later now, so it goes behind the others
+                self._put(name, after, end, most_bytes)
+
+    def _put(self, name: str, value: str, end: float, most_bytes: int) -> None:
+        self._ends[name] = (end, value)
+        self._bytes += _size(name, value)
+        while self._bytes > most_bytes:
+            self._drop(next(iter(self._ends)))
+            self.evicted += 1
 
     def _expire(self, now: float) -> None:
         while self._ends and next(iter(self._ends.values()))[0] <= now:
-            self._drop_oldest()
+            self._drop(next(iter(self._ends)))
 
-    def _drop_oldest(self) -> None:
-        name, (_, value) = self._ends.popitem(last=False)
+    def _drop(self, name: str) -> None:
+        _, value = self._ends.pop(name)
         self._bytes -= _size(name, value)
 
 
@@ -175,10 +221,12 @@ class Draw:
     Attributes:
         draws: The memory.
         key: Digest of the prompt and of everything else that makes two draws the same.
+        begun: Names of the parts that an attempt has taken from the memory or added to it.
     """
 
     draws: Draws
     key: str
+    begun: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, name: str) -> Steps[str | None]:
         """The value under a name, or None."""
@@ -192,11 +240,18 @@ class Draw:
         first: str = yield computation(partial(self.draws.add, f"{self.key}:{name}", value), slow=self.draws.is_slow)
         return first
 
+    def change(self, name: str, change: Callable[[str | None], str | None]) -> Steps[None]:
+        """Give a name another value; see `Draws.change`."""
+        yield computation(partial(self.draws.change, f"{self.key}:{name}", change), slow=self.draws.is_slow)
+
     def piece(self, name: str) -> Steps[SampleSet | None]:
         """A part of the draw that has arrived, at no cost; None if it has to be asked for."""
         stored = yield from self.get(name)
+        if stored is None:
+            return None
+        self.begun.add(name)
         # Frozen JSON, not objects: what is remembered takes the bytes that are counted, and nobody can change it.
-        return None if stored is None else SampleSet.from_stored(stored)
+        return SampleSet.from_stored(stored)
 
     def note(self, name: str, drawn: SampleSet) -> Steps[SampleSet]:
         """Remember a part of the draw, and return it, or the part that another attempt has noted before it.
@@ -214,6 +269,7 @@ class Draw:
                 return drawn
             stored = stored.model_copy(update={"problem": None, "problem_detail": ""})
         written = stored.model_dump_json()
+        self.begun.add(name)
         first = yield from self.add(name, written)
         if first == written:
             return drawn

@@ -23,7 +23,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UnreadableReplyError, UsageError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
-from guardrail.guard.assess import Assessment, Assessor
+from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.decide import Gate, decide
@@ -167,6 +167,8 @@ class AgentGate:
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold, by_part=artifact.parts is not None)
+        for artifact in artifacts.artifacts:
+            check_slots(slots, artifact.prompt)
         self.observers = Observers(switch, as_observers(on_verdict))
         staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
         conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)

@@ -26,6 +26,7 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
+from .._openai.clients import Clients
 from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
@@ -113,7 +114,8 @@ class ServedAlias:
         """Replies that differed from a pin, and the last difference."""
         self._other, self._draws, self._store = other, draws, store
         self._watch: dict[str, Any] | None = None
-        self.forwarding = Forwarding(name, self.upstream)
+        self._clients = Clients()
+        self.forwarding = Forwarding(name, self.upstream, self._clients)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         # The operator's file names it, never a request: importing runs code.
@@ -165,7 +167,7 @@ class ServedAlias:
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
-        return OpenAICompatibleChat(
+        chat = OpenAICompatibleChat(
             model=upstream.model,
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
@@ -178,6 +180,8 @@ class ServedAlias:
             pin=upstream.pin,
             report_change=self._changed,
         )
+        chat._clients = self._clients
+        return chat
 
     def _bound(self, upstream: Upstream) -> str | None:
         """The fingerprint to which the artifact is bound, if it was calibrated with one."""
@@ -209,6 +213,7 @@ class ServedAlias:
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         # What one credential or upstream has drawn belongs to no other.
         scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        own["remember_slots"] = config.remember_slots
         own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
         if config.on_abstain == "ticket":

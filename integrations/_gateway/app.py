@@ -25,22 +25,20 @@ from guardrail.sampling.draws import Draws
 from .._openai.pins import Change
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
-from .explaining import explanation
-from .forwarding import CutError
+from .dialects import CHAT, Dialect
+from .forwarding import CutError, passed_name
 from .health import Health
-from .litellm_api import GUARDRAIL, PATH, call_of, prompt_of, unknown_call
+from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
 from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
-from .pass_through import pass_through, passed_name
 from .protocol import (
-    CHAT,
     ApiError,
     ChatRequest,
-    Dialect,
     GuardReply,
     completion,
+    explanation,
     headers_of,
     read_body,
     read_request,
@@ -110,11 +108,7 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(
-            lambda: {name: alias.queue.observed for name, alias in self.observing.items()},
-            lambda: 0 if self._draws is None else self._draws.evicted,
-            lambda: {name: alias.reasons for name, alias in self.observing.items()},
-        )
+        self.metrics = Metrics(lambda: self.observing, lambda: 0 if self._draws is None else self._draws.evicted)
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
@@ -285,8 +279,6 @@ class Gateway:
         assert self._stops_at is not None
         for observing in self.observing.values():
             await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
-        for alias in self.aliases.values():
-            await alias.forwarding.aclose()
         if self._store is not None:
             self._store.close()
 
@@ -345,7 +337,7 @@ class Gateway:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
-        common |= {"type": "model", "created_at": created}
+        common |= {"type": "model", "created_at": created, "lifecycle": "active"}
         if name and name not in usable:
             raise _no_model(name)
         listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]
@@ -445,7 +437,7 @@ class Gateway:
         self._count_in(self._replies, key, self.config.max_passing, request)
         self.metrics.passed_through(alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
-        return await pass_through(alias, request, path, content, renamed, credential)
+        return await alias.forwarding.pass_through(request, path, content, renamed, credential)
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
         if not any_type and _media_type(request.headers) != "application/json":
@@ -546,7 +538,7 @@ class Gateway:
         assert self._draws is not None
         if payload.get("input_type") == "response":
             if (prompt := self._draws.get(call)) is None:
-                raise unknown_call()
+                raise UNKNOWN_CALL
             remembered: dict[str, Any] = json.loads(prompt)
             return remembered
         prompt = canonical_json(prompt_of(payload, model))

@@ -51,28 +51,35 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_address(url: str, *, allow_http: bool) -> None:
-    """Refuse an address that is not an API's root, or that would send a key unencrypted."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-        raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
-    if parts.scheme == "http" and not (allow_http or is_loopback(parts.hostname)):
-        raise ValueError(f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true")
-
-
-class Upstream(_Strict):
-    """An OpenAI-compatible endpoint. Only the configuration gives its address, never a request."""
+class _Endpoint(_Strict):
+    """An API that is called. Only the configuration gives its address, never a request."""
 
     url: str
     """Root of the API, e.g. https://api.example.com/v1. ``http:`` only to this machine, unless ``allow_http``."""
     model: str
-    """Name of the model at the endpoint."""
+    """Name of the model there."""
     key: SecretStr | None = None
-    """Key of the upstream; default: OPENAI_API_KEY of the environment."""
-    forward_key: bool = False
-    """Send the client's bearer token upstream instead; the gateway's own key is then in ``x-guardrail-key``."""
+    """Key of the API; default: OPENAI_API_KEY of the environment."""
     allow_http: bool = False
     """Allow ``http:`` to other machines, where the network is trusted."""
+
+    @model_validator(mode="after")
+    def _safe_address(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
+        if parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname)):
+            raise ValueError(
+                f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true"
+            )
+        return self
+
+
+class Upstream(_Endpoint):
+    """An OpenAI-compatible endpoint."""
+
+    forward_key: bool = False
+    """Send the client's bearer token upstream instead; the gateway's own key is then in ``x-guardrail-key``."""
     timeout: float = Field(default=120.0, gt=0)
     """Seconds for one question with all its samples."""
     max_retries: int = Field(default=2, ge=0)
@@ -86,32 +93,14 @@ class Upstream(_Strict):
     pin: Pin | None = None
     """Model and ``system_fingerprint`` that its replies must name."""
 
-    @model_validator(mode="after")
-    def _safe_address(self) -> Self:
-        _check_address(self.url, allow_http=self.allow_http)
-        return self
 
+class DecisionConfig(_Endpoint):
+    """A decision model whose probability is the score: `integrations.scorers.decision`. Its API has ``/decisions``."""
 
-class DecisionConfig(_Strict):
-    """A decision model whose probability is the score: `integrations.scorers.decision`."""
-
-    url: str
-    """Root of its API, which has ``/decisions``. ``http:`` only to this machine, unless ``allow_http``."""
-    model: str
-    """The decision model."""
     question: str
     """A statement that is true where the answer must be held back: The answer is wrong."""
-    key: SecretStr | None = None
-    """Key of that API; default: OPENAI_API_KEY of the environment."""
-    allow_http: bool = False
-    """Allow ``http:`` to other machines, where the network is trusted."""
     timeout: float = Field(default=30.0, gt=0)
     """Seconds after which an answer is unmeasured; part of the score's identity."""
-
-    @model_validator(mode="after")
-    def _safe_address(self) -> Self:
-        _check_address(self.url, allow_http=self.allow_http)
-        return self
 
 
 class RecordsConfig(_Strict):
@@ -186,8 +175,10 @@ class Alias(_Strict):
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question is measured to its end after the client has disconnected. "cancel" saves calls, but a client
-    that gives up on slow questions and asks again then draws them again."""
+    """Whether a question is measured to its end after the client has disconnected, or continued when it is asked again.
+    "cancel" saves calls."""
+    remember_slots: tuple[str, ...] | None = None
+    """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
     """See `Guardrail`."""
     early_stopping: Literal["auto", "on", "off"] = "auto"
@@ -208,31 +199,33 @@ class Alias(_Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if not self.upstream:
-            raise ValueError("upstream must name at least one endpoint")
-        if self.mode == "guard" and self.artifact is None:
-            raise ValueError("a guarded model needs an artifact. Use mode: observe to collect the data for one")
-        if self.mode == "observe" and len(self.upstream) > 1:
-            raise ValueError("a cascade cannot observe: a served answer is one model's. Give one upstream")
-        if self.mode == "observe" and self.artifact is None and self.observe.records and self.observe.plan is None:
-            raise ValueError("to collect records without an artifact, observe.plan must say how samples are drawn")
-        if self.scorer is not None and (self.artifact is None or len(self.upstream) > 1):
-            raise ValueError("scorer belongs to the artifact of one guarded or observed model. Leave it out")
-        if self.decision is not None and (self.scorer is not None or self.artifact is None or len(self.upstream) > 1):
-            raise ValueError("decision is the scorer of the artifact of one model. Leave it, or scorer, out")
-        if self.monitor and (self.mode == "observe" or len(self.upstream) > 1):
-            raise ValueError("monitor watches a guarded model with one upstream. Leave it out")
-        if self.canary is not None and (self.mode == "observe" or len(self.upstream) > 1):
-            raise ValueError("canary asks a guarded model with one upstream. Leave it out")
-        for path in self.pass_through:
-            if (
-                path.partition("/")[0] in ("chat", "models", "responses")
-                or path == "messages"
-                or not _PATH.fullmatch(path)
-            ):
-                raise ValueError(f"pass_through must name paths such as embeddings or audio/speech, got {path!r}")
-        if self.fallback is not None and self.on_abstain != "message":
-            raise ValueError("fallback takes the place of on_abstain. Leave one of them out")
+        observes, several, alone = self.mode == "observe", len(self.upstream) > 1, self.artifact is None
+        collects = self.observe.records is not None and self.observe.plan is None
+        rules = {
+            "upstream must name at least one endpoint": not self.upstream,
+            "a guarded model needs an artifact. Use mode: observe to collect the data for one": not observes and alone,
+            "a cascade cannot observe: a served answer is one model's. Give one upstream": observes and several,
+            "to collect records without an artifact, observe.plan must say how samples are drawn": observes
+            and alone and collects,
+            "scorer belongs to the artifact of one guarded or observed model. Leave it out": self.scorer is not None
+            and (alone or several),
+            "decision is the scorer of the artifact of one model. Leave it, or scorer, out": self.decision is not None
+            and (self.scorer is not None or alone or several),
+            "monitor watches a guarded model with one upstream. Leave it out": self.monitor and (observes or several),
+            "canary asks a guarded model with one upstream. Leave it out": self.canary is not None
+            and (observes or several),
+            "fallback takes the place of on_abstain. Leave one of them out": self.fallback is not None
+            and self.on_abstain != "message",
+        }  # fmt: skip
+        rules |= {
+            f"pass_through must name paths such as embeddings or audio/speech, got {path!r}": not _PATH.fullmatch(path)
+            or path.partition("/")[0] in ("chat", "models", "responses")
+            or path == "messages"
+            for path in self.pass_through
+        }
+        for rule, broken in rules.items():
+            if broken:
+                raise ValueError(rule)
         return self
 
 

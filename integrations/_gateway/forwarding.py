@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from guardrail.errors import require
 
+from .._openai.clients import Clients, proxy_of
 from .config import Upstream
 from .protocol import ApiError
 
@@ -16,7 +19,7 @@ aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["CutError", "Forwarding", "Listener"]
+__all__ = ["CutError", "Forwarding", "Listener", "passed_name"]
 
 KEPT_BACK = frozenset(
     {
@@ -29,10 +32,29 @@ LARGEST = 4 * 2**20
 """Bytes of an error."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
-IDLE = 15.0
-"""Seconds after which an unused connection to the upstream is closed."""
-LONGEST_HEADER = 64 * 2**10
+GENERATES = frozenset(
+    {
+        "assistants", "audio/transcriptions", "audio/translations", "batches", "complete", "completions",
+        "conversations", "edits", "evals", "generate", "infill", "messages/batches", "realtime", "threads",
+    }
+)  # fmt: skip
+"""Paths whose replies hold text of a model: only their own names pass them, not that of a folder above."""
+MINE = frozenset({"authorization", "connection", "content-length", "cookie", "host", "keep-alive", "te", "upgrade"})
+"""Headers of a client that concern its own connection, or its key for the gateway."""
+SEGMENT = re.compile(r"[\w.:@=,+~-]+", re.ASCII)
 log = logging.getLogger("guardrail")
+
+
+def passed_name(path: str, names: tuple[str, ...]) -> str | None:
+    """The name in a configuration that passes a path, such as "files" for "files/f-1/content"; None if none does."""
+    parts = path.split("/")
+    if not all(SEGMENT.fullmatch(part) and part.strip(".") for part in parts):  # ".." would leave the folder
+        return None
+    for length in range(len(parts), 0, -1):
+        start = "/".join(parts[:length])
+        if start in names or start in GENERATES:
+            return start if start in names else None
+    return None
 
 
 class CutError(Exception):
@@ -53,21 +75,16 @@ class Listener:
 
 
 class Forwarding:
-    """The connections to the upstream of one alias.
+    """Requests to the upstream of one alias.
 
     Args:
         name: The alias, for the log.
         upstream: Its upstream.
+        clients: The connections, which guarded questions share.
     """
 
-    def __init__(self, name: str, upstream: Upstream) -> None:
-        self._name, self._upstream = name, upstream
-        self._session: Any = None
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+    def __init__(self, name: str, upstream: Upstream, clients: Clients) -> None:
+        self._name, self._upstream, self._clients = name, upstream, clients
 
     async def respond(
         self,
@@ -114,6 +131,31 @@ class Forwarding:
             response.raw_headers.append((b"content-length", str(len(response.body)).encode()))
         return response
 
+    async def pass_through(
+        self, request: Any, path: str, content: bytes, body: Mapping[str, Any] | None, credential: str | None
+    ) -> Any:
+        """The upstream's reply to any request, byte for byte, with ``x-guardrail-guarded: false``.
+
+        Args:
+            request: The client's request.
+            path: Path below the upstream's root.
+            content: The request's body.
+            body: The parsed body if its model is the alias, which the upstream knows by another name.
+            credential: Key for the upstream; None for the key of the alias.
+        """
+        sent = {
+            name: value
+            for name, value in request.headers.items()
+            if name not in MINE and not name.startswith(("x-guardrail", "x-api-key", "api-key", "proxy-", "transfer-"))
+        }
+        if body is not None:
+            content = json.dumps({**body, "model": self._upstream.model}, ensure_ascii=False).encode()
+        query = request.scope["query_string"].decode("latin-1")
+        whole = f"{path}?{query}" if query else path
+        response = await self.respond(request.method, whole, content, sent, credential)
+        response.raw_headers.append((b"x-guardrail-guarded", b"false"))
+        return response
+
     async def _sent(self, method: str, path: str, content: bytes, headers: Mapping[str, str], secret: str) -> Any:
         """The upstream's reply to a request; its body is not read yet."""
         sent = {}
@@ -126,22 +168,16 @@ class Forwarding:
         if secret:
             sent["authorization"] = f"Bearer {secret}"
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=True,
-                skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
-            )
-        timeout = self._upstream.timeout
-        return await self._session.request(
+        timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
+        session = await self._clients.session()
+        return await session.request(
             method,
-            _url(f"{self._upstream.url.rstrip('/')}/{path}", encoded=True),
+            _url(url, encoded=True),
             data=content or None,
             headers=sent,
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            proxy=proxy_of(self._upstream.url),
             # A redirect would send questions to an address that nobody configured.
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),

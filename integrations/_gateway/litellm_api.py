@@ -14,11 +14,22 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
-from .protocol import ApiError, Dialect, need, present
+from .dialects import Dialect, need, present
+from .protocol import ApiError
 
-__all__ = ["GUARDRAIL", "PATH", "call_of", "prompt_of", "unknown_call"]
+__all__ = ["GUARDRAIL", "PATH", "UNKNOWN_CALL", "call_of", "prompt_of"]
 
 PATH = "/beta/litellm_basic_guardrail_api"
+OTHER = (
+    "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
+    "those of the client."
+)
+UNKNOWN_CALL = ApiError(
+    400,
+    "The prompt of this answer is unknown. The proxy's guardrail needs mode: [pre_call, post_call].",
+    "unknown_call",
+)
+"""The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
 
 
 def call_of(payload: Mapping[str, Any]) -> str:
@@ -28,9 +39,8 @@ def call_of(payload: Mapping[str, Any]) -> str:
         ApiError: The payload has no call.
     """
     call = need(payload.get("litellm_call_id"), str, "litellm_call_id")
-    return (
-        f"litellm call {need(payload.get('request_data') or {}, dict, 'request_data').get('user_api_key_hash')} {call}"
-    )
+    owner = need(payload.get("request_data") or {}, dict, "request_data").get("user_api_key_hash")
+    return f"litellm call {owner} {call}"
 
 
 def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
@@ -43,15 +53,6 @@ def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     listed = [present(need(message, dict, "structured_messages")) for message in messages]
     tools = {"tools": payload["tools"]} if payload.get("tools") else {}
     return {"model": model or need(payload.get("model"), str, "model"), "messages": listed, **tools}
-
-
-def unknown_call() -> ApiError:
-    """The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
-    return ApiError(
-        400,
-        "The prompt of this answer is unknown. The proxy's guardrail needs mode: [pre_call, post_call].",
-        "unknown_call",
-    )
 
 
 def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
@@ -70,13 +71,8 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     same = calls == judged and texts == [text] * bool(text) and not sent.get("images")
     if same and not abstained:
         return {"action": "NONE", "guardrail": completion["guardrail"]}
-    return {**_blocked(text if abstained else OTHER), "guardrail": completion["guardrail"]}
-
-
-OTHER = (
-    "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
-    "those of the client."
-)
+    reason = text if abstained else OTHER
+    return {"action": "BLOCKED", "blocked_reason": reason, "guardrail": completion["guardrail"]}
 
 
 def _call(function: Any) -> tuple[Any, Any]:
@@ -87,14 +83,9 @@ def _call(function: Any) -> tuple[Any, Any]:
         return fields.get("name"), None
 
 
-def _blocked(reason: str) -> dict[str, Any]:
-    """The reply that makes the proxy raise an error."""
-    return {"action": "BLOCKED", "blocked_reason": reason}
-
-
 def error(fault: ApiError) -> dict[str, Any]:
-    """An error as a reply that blocks."""
-    return {**_blocked(fault.message), "code": fault.code}
+    """An error as a reply that makes the proxy raise an error."""
+    return {"action": "BLOCKED", "blocked_reason": fault.message, "code": fault.code}
 
 
 GUARDRAIL = Dialect("", read, reply, lambda reply, request: iter((reply,)), error, error_status=200)

@@ -12,22 +12,26 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
-from .protocol import ApiError, ChatRequest, Dialect, content_of, need, present, shared
+from .dialects import (
+    Dialect,
+    content_of,
+    function_call,
+    image,
+    need,
+    need_texts,
+    observed_completion,
+    present,
+    shared,
+    text_of,
+    tools_of,
+)
+from .protocol import ApiError, ChatRequest, invalid
 
 __all__ = ["MESSAGES"]
 
-OWN = frozenset(
-    {
-        "cache_control",
-        "max_tokens",
-        "metadata",
-        "messages",
-        "output_config",
-        "output_format",
-        "stop_sequences",
-        "system",
-    }
-)
+OWN = frozenset({
+    "cache_control", "max_tokens", "metadata", "messages", "output_config", "output_format", "stop_sequences", "system",
+})  # fmt: skip
 """Fields that chat completions spell differently, or lack."""
 NAMES = {
     "stop": "stop_sequences",
@@ -76,7 +80,10 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
     }
     chat |= present(renamed)
     if "tools" in fields:
-        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(need(fields["tools"], list, "tools"))]
+        chat["tools"] = tools_of(fields["tools"], "custom", "custom", left_out=["cache_control"])
+        for at, tool in enumerate(chat["tools"]):
+            function = tool["function"]
+            function["parameters"] = need(function.pop("input_schema", None), dict, f"tools[{at}].input_schema")
     if choice := need(fields.get("tool_choice", {}), dict, "tool_choice"):
         chat |= _choice(choice)
     return chat
@@ -84,11 +91,11 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     kind = choice.get("type")
-    if kind != "tool" and (not isinstance(kind, str) or kind not in CHOICES):
-        raise ApiError(400, "'tool_choice.type' must be auto, any, tool or none.", "invalid_field", "tool_choice.type")
-    named = {"type": "function", "function": {"name": choice.get("name")}}
+    if kind not in ["tool", *CHOICES]:  # a list, since the value may be anything
+        raise invalid("tool_choice.type", "must be auto, any, tool or none.")
+    function = {"type": "function", "function": {"name": choice.get("name")}}
     several = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
-    return {"tool_choice": named if kind == "tool" else CHOICES[kind], **several}
+    return {"tool_choice": CHOICES.get(kind, function), **several}
 
 
 def _format(form: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
@@ -98,27 +105,11 @@ def _format(form: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any
     return {"type": form.get("type"), "json_schema": {**named, "schema": form.get("schema")}}
 
 
-def _tool(tool: Any, where: str) -> dict[str, Any]:
-    fields = present(need(tool, dict, where))
-    if fields.pop("type", "custom") != "custom":
-        raise ApiError(
-            400,
-            f"'{where}.type' must be \"custom\": tools that run at the provider cannot be guarded.",
-            "unsupported_tool",
-            f"{where}.type",
-        )
-    fields.pop("cache_control", None)
-    parameters = need(fields.pop("input_schema", None), dict, f"{where}.input_schema")
-    if fields.get("strict") is False:
-        del fields["strict"]
-    return {"type": "function", "function": {**fields, "parameters": parameters}}
-
-
 def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """A turn as messages: results of tools are messages of their own, before the rest of the turn."""
     role, content = entry.get("role"), entry.get("content")
     if role not in ("user", "assistant"):
-        raise ApiError(400, f"'{where}.role' must be user or assistant.", "invalid_field", f"{where}.role")
+        raise invalid(f"{where}.role", "must be user or assistant.")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     results, calls, rest = list[dict[str, Any]](), list[dict[str, Any]](), list[Any]()
@@ -126,18 +117,18 @@ def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         at = f"{where}.content[{place}]"
         kind = need(block, dict, at).get("type")
         if kind == "tool_result" and role == "user":
-            call_id = need(block.get("tool_use_id"), str, f"{at}.tool_use_id")
+            (call_id,) = need_texts(block, at, "tool_use_id")
             output = content_of(block.get("content") or "", f"{at}.content", _part)
             results.append({"role": "tool", "tool_call_id": call_id, "content": output})
         elif kind == "tool_use" and role == "assistant":
-            call_id, name = (need(block.get(name), str, f"{at}.{name}") for name in ("id", "name"))
             arguments = json.dumps(need(block.get("input"), dict, f"{at}.input"), ensure_ascii=False)
-            calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+            call_id, name = need_texts(block, at, "id", "name")
+            calls.append(function_call(call_id, name, arguments))
         elif kind not in ("thinking", "redacted_thinking") or role == "user":
             rest.append(block)
     said: Any = content_of(rest, f"{where}.content", _part) if rest else None
     if role == "assistant":
-        said = said if said is None or isinstance(said, str) else "".join(part.get("text", "") for part in said)
+        said = said if said is None else text_of(said)
         return [{"role": role, "content": said, **({"tool_calls": calls} if calls else {})}]
     return [*results, *([{"role": role, "content": said}] if said is not None or not results else [])]
 
@@ -147,13 +138,12 @@ def _part(kind: Any, block: Mapping[str, Any], at: str) -> dict[str, Any] | None
         return {"type": "text", "text": need(block.get("text"), str, f"{at}.text")}
     if kind != "image":
         return None
-    source = need(block.get("source"), dict, f"{at}.source")
+    source, at = need(block.get("source"), dict, f"{at}.source"), f"{at}.source"
     if source.get("type") == "url":
-        return {"type": "image_url", "image_url": {"url": need(source.get("url"), str, f"{at}.source.url")}}
+        return image(need(source.get("url"), str, f"{at}.url"))
     if source.get("type") != "base64":
         return None
-    media, data = (need(source.get(name), str, f"{at}.source.{name}") for name in ("media_type", "data"))
-    return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
+    return image("data:{};base64,{}".format(*need_texts(source, at, "media_type", "data")))
 
 
 # -- replies ----------------------------------------------------------------------------------------------------------
@@ -240,18 +230,12 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if block["type"] == "text":
             texts.append(block["text"])
         elif block["type"] == "tool_use":
-            function = {"name": block["name"], "arguments": block.get("json") or json.dumps(block["input"])}
-            calls.append({"id": block["id"], "type": "function", "function": function})
+            arguments = block.get("json") or json.dumps(block["input"])
+            calls.append(function_call(block["id"], block["name"], arguments))
         elif block["type"] not in ("thinking", "redacted_thinking"):
             raise ValueError(f"a {block['type']} is not part of an answer that a guard would give")
     finish = {ours: reason for reason, ours in STOPS.items()}.get(message["stop_reason"], "stop")
-    said = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
-    usage = {"prompt_tokens": message["usage"]["input_tokens"], "completion_tokens": message["usage"]["output_tokens"]}
-    return {
-        "model": message["model"],
-        "choices": [{"index": 0, "message": said, "finish_reason": finish}],
-        "usage": usage,
-    }
+    return observed_completion(message, texts, calls, finish)
 
 
 MESSAGES = Dialect("messages", read, reply, events, error, observed, NAMES)

@@ -2,74 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import MissingDependencyError, require
-from guardrail.guard.observe import Observed
 from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
 
+if TYPE_CHECKING:
+    from .observing import Observing
+
 __all__ = ["Metrics"]
 
-Missed = Callable[[], Mapping[str, Mapping[tuple[str, str], int]]]
-"""Numbers of answers by model, and then by fate and reason."""
 FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
-
-
-class _Observations:
-    """Counts of the observing aliases and of the memory, read when Prometheus asks."""
-
-    def __init__(
-        self, family: Any, observed: Callable[[], Mapping[str, Observed]], evicted: Callable[[], int], missed: Missed
-    ) -> None:
-        self._family, self._observed, self._evicted, self._missed = family, observed, evicted, missed
-
-    def collect(self) -> Iterator[Any]:
-        """The families of counters."""
-        fates = self._family("guardrail_observations", "Answers passed through.", labels=("model", "fate"))
-        dropped = self._family(
-            "guardrail_observations_dropped", "Chosen answers that were lost.", labels=("model", "cause")
-        )
-        for model, counts in self._observed().items():
-            for fate in FATES:
-                fates.add_metric((model, fate), getattr(counts, fate))
-            for cause, number in counts.dropped.items():
-                dropped.add_metric((model, cause), number)
-        evicted = self._family("guardrail_draws_evicted", "Remembered pieces of draws that made room too early.")
-        evicted.add_metric((), self._evicted())
-        missed = self._family(
-            "guardrail_observations_missed", "Answers that were not measured.", labels=("model", "fate", "reason")
-        )
-        for model, reasons in self._missed().items():
-            for (fate, reason), number in reasons.items():
-                missed.add_metric((model, fate, reason), number)
-        yield from (fates, dropped, evicted, missed)
 
 
 class Metrics:
     """Counters of one gateway. Verdicts have the instruments of `integrations.telemetry`, as with OpenTelemetry.
 
     Args:
-        observed: The counts of the observing aliases, by name.
+        observing: The observing aliases by name, whose counts are read when Prometheus asks.
         evicted: The number of remembered pieces of draws that made room before their time was over.
-        missed: The reasons why observed answers were not measured.
     """
 
     def __init__(
-        self,
-        observed: Callable[[], Mapping[str, Observed]],
-        evicted: Callable[[], int] = lambda: 0,
-        missed: Missed = dict,
+        self, observing: Callable[[], Mapping[str, Observing]], evicted: Callable[[], int] = lambda: 0
     ) -> None:
         self._client = client = require("prometheus_client", extra="serve")
+        self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
         self._registry = own = client.CollectorRegistry()
+        self._observing, self._evicted = observing, evicted
         try:
             self._traces = bool(require("opentelemetry.trace", extra="otel"))
         except MissingDependencyError:
@@ -81,11 +49,7 @@ class Metrics:
                 self._made[name] = client.Counter(spelled, description, labels, registry=own)
             else:
                 self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
-        own.register(
-            _Observations(
-                require("prometheus_client.core", extra="serve").CounterMetricFamily, observed, evicted, missed
-            )
-        )
+        own.register(self)
         self._passed = client.Counter(
             "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
         )
@@ -106,6 +70,26 @@ class Metrics:
         )  # fmt: skip
         self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
 
+    def collect(self) -> Iterator[Any]:
+        """Counts of the observing aliases and of the memory, for Prometheus."""
+
+        def family(name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], int]]) -> Any:
+            made = self._family(f"guardrail_{name}", text, labels=labels)
+            for values, number in rows:
+                made.add_metric(values, number)
+            return made
+
+        counts = {model: alias.queue.observed for model, alias in self._observing().items()}
+        reasons = {model: alias.reasons for model, alias in self._observing().items()}
+        fates = [((model, fate), getattr(row, fate)) for model, row in counts.items() for fate in FATES]
+        dropped = [((model, cause), number) for model, row in counts.items() for cause, number in row.dropped.items()]
+        missed = [((model, *why), number) for model, rows in reasons.items() for why, number in rows.items()]
+        yield family("observations", "Answers passed through.", ("model", "fate"), fates)
+        yield family("observations_dropped", "Chosen answers that were lost.", ("model", "cause"), dropped)
+        yield family("observations_missed", "Answers that were not measured.", ("model", "fate", "reason"), missed)
+        text = "Remembered pieces of draws that made room too early."
+        yield family("draws_evicted", text, (), [((), self._evicted())])
+
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
         """The observers that count the verdicts of an alias; with the extra ``otel``, OpenTelemetry's too."""
 
@@ -114,6 +98,7 @@ class Metrics:
                 metric = self._made[name].labels(**labels)
                 metric.inc(value) if INSTRUMENTS[name].kind == "counter" else metric.observe(value)
 
+        count.is_slow = False  # type: ignore[attr-defined]  # no thread for a counter
         return [count, Telemetry(model)] if self._traces else [count]
 
     def trace_of(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:

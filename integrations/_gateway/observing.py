@@ -29,9 +29,10 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
+from .dialects import Dialect
 from .forwarding import Listener
 from .health import Health
-from .protocol import DRAWING, ApiError, Dialect, bindings_of, drawing_fields, messages_of
+from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_of
 from .shapes import Shape, Shapes
 
 __all__ = ["Observing"]

@@ -6,12 +6,11 @@ the shape of an abstention in which all of them show the text (docs/gateway.md).
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
@@ -22,13 +21,11 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.verdict import Reason
+from guardrail.verdict import Reason, Verdict, next_step
 
 from .._openai.requests import CHAT_COMPLETIONS
-from .explaining import explanation
 
 jiter = require("jiter", extra="serve")
-T = TypeVar("T")
 
 APART = setting_names(SettingRole.TRANSPORT, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS) | {
     "logprobs", "messages", "model", "n", "prompt_cache_options", "top_logprobs",
@@ -43,7 +40,6 @@ MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metada
 FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
-_SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
 """Text of an abstention for `all_or_nothing`."""
 
@@ -74,6 +70,12 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The reply's body, with all four keys."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def invalid(where: str, rule: str, code: str = "invalid_field") -> ApiError:
+    """The error for a field that breaks a rule."""
+    where = where[:100]
+    return ApiError(400, f"'{where}' {rule}", code, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,97 +127,6 @@ class GuardReply:
         """Ticket under which a person decides."""
         ticket: str | None = (self.message.response_metadata.get("review") or {}).get("ticket")
         return ticket
-
-
-# -- other protocols ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """A protocol of clients, as a translation of chat completions: the gate behind it is the same.
-
-    Attributes:
-        path: Path below the root of an API.
-        read: A request of this protocol as one for a chat completion.
-        reply: A completion as the reply to a request.
-        events: A reply as the events of a request's stream.
-        error: An error as a body, and as an event.
-        observed: An upstream's reply, or the events of its stream, as a chat completion.
-        names: Fields of chat completions, by the names of this protocol.
-        error_status: HTTP status of errors, if the protocol has only one.
-    """
-
-    path: str
-    read: Callable[[Mapping[str, Any], SamplingPlan | None], Mapping[str, Any]]
-    reply: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-    events: Callable[[Mapping[str, Any], ChatRequest], Iterator[Mapping[str, Any]]]
-    error: Callable[[ApiError], dict[str, Any]]
-    observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
-    error_status: int | None = None
-
-    def spelled(self, error: ApiError) -> ApiError:
-        """An error that names a field of chat completions, by this protocol's name of the field."""
-        name = self.names.get(error.param or "")
-        if name is None:
-            return error
-        return replace(error, param=name, message=re.sub(rf"\b{error.param}\b", name, error.message))
-
-
-def present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are not null: null counts as absent, since some clients send nulls."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str], name: str) -> dict[str, Any]:
-    """The fields of a request that chat completions call the same, and those that neither protocol knows.
-
-    Args:
-        fields: The request.
-        unknown: Fields of chat completions that the protocol lacks: a request with them would be read in two ways.
-        own: Fields that are translated.
-        name: The protocol, for messages.
-    """
-    for field_name in sorted(unknown & fields.keys()):
-        raise ApiError(400, f"/v1/{name} has no field {field_name!r}.", "unknown_field", field_name)
-    return {key: value for key, value in fields.items() if key not in own}
-
-
-def need(value: Any, kind: type[T], where: str) -> T:
-    """A field's value, if it has the right type.
-
-    Raises:
-        ApiError: It has another type; the message names the field.
-    """
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ApiError(400, f"{where!r} must be {_SHAPES[kind]}.", "invalid_field", where)
-    return value
-
-
-def content_of(
-    value: Any, where: str, part: Callable[[Any, Mapping[str, Any], str], dict[str, Any] | None]
-) -> str | list[dict[str, Any]]:
-    """A content of texts and parts in the form of chat completions; a single text is a text.
-
-    Args:
-        value: The content.
-        where: Its place in the request.
-        part: Gives a part's form in chat completions, or None for a type that they lack.
-
-    Raises:
-        ApiError: It is malformed, or has a part of another type.
-    """
-    if isinstance(value, str):
-        return value
-    parts = []
-    for place, entry in enumerate(need(value, list, where)):
-        at = f"{where}[{place}]"
-        kind = need(entry, dict, at).get("type")
-        spelled = part(kind, entry, at)
-        if spelled is None:
-            raise ApiError(400, f"'{at}' of type {str(kind)[:60]!r} cannot be guarded.", "unsupported_content", at)
-        parts.append(spelled)
-    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -276,7 +187,10 @@ def check_counts(body: Any) -> None:
     for name, most in MOST.items() if isinstance(body, dict) else ():
         value = body.get(name)
         if isinstance(value, list | dict) and len(value) > most:
-            raise ApiError(400, f"'{name}' has {len(value)} entries; at most {most} are served.", "too_many", name)
+            raise invalid(name, f"has {len(value)} entries; at most {most} are served.", "too_many")
+
+
+_UNREADABLE = partial(invalid, "messages", code="invalid_messages")
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
@@ -287,22 +201,19 @@ def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     """
     listed = body.get("messages")
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
-        raise ApiError(400, "'messages' must be a list of at least one message.", "invalid_messages", "messages")
+        raise _UNREADABLE("must be a list of at least one message.")
     if not all(isinstance(entry.get("content"), str | list | None) for entry in listed):
-        raise ApiError(400, "A 'content' must be a text or a list of parts.", "invalid_messages", "messages")
+        raise _UNREADABLE("has a 'content' that is not a text or a list of parts.")
     try:
         messages = convert_to_messages([{**entry, "content": entry.get("content") or ""} for entry in listed])
     except Exception as error:  # LangChain documents no error for malformed messages
-        raise ApiError(
-            400,
-            "'messages' cannot be read: each needs a known 'role' (system, developer, user, assistant, tool) and the "
-            "fields of that role, e.g. 'tool_call_id'.",
-            "invalid_messages",
-            "messages",
+        raise _UNREADABLE(
+            "cannot be read: each needs a known 'role' (system, developer, user, assistant, tool) and the fields of "
+            "that role, e.g. 'tool_call_id'."
         ) from error
     parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
     if not all(isinstance(part, str) or isinstance(part.get("type"), str) for part in parts):
-        raise ApiError(400, "Every part of a 'content' needs a text 'type'.", "invalid_messages", "messages")
+        raise _UNREADABLE("has a part without a text 'type'.")
     return tuple(messages)
 
 
@@ -359,8 +270,10 @@ def _refusals(
     if fields.get("store"):
         yield "store", "setting_not_calibrated", "'store' must be false: the samples must not be kept."
     for name in wrong:
+        value = fields[name]  # another protocol may say a boolean the other way round
+        shown = "" if isinstance(value, bool) else f"={str(value)[:60]}"
         yield name, "setting_not_calibrated", (
-            f"{name}={str(fields[name])[:60]} would change how the answer is drawn; calibration fixed it. Leave it out "
+            f"{name}{shown} would change how the answer is drawn; calibration fixed it. Leave it out "
             "(the calibrated settings are used), or ask the operator for 'settings: replace'."
         )  # fmt: skip
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
@@ -387,15 +300,15 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
     calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
         value = fields.get(name)
-        if not value or value == {"type": "text"} or (name == "tool_choice" and value == "auto"):
+        # Without tools, "none" is what the model does anyway.
+        left = name == "tool_choice" and (value == "auto" or (value == "none" and "tools" not in sent))
+        if not value or value == {"type": "text"} or left:
             continue
         sent[name] = value
         try:
             check_bindings(plan.bindings, bindings_for(**sent))
         except UsageError as error:
-            raise ApiError(
-                400, f"'{name}' is not a valid field of a chat completion.", "invalid_field", name
-            ) from error
+            raise invalid(name, "is malformed, or asks for what a guarded model cannot do.") from error
         except ArtifactMismatchError as error:
             way_out = f"Send the {name} of the calibration; the operator must calibrate again for others."
             raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
@@ -412,6 +325,31 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
 
 
 # -- replies ----------------------------------------------------------------------------------------------------------
+
+
+_NEEDED = ("accepted", "reason", "uncertainty", "threshold", "alpha", "guarantee", "artifact")
+_WHY = {
+    Reason.WITHIN_THRESHOLD: "The answer is certain enough",
+    Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
+    Reason.PARTLY_HELD_BACK: "Parts of the answer are not certain enough",
+    Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
+}
+
+
+def explanation(verdict: Mapping[str, Any]) -> str:
+    """The reason of a verdict and the next step, in a sentence that quotes neither prompt nor answer.
+
+    Args:
+        verdict: Its metadata (`Verdict.to_metadata`). Its texts are left out: a server's error may quote a prompt.
+    """
+    read = Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
+    measured, why = read.uncertainty, _WHY.get(read.reason)
+    if read.reason is Reason.ABOVE_THRESHOLD:
+        value = "The uncertainty" if measured.value is None else f"The uncertainty {measured.value:.4g}"
+        why = f"{value} is above the calibrated threshold {read.threshold or 0:.4g}"
+    elif why is None:
+        why = f"The uncertainty could not be measured ({measured.reason or read.reason})"
+    return f"{why}. {next_step(read)}"
 
 
 def verdict_object(answer: GuardReply) -> dict[str, Any]:
@@ -570,6 +508,8 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
         status, kind = 500, "guardrail_unavailable"
     elif settled or reason != "unmeasured":
         status, kind, more = 400, "guardrail_abstained", {}
+    elif code == Unmeasured.INTERRUPTED:
+        status, kind, message = 503, "guardrail_unmeasured", verdict["detail"]
     elif code in _BEHIND:
         status, kind, message = _BEHIND[code]
     else:
@@ -587,13 +527,3 @@ def refuse_endpoint(path: str, method: str) -> ApiError:
         "'pass_through' in the configuration.",
         "unknown_endpoint",
     )
-
-
-CHAT = Dialect(
-    "chat/completions",
-    read=lambda body, plan: body,
-    reply=lambda completion, body: dict(completion),
-    events=lambda reply, request: chunks(reply, include_usage=request.include_usage),
-    error=lambda error: error.body,
-)
-"""OpenAI's chat completions."""

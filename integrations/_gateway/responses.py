@@ -11,7 +11,20 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
-from .protocol import ApiError, ChatRequest, Dialect, content_of, need, present, shared
+from .dialects import (
+    Dialect,
+    content_of,
+    function_call,
+    image,
+    need,
+    need_texts,
+    observed_completion,
+    present,
+    shared,
+    text_of,
+    tools_of,
+)
+from .protocol import ApiError, ChatRequest, invalid
 
 __all__ = ["RESPONSES"]
 
@@ -38,7 +51,7 @@ UNKNOWN = NAMES.keys() | {"n", "max_completion_tokens"}
 """Fields of chat completions that this API lacks: a request that has them would be read in two ways."""
 LOGPROBS = "message.output_text.logprobs"
 TEXT, REASONING = frozenset({"format", "verbosity"}), frozenset({"effort", "summary", "generate_summary"})
-ROLES = frozenset({"user", "assistant", "system", "developer"})
+ROLES = ["assistant", "developer", "system", "user"]
 ECHOED: Mapping[str, Any] = {
     "instructions": None, "max_output_tokens": None, "max_tool_calls": None, "metadata": {},
     "parallel_tool_calls": True, "prompt_cache_key": None, "reasoning": {"effort": None, "summary": None},
@@ -79,10 +92,10 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
         schema = {name: value for name, value in form.items() if name != "type"}
         chat["response_format"] = {"type": form.get("type"), **({"json_schema": schema} if schema else {})}
     if "tools" in fields:
-        chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(need(fields["tools"], list, "tools"))]
+        chat["tools"] = tools_of(fields["tools"], "function")
     if isinstance(choice := fields.get("tool_choice"), dict):
         if choice.get("type") != "function":
-            raise ApiError(400, "'tool_choice' must be a text or name a function.", "invalid_field", "tool_choice")
+            raise invalid("tool_choice", "must be a text or name a function.")
         chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     return chat
 
@@ -91,22 +104,8 @@ def _inner(fields: Mapping[str, Any], name: str, known: frozenset[str]) -> dict[
     """A field that is an object, all of whose fields are known."""
     inner = present(need(fields.get(name, {}), dict, name))
     for unknown in sorted(inner.keys() - known):
-        raise ApiError(400, f"'{name}.{unknown[:100]}' is unknown here.", "unknown_field", f"{name}.{unknown[:100]}")
+        raise invalid(f"{name}.{unknown}", "is unknown here.", "unknown_field")
     return inner
-
-
-def _tool(tool: Any, where: str) -> dict[str, Any]:
-    fields = present(need(tool, dict, where))
-    if fields.pop("type", None) != "function":
-        raise ApiError(
-            400,
-            f"'{where}.type' must be \"function\": tools that run at the provider cannot be guarded.",
-            "unsupported_tool",
-            f"{where}.type",
-        )
-    if fields.get("strict") is False:  # what chat completions do without it
-        del fields["strict"]
-    return {"type": "function", "function": fields}
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -118,56 +117,35 @@ def _messages(value: Any) -> list[dict[str, Any]]:
         where = f"input[{place}]"
         kind = need(item, dict, where).get("type") or "message"
         if kind == "message":
-            role = item.get("role")
-            if not isinstance(role, str) or role not in ROLES:
-                raise ApiError(
-                    400, f"'{where}.role' must be one of {', '.join(sorted(ROLES))}.", "invalid_field", f"{where}.role"
-                )
-            parts = _parts(item.get("content"), f"{where}.content")
-            if role == "assistant" and isinstance(parts, list):
-                parts = "".join(need(part.get("text"), str, f"{where}.content") for part in parts)
-            messages.append({"role": role, "content": parts})
+            if (role := item.get("role")) not in ROLES:
+                raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}.")
+            content = content_of(item.get("content"), f"{where}.content", _part)
+            messages.append({"role": role, "content": text_of(content) if role == "assistant" else content})
         elif kind == "function_call":
-            call_id, name, arguments = (
-                need(item.get(name), str, f"{where}.{name}") for name in ("call_id", "name", "arguments")
-            )
+            call = function_call(*need_texts(item, where, "call_id", "name", "arguments"))
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
-            call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
             messages[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            call_id = need(item.get("call_id"), str, f"{where}.call_id")
-            output = _parts(item.get("output"), f"{where}.output")
+            (call_id,) = need_texts(item, where, "call_id")
+            output = content_of(item.get("output"), f"{where}.output", _part)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
         elif kind == "item_reference":
-            raise ApiError(
-                400,
-                f"{where} refers to an item that the gateway did not keep. Send the item (AI SDK: store: false).",
-                "not_kept",
-                where,
-            )
+            raise invalid(where, "refers to an item that is not kept. Send it (AI SDK: store: false).", "not_kept")
         elif kind != "reasoning":
-            raise ApiError(
-                400, f"'{where}.type' {str(kind)[:60]!r} cannot be guarded.", "unsupported_item", f"{where}.type"
-            )
+            raise invalid(f"{where}.type", f"{str(kind)[:60]!r} cannot be guarded.", "unsupported_item")
     if not messages:
-        raise ApiError(400, "'input' must have at least one message.", "invalid_field", "input")
+        raise invalid("input", "must have at least one message.")
     return messages
 
 
-def _parts(value: Any, where: str) -> str | list[dict[str, Any]]:
-    def part(kind: Any, fields: Mapping[str, Any], at: str) -> dict[str, Any] | None:
-        if kind in ("input_text", "output_text", "text"):
-            return {"type": "text", "text": need(fields.get("text"), str, f"{at}.text")}
-        if kind == "refusal":
-            return {"type": "text", "text": need(fields.get("refusal"), str, f"{at}.refusal")}
-        if kind == "input_image" and fields.get("file_id") is None:
-            url = {"url": need(fields.get("image_url"), str, f"{at}.image_url")}
-            detail = {} if fields.get("detail") in (None, "auto") else {"detail": fields["detail"]}
-            return {"type": "image_url", "image_url": {**url, **detail}}
-        return None
-
-    return content_of(value, where, part)
+def _part(kind: Any, fields: Mapping[str, Any], at: str) -> dict[str, Any] | None:
+    if kind in ("input_text", "output_text", "text", "refusal"):
+        (text,) = need_texts(fields, at, "refusal" if kind == "refusal" else "text")
+        return {"type": "text", "text": text}
+    if kind == "input_image" and fields.get("file_id") is None:
+        return image(need(fields.get("image_url"), str, f"{at}.image_url"), fields.get("detail"))
+    return None
 
 
 # -- replies ----------------------------------------------------------------------------------------------------------
@@ -232,8 +210,7 @@ def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
 def events(response: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
     """A response as the events of its stream."""
     del request
-    for number, event in enumerate(_unnumbered(response)):
-        yield {**event, "sequence_number": number}
+    return ({**event, "sequence_number": number} for number, event in enumerate(_unnumbered(response)))
 
 
 def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -251,12 +228,12 @@ def _unnumbered(response: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **at, **done}
         else:
-            yield from _part(item["content"][0], {**at, "content_index": 0})
+            yield from _part_events(item["content"][0], {**at, "content_index": 0})
         yield {"type": "response.output_item.done", "output_index": place, "item": item}
     yield {"type": f"response.{response['status']}", "response": response}
 
 
-def _part(part: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _part_events(part: Mapping[str, Any], at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     kind, field = part["type"], "text" if part["type"] == "output_text" else "refusal"
     empty = {**part, field: ""} | ({"logprobs": []} if kind == "output_text" else {})
     more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
@@ -284,8 +261,7 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     texts, refusals, calls = list[str](), list[str](), list[dict[str, Any]]()
     for item in response["output"]:
         if item["type"] == "function_call":
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            calls.append({"id": item["call_id"], "type": "function", "function": function})
+            calls.append(function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "message":
             for part in item["content"]:
                 texts += [part["text"]] if part["type"] == "output_text" else ()
@@ -293,18 +269,7 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif item["type"] != "reasoning":
             raise ValueError(f"a {item['type']} is not part of an answer that a guard would give")
     ended = {"completed": "tool_calls" if calls else "stop", "incomplete": "length"}
-    usage = response.get("usage") or {}
-    message = {
-        "role": "assistant",
-        "content": "".join(texts),
-        "refusal": "".join(refusals) or None,
-        "tool_calls": calls,
-    }
-    return {
-        "model": response.get("model"),
-        "choices": [{"index": 0, "message": message, "finish_reason": ended.get(response["status"])}],
-        "usage": {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")},
-    }
+    return observed_completion(response, texts, calls, ended.get(response["status"]), "".join(refusals) or None)
 
 
 RESPONSES = Dialect("responses", read, reply, events, error, observed, NAMES)

@@ -1,31 +1,34 @@
-"""The SDK's HTTP clients of one model: one for each event loop and endpoint, closed with their loop or their model."""
+"""HTTP connections: one session for each event loop, closed with the loop or with what it belongs to."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "LargeReplyError", "NoRoomError", "Sent", "counting", "endpoint_loop", "holding"]
+__all__ = ["Clients", "LargeReplyError", "NoRoomError", "Sent", "endpoint_loop", "holding", "proxy_of"]
 
-openai = require("openai", extra="openai")
-AT_ONCE = 32
-"""Requests of one client at once; further requests get another client, because a pool scans all its connections."""
+aiohttp = require("aiohttp", extra="openai")
 IDLE = 15.0
-"""Seconds after which a client that is not used is closed, with its connections."""
+"""Seconds after which an unused connection is closed."""
+LONGEST_HEADER = 64 * 2**10
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Event loop on which the sync calls of all endpoints run."""
+holding: ContextVar[Callable[[int], None] | None] = ContextVar("guardrail_holding", default=None)
+"""Called with the bytes of each part of a reply; raises `NoRoomError` if there is no room for them."""
 
 
 class LargeReplyError(GuardrailError, ValueError):
@@ -37,128 +40,69 @@ class NoRoomError(GuardrailError):
 
 
 class Sent:
-    """A count of the HTTP requests that were sent completely."""
+    """A count of the HTTP requests that were sent, given to a session as ``trace_request_ctx``."""
 
     def __init__(self) -> None:
         self.count = 0
 
 
-_sent: ContextVar[Sent | None] = ContextVar("guardrail_sent", default=None)
+async def _count(_: Any, context: Any, __: Any) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx.count += 1
 
 
-@contextmanager
-def counting() -> Iterator[Sent]:
-    """Count the requests of this task, but not a request that was cut off while it was sent."""
-    sent = Sent()
-    token = _sent.set(sent)
-    try:
-        yield sent
-    finally:
-        _sent.reset(token)
+@lru_cache(maxsize=1)
+def _certificates() -> ssl.SSLContext:
+    """Certificate authorities of the system, with those of a company, and certifi's, which are always there."""
+    context = ssl.create_default_context()
+    with suppress(ImportError):
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context
 
 
-holding: ContextVar[Callable[[int], None] | None] = ContextVar("guardrail_holding", default=None)
-"""Called with the bytes of each part of a reply; raises `NoRoomError` if there is no room for them."""
+@lru_cache(maxsize=256)
+def proxy_of(url: str) -> str | None:
+    """The proxy for a URL, by the environment. aiohttp would look there for each request, on a thread."""
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
-async def _count(event: str, _: Mapping[str, Any]) -> None:
-    if event.endswith("send_request_body.complete") and (sent := _sent.get()) is not None:
-        sent.count += 1
-
-
-async def _trace(request: Any) -> None:
-    request.extensions["trace"] = _count
-
-
-async def _bound(most: int, response: Any) -> None:
-    """Limit the bytes of a reply, counted unpacked, since a short reply may unpack to a huge one."""
-    read = response.aiter_bytes
-
-    async def bounded(*arguments: Any, **options: Any) -> AsyncGenerator[bytes, None]:
-        size = 0
-        async for part in read(*arguments, **options):
-            size += len(part)
-            if size > most:
-                raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
-            if (hold := holding.get()) is not None:
-                hold(len(part))
-            yield part
-
-    response.aiter_bytes = bounded
-
-
-@dataclass(eq=False)
-class _Leased:
-    """A client, its number of requests in flight, and the number of those that are over."""
-
-    client: Any
-    requests: int = 0
-    uses: int = 0
+def _session() -> Any:
+    counting = aiohttp.TraceConfig()
+    counting.on_request_headers_sent.append(_count)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=_certificates()),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        max_line_size=LONGEST_HEADER,
+        max_field_size=LONGEST_HEADER,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # callers have deadlines
+        trace_configs=[counting],
+    )
 
 
 class Clients:
-    """The clients of one model, made when they are first needed.
+    """The sessions of one model, one for each event loop, since connections cannot move between loops.
 
-    It holds no reference to the model, so that both can be collected. Copies of a model share it and its connections,
-    as long as address and credentials are the same.
+    It holds no reference to the model, so that both can be collected. Copies of a model share it and its connections.
     """
-
-    def __init__(self) -> None:
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, list[_Leased]]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections
 
-    @asynccontextmanager
-    async def lease(self, *, key: str, url: str | None, headers: Mapping[str, str], most: int) -> AsyncIterator[Any]:
-        """A client of the running event loop, for one request: connections cannot move between loops.
-
-        Args:
-            key: The API key.
-            url: Root of the API; None for OpenAI's.
-            headers: Additional HTTP headers of every request.
-            most: Bytes of a reply.
-        """
-        loop = asyncio.get_running_loop()
-        endpoint = (key, url, tuple(sorted(headers.items())), most)
-        clients = self._by_loop.setdefault(loop, {}).setdefault(endpoint, [])
-        leased = next((candidate for candidate in clients if candidate.requests < AT_ONCE), None)
-        if leased is None:
-            client = openai.AsyncOpenAI(
-                api_key=key,
-                base_url=url,
-                default_headers=headers,
-                max_retries=0,  # `endpoint.apost` retries, within the deadline
-                timeout=None,
-                # A redirect would send questions to an address that nobody configured.
-                http_client=openai.DefaultAsyncHttpxClient(
-                    event_hooks={"request": [_trace], "response": [partial(_bound, most)]}, follow_redirects=False
-                ),
-            )
-            leased = _Leased(client)
-            clients.append(leased)
-            await _of_loop(loop).add(self, client)
-        leased.requests += 1
-        try:
-            yield leased.client
-        finally:
-            leased.requests -= 1
-            leased.uses += 1
-            if not leased.requests:
-                loop.call_later(IDLE, Clients._retire, clients, leased, leased.uses)
-
-    @staticmethod  # a timer must not keep the model from being collected
-    def _retire(clients: list[_Leased], leased: _Leased, uses: int) -> None:
-        """Close a client that nobody has used since: its pool closes idle connections only when it is used."""
-        if leased.uses == uses and not leased.requests and leased in clients:
-            clients.remove(leased)
-            _of_loop(asyncio.get_running_loop()).retire(leased.client)
+    async def session(self) -> Any:
+        """The session of the running event loop."""
+        loop_clients = _of_loop(asyncio.get_running_loop())
+        session = loop_clients.by_owner.get(self)
+        return await loop_clients.add(self, _session()) if session is None or session.closed else session
 
 
 class _LoopClients:
-    """The clients of one event loop: closed when it shuts down, and earlier once their model is gone.
+    """The sessions of one event loop: closed when it shuts down, and earlier once their owner is gone.
 
     A model may be collected on any thread, and a task made there is lost if the loop ends right after. So the client of
     a collected model is closed when the next client is made. On the loop of sync calls, which lasts as long as the
@@ -167,29 +111,25 @@ class _LoopClients:
 
     def __init__(self, *, lasting: bool) -> None:
         self.lasting = lasting
+        self.by_owner: weakref.WeakKeyDictionary[Clients, Any] = weakref.WeakKeyDictionary()
         self.clients: set[Any] = set()
         self.orphans: deque[Any] = deque()
-        self.closing: set[asyncio.Task[None]] = set()
         self.keeper = self._close_with_loop()
 
-    async def add(self, owner: Clients, client: Any) -> None:
+    async def add(self, owner: Clients, client: Any) -> Any:
         """Keep a client until its owner is collected."""
-        await anext(self.keeper, None)  # registers the generator with the loop, which closes it at its end
+        self.by_owner[owner] = client
         self.clients.add(client)
         weakref.finalize(owner, self._orphan, client).atexit = False
+        await anext(self.keeper, None)  # registers the generator with the loop, which closes it at its end
         await self._close_orphans()
+        return client
 
     def _orphan(self, client: Any) -> None:
         """Queue the client of a collected model. Takes no lock and does not wait, since any thread may collect."""
         self.orphans.append(client)
         if self.lasting:
             endpoint_loop.start_soon(self._close_orphans())
-
-    def retire(self, client: Any) -> None:
-        """Close a client on this loop, which runs."""
-        task = asyncio.get_running_loop().create_task(self._close(client))
-        self.closing.add(task)  # a task without a reference may be collected
-        task.add_done_callback(self.closing.discard)
 
     async def _close_orphans(self) -> None:
         while self.orphans:
@@ -217,4 +157,6 @@ def _of_loop(loop: asyncio.AbstractEventLoop) -> _LoopClients:
     with _lock:
         for ended in [other for other in _by_loop if other.is_closed()]:  # closed without closing its generators
             del _by_loop[ended]
-        return _by_loop.setdefault(loop, _LoopClients(lasting=endpoint_loop.is_current))
+        if loop not in _by_loop:
+            _by_loop[loop] = _LoopClients(lasting=endpoint_loop.is_current)
+        return _by_loop[loop]

@@ -14,7 +14,7 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +26,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatLabelJudge
+from calibrate.data.column_build import current_parts, read_header
 from calibrate.data.labels import open_store
+from calibrate.data.progress import silent
 from calibrate.data.questions import Question
 from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, RecordHeader, write_records
@@ -41,9 +43,10 @@ from guardrail.artifact import (
     CascadeOutcome,
     DataFingerprint,
     EstimatorChoice,
+    Selection,
     StageShare,
 )
-from guardrail.guard.assess import Remembered
+from guardrail.guard.assess import INTERRUPTED, Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
@@ -641,6 +644,11 @@ def write_cascade(path: Path) -> None:
     cascade().save(path)
 
 
+def write_counted_cascade(path: Path) -> None:
+    fits = Selection(fits=2, others=0.05, fit="7c20ffb1" * 4, family="7c20ffb1" * 4)
+    cascade().model_copy(update={"selection": fits}).save(path)
+
+
 def write_candidates(path: Path) -> None:
     CandidateRule(
         artifact=STORED.digest,
@@ -781,6 +789,17 @@ def write_packed_note(path: Path) -> None:
     path.write_text(pack(held_note()) + "\n", encoding="utf-8")
 
 
+def write_part_columns(path: Path) -> None:
+    """Write the columns of `write_part_records`."""
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "records.jsonl"
+        write_part_records(log)
+        header, first = read_header(log)
+        (columns,), _ = current_parts(log, first, header, lambda title: nullcontext(silent), workers=1)
+        path.write_bytes(next(log.with_name("records.jsonl.cols").glob("*.parquet")).read_bytes())
+        columns.close()
+
+
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
         store = VerdictStore(file, clock=lambda: 1000.0)
@@ -903,6 +922,24 @@ def write_draw(path: Path) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+CLOCKED = PromptWrapping(template="{question} ({clock})", slots=("clock",))
+
+
+def clocked_guard() -> Guardrail:
+    """A guard whose prompt has a clock, and whose second call fails."""
+    chat = ScriptedChat(default=["Paris", ConnectionError("down")])
+    return Guardrail(model=chat, artifact=make_artifact(chat, n=2, prompt=CLOCKED))
+
+
+def write_interrupted_draw(path: Path) -> None:
+    """Write the slot contents with which draws of a question were interrupted."""
+    guard = clocked_guard()
+    prompt = CLOCKED.messages("q", slots={"clock": "10:00"})
+    guard.assess(prompt)
+    contents = run(guard._assessor._memory(prompt, "q").question.get(INTERRUPTED))
+    path.write_text(json.dumps(json.loads(contents or ""), indent=1) + "\n", encoding="utf-8")
+
+
 def write_plan(path: Path) -> None:
     """Write the output of `calibrate plan --json`."""
     none, some = Estimate(value=0.0, se=None), Estimate(value=0.5, se=0.125)
@@ -970,6 +1007,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "artifact-tools.json": write_tool_artifact,
     "review-parts.json": write_parts_review,
     "cascade.json": write_cascade,
+    "cascade-selection.json": write_counted_cascade,
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
     "records-parts.jsonl": write_part_records,
@@ -991,6 +1029,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "drift-monitor.json": write_drift_monitor,
     "canary-monitor.json": write_canary,
     "draw.json": write_draw,
+    "draw-interrupted.json": write_interrupted_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,
     "plan.json": write_plan,
@@ -998,8 +1037,11 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "estimator-table.json": write_estimator_table,
 }
 """Writers of the files whose bytes are always the same, by file name."""
-READ_ONLY: dict[str, Callable[[Path], None]] = {"note.packed": write_packed_note}
-"""Files that tests only read, because another zlib packs the same note into other bytes."""
+READ_ONLY: dict[str, Callable[[Path], None]] = {
+    "note.packed": write_packed_note,
+    "records-parts.parquet": write_part_columns,
+}
+"""Files that tests only read, because another zlib or pyarrow writes the same content as other bytes."""
 BY_HAND = ("questions.csv", "questions.jsonl", "run.yaml", "tools.json")
 """Files that users write; this script does not write them."""
 

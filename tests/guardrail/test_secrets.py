@@ -17,6 +17,7 @@ from guardrail.guard.cascade import Cascade
 from guardrail.judges import JudgeSpec, make_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import list_estimators, make_estimator, measure
@@ -74,6 +75,7 @@ class Native(ScriptedChat):
     sample: Any = Sample(text=SECRET)
     count: int | None = None
     error: Any = None
+    problem: Unmeasured | None = None
 
     def draw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
@@ -81,7 +83,7 @@ class Native(ScriptedChat):
         if self.error is not None:
             raise self.error
         count = plan.n if self.count is None else self.count
-        drawn = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count)
+        drawn = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count, problem=self.problem)
         return [drawn for _ in prompts]
 
     async def adraw_samples(
@@ -156,6 +158,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.MODEL_FAILED, lambda: guarded(Cached(script={QUESTION: SURE}, default=[unreadable()]))),
     (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[UnauthorizedError("no such key")] * 11))),
     (Unmeasured.SAMPLING_SHORTFALL, lambda: guarded(Native(count=1))),
+    (Unmeasured.MODEL_CHANGED, lambda: guarded(Native(count=0, problem=Unmeasured.MODEL_CHANGED))),
     (Unmeasured.DEGENERATE_SAMPLES, lambda: guarded(Cached(default=SURE))),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(), estimator="semantic_entropy")),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(sample=spelled(SECRET, "<end>")), estimator="token_sar")),
@@ -176,6 +179,18 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
         lambda: guarded(Native(sample=spelled("Secret", "ville", logprob=-1e308)), estimator="sequence_nll"),
     ),
 ]
+
+
+def interrupted() -> Guardrail:
+    """A guard whose first draw with other slot content failed after its first answer."""
+    prompt = PromptWrapping(template="{question}\nB) {option}", slots=("option",))
+    model = ScriptedChat(default=[SECRET, ConnectionError("down")])
+    guard = Guardrail(model=model, artifact=make_artifact(model, prompt=prompt))
+    guard.assess("Capital?\nA) Paris\nB) Oslo")
+    return guard
+
+
+MISSING.append((Unmeasured.INTERRUPTED, interrupted))
 GUARDS = [build for _, build in [*HELD, *MISSING]]
 
 

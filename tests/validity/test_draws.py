@@ -30,6 +30,8 @@ AGREEMENT = {"hard": 0.62, "easy": 0.93}
 """Chance that a sample gives the most frequent answer of its question; others differ from each other."""
 PER_ATTEMPT = 6
 """Calls for which a caller's time suffices: more than an agreeing draw needs, and fewer than a full one."""
+ATTEMPTS = 8
+"""Attempts within such a time."""
 
 
 class Failing(ScriptedChat):
@@ -37,8 +39,8 @@ class Failing(ScriptedChat):
 
     rate: float = 0.0
     limit: int | None = None
-    tried: Any = Field(default_factory=Counter)
-    given: Any = Field(default_factory=Counter)
+    tried: Any = Field(default_factory=Counter, repr=False)  # LangChain writes the fields out at every call
+    given: Any = Field(default_factory=Counter, repr=False)
     left: Any = Field(default_factory=lambda: [0])
     hanging: Any = None
 
@@ -65,8 +67,10 @@ class Failing(ScriptedChat):
         return self._answered(messages, run_manager)
 
 
-def guard_of(model: Failing, *, adaptive: bool = True, **settings: Any) -> Guardrail:
-    artifact = make_artifact(model, threshold=0.4, n=10)
+def guard_of(
+    model: Failing, *, adaptive: bool = True, prompt: PromptWrapping | None = None, **settings: Any
+) -> Guardrail:
+    artifact = make_artifact(model, threshold=0.4, n=10, prompt=prompt or PromptWrapping())
     if adaptive:
         artifact = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"unanimous_at": 3})})
     return Guardrail(
@@ -133,11 +137,11 @@ def test_negative_control_a_guard_that_forgets_accepts_what_survives() -> None:
     assert error_rate(answered) > error_rate(once) + 0.02
 
 
-async def within_time(guard: Guardrail, model: Failing, question: str, attempts: int) -> Any:
+async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> Any:
     """`asyncio.wait_for` in a loop, with calls in the place of seconds."""
-    for _ in range(attempts):
+    for prompt in prompts:
         model.left[0], model.hanging = PER_ATTEMPT, asyncio.Event()
-        task = asyncio.ensure_future(guard.ainvoke(question))
+        task = asyncio.ensure_future(guard.ainvoke(prompt))
         late = asyncio.ensure_future(model.hanging.wait())
         await asyncio.wait({task, late}, return_when=asyncio.FIRST_COMPLETED)
         late.cancel()
@@ -152,7 +156,7 @@ def in_a_loop(**settings: Any) -> set[str]:
     model = Failing(limit=PER_ATTEMPT)
     guard = guard_of(model, **settings)
     with asyncio.Runner() as runner:
-        return accepted(lambda question: runner.run(within_time(guard, model, question, 8)))
+        return accepted(lambda question: runner.run(within_time(guard, model, [question] * ATTEMPTS)))
 
 
 def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None:
@@ -165,16 +169,24 @@ def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> Non
     assert error_rate(answered) > error_rate(once) + 0.1
 
 
-def with_a_clock(attempts: int, **settings: Any) -> set[str]:
+CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+
+
+def at(second: int, question: str) -> Any:
+    return CLOCK.messages(question, slots={"clock": f"10:00:{second:02}"})
+
+
+def clock_guard(model: Failing, *, adaptive: bool = False, **settings: Any) -> Guardrail:
+    return guard_of(model, adaptive=adaptive, prompt=CLOCK, **settings)
+
+
+def with_a_clock(attempts: int, *, rate: float = 0.0, adaptive: bool = False, **settings: Any) -> set[str]:
     """A loop around a prompt whose slot holds the time, until an answer is accepted."""
-    model = Failing()
-    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
-    artifact = make_artifact(model, threshold=0.4, n=10, prompt=prompt)
-    guard = Guardrail(model=model, artifact=artifact, early_stopping="off", max_concurrency=1, **settings)
+    guard = clock_guard(Failing(rate=rate), adaptive=adaptive, **settings)
 
     def ask(question: str) -> None:
         for second in range(attempts):
-            verdict = guard.assess(prompt.messages(question, slots={"clock": f"10:00:{second:02}"}))
+            verdict = guard.assess(at(second, question))
             if verdict.accepted:
                 return
         raise AbstainedError.of(verdict, "")
@@ -189,3 +201,60 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
 def test_negative_control_a_clock_selects_for_a_guard_that_forgets() -> None:
     once, again = with_a_clock(1), with_a_clock(6, remember=0)
     assert error_rate(again) > error_rate(once) + 0.05
+
+
+# -- failures under a clock
+
+
+def new_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an attempt with other content draw again, as if nothing had been interrupted."""
+
+    def nothing(memory: Any) -> Any:
+        yield from ()
+        return ""
+
+    monkeypatch.setattr("guardrail.guard.assess._Memory.interrupted", nothing)
+
+
+@cache
+def undisturbed_by_a_clock() -> set[str]:
+    return with_a_clock(1, adaptive=True)
+
+
+def test_a_loop_with_failures_under_a_clock_accepts_what_its_first_attempt_does() -> None:
+    first = with_a_clock(1, rate=0.1, adaptive=True)
+    assert with_a_clock(6, rate=0.1, adaptive=True) == first
+    assert first < undisturbed_by_a_clock()
+
+
+def test_where_slots_make_no_other_question_failures_under_a_clock_cost_no_answers() -> None:
+    answered, once = with_a_clock(6, rate=0.1, adaptive=True, remember_slots=()), undisturbed_by_a_clock()
+    assert len(answered) > 0.9 * len(once)
+    assert error_rate(answered) < error_rate(once) + 0.02
+
+
+def test_negative_control_failures_select_if_other_content_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_attempts(monkeypatch)
+    answered, first = (with_a_clock(attempts, rate=0.1, adaptive=True) for attempts in (6, 1))
+    assert len(answered) > 1.3 * len(first)
+    assert error_rate(answered) > error_rate(first) + 0.05
+
+
+def in_a_loop_with_a_clock() -> set[str]:
+    model = Failing(limit=PER_ATTEMPT)
+    guard = clock_guard(model, adaptive=True)
+    with asyncio.Runner() as runner:
+        return accepted(
+            lambda question: runner.run(within_time(guard, model, [at(second, question) for second in range(ATTEMPTS)]))
+        )
+
+
+def test_a_time_limit_under_a_clock_accepts_nothing_that_an_undisturbed_call_would_not() -> None:
+    assert in_a_loop_with_a_clock() <= undisturbed_by_a_clock()
+
+
+def test_negative_control_a_time_limit_selects_if_other_content_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    new_attempts(monkeypatch)
+    answered, once = in_a_loop_with_a_clock(), undisturbed_by_a_clock()
+    assert len(answered) > 1.5 * len(once)
+    assert error_rate(answered) > error_rate(once) + 0.1

@@ -53,7 +53,7 @@ class Rounds(ScriptedChat):
     """A model of one question, whose answers depend on the number of earlier draws."""
 
     rounds: Any
-    calls: Any = Field(default_factory=Counter)
+    calls: Any = Field(default_factory=Counter, repr=False)  # LangChain writes the fields out at every call
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)

@@ -28,7 +28,7 @@ from guardrail.types import SamplingPlan
 from ...data.progress import bar
 from ...data.questions import read_rows
 from ...data.records import Record, RecordFile, read_records, write_records
-from ...data.split import Groups, split
+from ...data.split import Groups, one_per_question, split
 from ...evaluation.evaluate import csv_text
 from ...fits import Fits, counted_parts
 from ...fits import beside as memory_beside
@@ -335,10 +335,8 @@ def fit_by_parts(
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
         written.append(beside)
-    key = key_of_parts(file, options.parts)
     print_parts(artifact)
-    data = packed_answers(file, key, part=part, cap=options.cap)
-    print_paths(artifact, data, key)
+    print_paths(artifact, packed_answers(file, key_of_parts(file, options.parts), part=part, cap=options.cap))
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
     result = None if held_out is None else print_tested(artifact, *held_out_parts(artifact, held_out))
     tests = test or ([beside] if rest is not None else [])
@@ -383,19 +381,19 @@ def print_parts(artifact: CalibrationArtifact) -> None:
             print_line(line)
 
 
-def print_paths(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> None:
+def print_paths(artifact: CalibrationArtifact, data: MeasuredParts) -> None:
     """Print a table of field paths and one of bands of the number of parts."""
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     limits = thresholds_of(gate, data.parts)
-    rows = paths_table(data.parts, limits, data.records, key)
+    rows = paths_table(data.parts, limits, data.columns)
     if len(rows) > 1:
         console.print(table("Parts by path", ("path", "parts", "wrong", "kept", "wrong among kept"), rows))
     bands = bands_table(data.parts, limits, gate.allowed)
     if len(bands) > 1:
         heads = ("parts an answer", "answers", "shown", "complete", "broken among shown")
         console.print(table("By the number of parts", heads, bands))
-    for line in path_warnings(gate, data.parts, limits, data.records, key):
+    for line in path_warnings(gate, data.parts, limits, data.columns):
         print_line(line, "yellow")
 
 
@@ -418,7 +416,7 @@ def inspect_parts(artifact: CalibrationArtifact) -> None:
     print_parts(artifact)
     print_line(f"Promise: {gate.promise}")
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(style="bold", overflow="fold", max_width=24)
     rows.add_column(overflow="fold")
     for name, value in facts(artifact):
         rows.add_row(escape(name), escape(value))
@@ -499,7 +497,7 @@ def audit_by_parts(
         typer.echo(json.dumps({**asdict(result), "figures": figures.model_dump(mode="json")}, indent=1))
     else:
         result = print_tested(loaded, figures, data, level=level, target=target)
-        print_paths(loaded, data, key)
+        print_paths(loaded, data)
     if result.verdict == "refuted":
         raise typer.Exit(1)
 
@@ -519,7 +517,7 @@ def evaluate_by_parts(
 ) -> None:
     """Compare rules for parts over random splits."""
     file = open_pool(records)
-    data = packed_answers(file, key_of_parts(file, kind))
+    data = packed_answers(file, key_of_parts(file, kind), part=one_per_question(file.records))
     chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or compared_rules(kind)
     with bar(console, "comparing rules", "rows") as progress:
         rows = evaluate_parts(
@@ -560,7 +558,7 @@ def plan_by_parts(
 ) -> None:
     """Simulate calibrations of several sizes on a pilot with labelled parts."""
     file = open_pool(pilot)
-    data = packed_answers(file, key_of_parts(file, kind))
+    data = packed_answers(file, key_of_parts(file, kind), part=one_per_question(file.records))
     chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or [PartsRule().resolved(kind)]
     rows: list[PartsRow] = []
     with bar(console, "simulating", "sizes") as progress:

@@ -259,6 +259,45 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
     assert_read(records_path, KEY)
 
 
+def open_files() -> set[str]:
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return {os.readlink(link) for link in links if os.path.lexists(link)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_no_file_of_columns_is_deleted_or_replaced_while_it_is_open(
+    records_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows refuses both."""
+    monkeypatch.setattr(column_build, "RANGE", 70_000)
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    touched: list[tuple[str, bool]] = []
+    unlink, replace = Path.unlink, os.replace
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        touched.append(("deleted", str(path.resolve()) in open_files()))
+        unlink(path, missing_ok)
+
+    def replaced(source: Path, target: Path) -> None:
+        if Path(target).exists():
+            touched.append(("replaced", str(Path(target).resolve()) in open_files()))
+        replace(source, target)
+
+    records_path.write_bytes(b"".join(whole[:60]))
+    in_columns(records_path)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    monkeypatch.setattr(os, "replace", replaced)
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[60:62]))
+    in_columns(records_path)
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[62:64]))
+    in_columns(records_path)  # the short last file is built again
+    records_path.write_bytes(b"".join(whole[:1] + whole[:0:-1]))
+    in_columns(records_path)  # all files belong to another log
+    assert set(touched) == {("deleted", False), ("replaced", False)}
+
+
 def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_build, "RANGE", records_path.stat().st_size // 4)
     _, records = in_columns(records_path)

@@ -211,7 +211,7 @@ def test_figures_by_hand() -> None:
 
 def test_paths(file: RecordFile) -> None:
     data = packed_answers(file, KEY)
-    rows = path_rows(data.parts, 0.2, data.records, KEY)
+    rows = path_rows(data.parts, 0.2, data.columns)
     assert [row.path for row in rows] == ["/number", "/total", "/buyer", "/due"]
     assert sum(row.parts for row in rows) == data.parts.size.sum()
     assert rows[0].wrong < rows[3].wrong

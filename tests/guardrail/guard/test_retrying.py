@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +20,18 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
-from guardrail.guard.base import is_result
-from guardrail.guard.cascade import Cascade
+from guardrail.guard.assess import Assessment
+from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
+from guardrail.review.queue.expiring_keys import ExpiringKeys
+from guardrail.review.queue.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import REMEMBERED, Draws
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample
+from guardrail.types import Sample, SampleSet
 from guardrail.verdict import Reason
 from tests.guardrail.guard.test_routing import artifact
 from tests.guardrail.sampling.test_limits import Busy, Inside, Seen
@@ -47,7 +51,7 @@ class Turning(ScriptedChat):
     """Answers by question and by how often it was asked before."""
 
     turns: Any = ROUNDS
-    calls: Any = Field(default_factory=Counter)
+    calls: Any = Field(default_factory=Counter, repr=False)
     lock: Any = Field(default_factory=threading.Lock)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
@@ -217,9 +221,9 @@ def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
 
 def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
     model, guard = turning(switch=SafetySwitch())
-    assert not is_result(guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}))
+    assert not guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}).is_result
     forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
-    assert is_result(forbidden.assess(SURE))
+    assert forbidden.assess(SURE).is_result
 
 
 @pytest.mark.parametrize("way", range(4))
@@ -321,7 +325,8 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
 @pytest.mark.parametrize("reason", Unmeasured)
 def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
     transport = (Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES)
-    assert reason.depends_on_question == (reason not in transport)
+    passing = (*transport, Unmeasured.MODEL_CHANGED, Unmeasured.INTERRUPTED)
+    assert reason.depends_on_question == (reason not in passing)
 
 
 # -- retries that are not the guard's own: the guard gives an abstention again, and draws nothing
@@ -547,6 +552,161 @@ def test_named_slots_make_another_question_and_all_others_do_not() -> None:
     assert [slotted(guard, clock, "A").cost.calls for clock in ("10:00", "10:01", "10:02")] == [5, 4, 0]
     with pytest.raises(ValidationError, match=r"remember_slots names \['contexts'\]"):
         slotted_guard(APART, remember_slots=("contexts",))
+
+
+# -- a draw with other slot content was interrupted
+
+
+PARTLY = ["a", "a", DOWN_FOR_NOW]
+"""Its primary answer and first sample arrive, and every other call fails."""
+
+
+def waits(verdict: Any) -> bool:
+    return verdict.uncertainty.reason is Unmeasured.INTERRUPTED and verdict.cost.calls == 0
+
+
+def test_other_content_waits_for_a_draw_that_was_interrupted_and_the_same_finishes_it() -> None:
+    model, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"])
+    assert slotted(guard, "10:00", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
+    held = slotted(guard, "10:01", "A")
+    assert waits(held)
+    assert (held.reason, held.candidate) == (Reason.UNMEASURED, None)
+    assert "other content in the slot 'clock' was interrupted" in held.detail
+    assert "remember_slots=()" in held.detail
+    assert "'clock', 'context'" in slotted(guard, "10:01", "B").detail
+    assert [slotted(guard, clock, "A").cost.calls for clock in ("10:00", "10:01")] == [1, 5]
+    assert sum(model.calls.values()) == 5 + 1 + 5
+
+
+def test_an_abstention_says_how_to_finish_the_draw_in_message_error_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    _, guard = slotted_guard(PARTLY, ["a"], on_abstain="raise")
+    messages = [guard.artifact.prompt.messages(LATE, slots={"clock": clock, "context": "A"}) for clock in "12"]
+    for prompt in messages:
+        with pytest.raises(UnmeasuredError) as caught:
+            guard.invoke(prompt)
+    assert "Send the same slot content as then to finish that draw" in str(caught.value)
+    assert "Send the same slot content as then" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("rounds", [[DOWN_FOR_NOW], [HTTPError(503)], [TimeoutError("slow")]])
+def test_an_outage_in_which_nothing_arrived_lets_other_content_draw(rounds: list[Any]) -> None:
+    _, guard = slotted_guard(rounds, ["a"])
+    assert not slotted(guard, "10:00", "A").accepted
+    assert slotted(guard, "10:01", "A").cost.calls == 5
+
+
+def test_content_that_makes_another_question_does_not_wait() -> None:
+    model, guard = slotted_guard(PARTLY, ["a"], remember_slots=("context",))
+    slotted(guard, "10:00", "A")
+    assert not waits(slotted(guard, "10:01", "B"))
+    assert slotted(guard, "10:02", "A").cost.calls == 2  # continued under another clock
+    infeasible = Guardrail(model=model, artifact=make_artifact(model, n=4, prompt=SLOTTED, threshold=None))
+    assert {slotted(infeasible, clock, "A").reason for clock in ("10:00", "10:01")} == {Reason.INFEASIBLE}
+
+
+def test_a_draw_that_was_interrupted_is_forgotten_with_its_answers() -> None:
+    now = [0.0]
+    _, guard = slotted_guard(PARTLY, ["a"], remember=Draws(60, clock=lambda: now[0]))
+    slotted(guard, "10:00", "A")
+    now[0] = 59.9
+    assert waits(slotted(guard, "10:01", "A"))
+    now[0] = 60.0
+    assert slotted(guard, "10:01", "A").accepted
+
+
+def test_each_of_two_interrupted_draws_may_be_finished_and_a_third_waits_for_both() -> None:
+    assessors = slotted_guard(["a"])[1]._assessor
+    contents = [assessors._memory(assessors.gates(None)["answer"].artifact.prompt.messages(
+        LATE, slots={"clock": clock, "context": "A"}), LATE) for clock in "123"]  # fmt: skip
+    first, second, _ = contents
+    for memory in (first, second):
+        memory.prompt.begun.add("part")
+        run(memory._leave("accepted"))
+    assert [run(memory.interrupted()) for memory in contents] == ["", "", "'clock'"]
+    run(first.kept(done(), "accepted"))
+    assert [run(memory.interrupted()) for memory in contents] == ["'clock'", "", "'clock'"]
+    run(second.kept(done(), "accepted"))
+    assert [run(memory.interrupted()) for memory in contents] == ["", "", ""]
+
+
+def done() -> Any:
+    yield from ()
+    return Assessment(SampleSet(question=LATE, primary=None))
+
+
+class Waiting(Turning):
+    """Answers about A when it is released."""
+
+    released: Any = None
+    asked: Any = None
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        index = run_manager.metadata[SAMPLE_INDEX]
+        if "A" in question_text(messages) and index > 0:
+            self.asked.set()
+            await self.released.wait()
+        return self._generate(messages, stop, run_manager, **kwargs)
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_other_content_waits_after_a_cancelled_draw_and_not_for_one_that_goes_on(cancelled: bool) -> None:
+    async def outcome() -> list[Any]:
+        model = Waiting(
+            turns={f"Context: {context}\nQuestion: {LATE}": [["a"]] for context in "AB"},
+            released=asyncio.Event(),
+            asked=asyncio.Event(),
+        )
+        guard = Guardrail(
+            model=model, artifact=make_artifact(model, n=4, prompt=SLOTTED), early_stopping="off", max_concurrency=1
+        )
+        first, other = (SLOTTED.messages(LATE, slots={"clock": "1", "context": context}) for context in "AB")
+        going = asyncio.ensure_future(guard.aassess(first))
+        await model.asked.wait()
+        if cancelled:
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+        verdicts = [await guard.aassess(other)]
+        model.released.set()
+        verdicts.append(await (guard.aassess(first) if cancelled else going))
+        return [*verdicts, await guard.aassess(other)]
+
+    other, first, again = asyncio.run(outcome())
+    assert waits(other) == cancelled
+    assert first.accepted
+    assert first.cost.calls == (3 if cancelled else 5)
+    assert again.accepted
+
+
+def test_a_draw_that_ctrl_c_stopped_between_two_calls_was_interrupted() -> None:
+    _, guard = slotted_guard(["a"])
+    steps = guard._verdict(SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"}), None)
+    effect = next(steps)
+    while not guard._assessor.draws._own._ends:
+        effect = steps.send(effect.run())
+    steps.close()
+    assert waits(slotted(guard, "2", "A"))
+    assert slotted(guard, "1", "A").accepted
+
+
+def test_processes_on_one_store_know_of_each_others_interrupted_draws(tmp_path: Path) -> None:
+    with ReviewStore(str(tmp_path / "reviews.db")) as store:
+        here, there = (Draws(shared=ExpiringKeys(store.database)) for _ in range(2))
+        _, guard = slotted_guard(PARTLY, ["a"], remember=here)
+        other = guard.model_copy(update={"remember": there})
+        slotted(guard, "10:00", "A")
+        assert [waits(slotted(which, "10:01", "A")) for which in (guard, other)] == [True, True]
+        assert slotted(other, "10:00", "A").cost.calls == 2
+        assert slotted(guard, "10:01", "A").cost.calls == 5
+
+
+def test_a_served_answer_waits_too_and_a_cascade_goes_no_further() -> None:
+    _, guard = slotted_guard(PARTLY, ["a"])
+    first, second = (SLOTTED.messages(LATE, slots={"clock": clock, "context": "A"}) for clock in "12")
+    served = [guard.assess_served(messages, Sample(text="a")).verdict for messages in (first, second, first)]
+    assert [verdict is not None and verdict.uncertainty.reason for verdict in served] == [
+        Unmeasured.MODEL_FAILED, Unmeasured.INTERRUPTED, None
+    ]  # fmt: skip
+    assert Unmeasured.INTERRUPTED not in GOES_ON
 
 
 def test_a_served_answer_that_was_held_back_is_not_drawn_again() -> None:

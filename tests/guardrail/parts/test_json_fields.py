@@ -271,6 +271,62 @@ def test_items_are_counted_as_if_every_two_were_compared(own: list[str], other: 
         assert uncertainties(spec, own, other, judges=made) == expected
 
 
+class Counting(Prefix):
+    """Counts the pairs that it is asked about."""
+
+    def __init__(self) -> None:
+        self.pairs = 0
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.pairs += len(pairs)
+        return super().equivalent(question, pairs)
+
+
+def items(n: int, k: int) -> str:
+    return json.dumps({"x": [f"{k} item {i}" for i in range(n)], "y": 1})
+
+
+def test_a_list_too_long_for_the_judge_of_its_items_is_held_back_unasked() -> None:
+    """Comparing 1,000 items with those of ten samples would ask the judge ten million times, within a request."""
+    judge = Counting()
+    spec = json_spec(cap=2000, judges={"/x/*": judge})
+    assert spec.most_items == 100
+    parts = split_and_measure(drawn(items(1000, 0), *(items(1000, k) for k in range(10))), spec, judges={"/x/*": judge})
+    assert not isinstance(parts, Missing)
+    assert judge.pairs == 0
+    assert {part.uncertainty for part in parts[:-1]} == {None}
+    assert "1000 different items" in parts[0].detail
+    assert (parts[-1].path, parts[-1].uncertainty) == ("/y", 0.0)
+    assert parts_of(spec, judge, 100, 100)[0].uncertainty == 1.0
+    assert 0 < judge.pairs <= 100 * 100 * 2
+    long_sample = parts_of(spec, judge, 100, 101)[0]
+    assert (long_sample.uncertainty, long_sample.detail) == (None, "the field's judge gave no verdict on some sample")
+    # Equal items are one: a model that repeats itself is measured.
+    repeated = json.dumps({"x": ["a"] * 1000, "y": 1})
+    values = uncertainties(spec, repeated, repeated, judges={"/x/*": judge})
+    assert set(values.values()) == {0.0}
+
+
+def parts_of(spec: PartsSpec, judge: Counting, own: int, other: int) -> tuple[Part, ...]:
+    parts = split_and_measure(drawn(items(own, 0), items(other, 1)), spec, judges={"/x/*": judge})
+    assert not isinstance(parts, Missing)
+    return parts
+
+
+def test_labels_of_a_list_too_long_for_its_judge_are_undecided_and_an_older_spec_has_no_limit() -> None:
+    judge = Counting()
+    spec = json_spec(cap=2000, judges={"/x/*": judge})
+    answer = _sample(items(101, 0))
+    compared = compare_with_gold(answer, items(101, 1), spec, judges={"/x/*": judge})
+    assert compared.right == (*(None,) * 101, True)
+    older = spec.model_copy(update={"support": spec.support.model_copy(update={"params": {}})})
+    assert older.most_items is None
+    named = {"judges": {"/x/*": judge.spec.model_dump(mode="json")}}
+    older = spec.model_copy(update={"support": spec.support.model_copy(update={"params": named})})
+    assert None not in compare_with_gold(answer, items(101, 1), older, judges={"/x/*": judge}).right
+    assert "most_items" not in json_spec(cap=9, judges={"/x": judge}).support.params
+
+
 class Failing(Prefix):
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         raise RuntimeError("no network")

@@ -27,6 +27,7 @@ from guardrail import scorer
 from guardrail.bindings import bindings_for, json_format
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.prompting import PromptWrapping
 from guardrail.review.queue.item import Candidate, Content, Decision
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
@@ -349,6 +350,26 @@ def test_what_failed_is_asked_again_and_nothing_else(serve: Serve, endpoint: Hel
     before = endpoint.requests
     assert served.ask().json()["guardrail"]["accepted"]
     assert endpoint.requests == before + 5
+
+
+def test_other_slot_content_waits_for_a_draw_that_failed_unless_the_configuration_says_otherwise(
+    serve: Serve, endpoint: Held
+) -> None:
+    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+    artifact = make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt)
+    for slots, status in ((None, 503), ((), 200)):
+        served = serve({"remember_slots": slots}, artifact)
+        endpoint.mode, endpoint.faults = "500", 2
+        assert served.ask("sure? (asked at 1)").status_code == 503
+        reply = served.ask("sure? (asked at 2)")
+        assert reply.status_code == status
+        assert served.ask("sure? (asked at 1)").status_code == 200
+        if slots is None:
+            error = reply.json()["error"]
+            assert (error["code"], reply.headers["x-should-retry"]) == ("interrupted", "false")
+            assert "remember_slots" in error["message"]
+            assert served.ask("sure? (asked at 2)").status_code == 200
+            assert served.http.get("/readyz").status_code == 200  # no fault of the upstream
 
 
 def test_draws_that_make_room_are_counted(serve: Serve, endpoint: Held) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from guardrail.errors import UsageError
-from integrations._gateway.pass_through import passed_name
+from integrations._gateway.forwarding import passed_name
 from tests.integrations.gateway.conftest import Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from guardrail.errors import ArtifactMismatchError
+from tests.integrations.gateway import test_messages, test_responses
 from tests.integrations.gateway.conftest import SURE, Serve
 
 PYTHON = re.compile(
-    r"`|\b(guard|guardrail|calibrate|artifact|self)\.\w|\w\(|\w=[\"']|\w+Error\b|bindings_for|\bNone\b|<class"
+    r"`|\('[^']*',|\b(guard|guardrail|calibrate|artifact|self)\.\w|\w\(|\w=[\"']|\w+Error\b|bindings_for|\bNone\b|<class"
 )
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 USER, ANSWER = {"role": "user", "content": SURE}, {"role": "assistant", "content": "Paris"}
@@ -31,6 +32,7 @@ CHAT: list[dict[str, Any]] = [
     {"tools": [TOOL, TOOL], "tool_choice": "required"},
     {"tool_choice": {"type": "function", "function": {"name": "g"}}},
     {"tool_choice": 5},
+    {"tools": [TOOL], "tool_choice": "none"},
     {"response_format": {"type": "json_object"}},
     {"response_format": {"type": "json_schema", "json_schema": 5}},
     {"response_format": 5},
@@ -51,6 +53,39 @@ def test_a_refusal_speaks_http(serve: Serve, fields: dict[str, Any]) -> None:
         next(iter(fields)) if "tool_choice" not in fields else error["param"],
     )
     assert not PYTHON.search(error["message"]), error["message"]
+
+
+COMMON = "|".join(
+    [r"\bresponse_format\b", r"\breasoning_effort\b", r"\bmax_completion_tokens\b", r"\btool_call_id\b", "chat"]
+)
+FOREIGN = {
+    "responses": rf"{COMMON}|\bmessages\b|\bmax_tokens\b",
+    "messages": rf"{COMMON}|\bstop=|\bparallel_tool_calls\b",
+}
+"""Names of chat completions that the other protocols spell differently."""
+OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    *(("responses", *row) for row in test_responses.REFUSED),
+    ("responses", {"input": [USER, ANSWER, USER]}, "input"),
+    ("responses", {"instructions": "Be brief."}, "input"),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "n", "schema": 5}}}, "text.format"),
+    ("responses", {"tool_choice": "required"}, "tool_choice"),
+    *(("messages", *row) for row in test_messages.REFUSED),
+    ("messages", {"messages": [USER, ANSWER, USER]}, "messages"),
+    ("messages", {"system": "Be brief."}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fields", "param"), OTHERS)
+def test_a_refusal_has_the_names_of_its_protocol(
+    serve: Serve, protocol: str, fields: dict[str, Any], param: str
+) -> None:
+    asked = {"input": SURE} if protocol == "responses" else {"messages": [USER], "max_tokens": 4096}
+    reply = serve().http.post(f"/v1/{protocol}", json={"model": "support", **asked, **fields})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, param)
+    assert not PYTHON.search(error["message"]), error["message"]
+    if param in fields and not re.search(FOREIGN[protocol], param):  # the client may have sent that name itself
+        assert not re.search(FOREIGN[protocol], error["message"]), error["message"]
 
 
 def test_a_refusal_of_other_turns_names_the_setting(serve: Serve) -> None:

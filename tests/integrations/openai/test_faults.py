@@ -171,7 +171,7 @@ def test_one_bad_request_of_many_does_not_accept(endpoint: Endpoint) -> None:
     assert guard.assess("sure?").accepted
     endpoint.mode, endpoint.faults = "500", 1
     verdict = held_back(by_invoke, guard)
-    assert "1 of 5 calls failed, the first with InternalServerError" in verdict.detail
+    assert "1 of 5 calls failed, the first with ReplyError (HTTP status 500" in verdict.detail
     assert guard.assess("sure?").accepted  # it is well again
 
 

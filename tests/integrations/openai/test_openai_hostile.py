@@ -7,7 +7,7 @@ import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from guardrail import Guardrail, Unmeasured, Verdict
 from guardrail.testing import make_artifact
-from integrations._openai.clients import Clients
 from integrations._openai.endpoint import Attempted
+from integrations._openai.endpoint import Endpoint as Address
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
@@ -96,7 +96,7 @@ def answering(place: tuple[Any, ...], value: Any, *, spare: int) -> Callable[...
     """An endpoint that says something else at one place of its replies, from a certain request on."""
     word, requests = itertools.count(), itertools.count()
 
-    async def send(client: Any, body: Mapping[str, Any], **_: Any) -> Attempted:
+    async def send(_: Address, body: Mapping[str, Any], __: float | None = None) -> Attempted:
         reply: Any = completion(body, word)
         if next(requests) >= spare:
             reply = put(reply, place, copy.deepcopy(value))
@@ -108,10 +108,7 @@ def answering(place: tuple[Any, ...], value: Any, *, spare: int) -> Callable[...
 @contextmanager
 def answered_by(send: Callable[..., Any]) -> Iterator[OpenAICompatibleChat]:
     """A model whose requests are answered by a function instead of a server."""
-    with (
-        patch.object(Clients, "lease", lambda *_, **__: nullcontext()),
-        patch("integrations._openai.endpoint.apost", send),
-    ):
+    with patch.object(Address, "asend", send):
         yield OpenAICompatibleChat(model="m", base_url="http://localhost:1/v1")
 
 
@@ -150,7 +147,7 @@ def test_whatever_stands_anywhere_in_a_reply_is_held_back(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 200_000, b"", b"\x00", b"null", b'{"choices": [{}]}'])
 def test_bodies_that_are_no_reply_are_counted_and_named(way: Callable[[Guardrail], Verdict], content: bytes) -> None:
-    async def send(client: Any, body: Mapping[str, Any], **_: Any) -> Attempted:
+    async def send(_: Address, body: Mapping[str, Any], __: float | None = None) -> Attempted:
         return Attempted(content, None, 1)
 
     with answered_by(send) as model:

@@ -15,8 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 import pytest
@@ -30,8 +28,6 @@ from guardrail.sampling.prober import refuses_n
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
-from integrations._openai.clients import AT_ONCE, Clients
-from integrations._openai.endpoint import apost
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import TRICKLES, Endpoint, serving
 
@@ -202,12 +198,8 @@ def test_requests_that_were_not_sent_are_not_counted(endpoint: Endpoint, way: st
 
 
 def test_no_attempt_is_made_without_time(endpoint: Endpoint) -> None:
-    async def late() -> Any:
-        model = chat(endpoint)
-        async with model._endpoint()._client() as client:
-            return await apost(client, {"model": "m", "messages": []}, deadline=time.monotonic() - 1, retries=2)
-
-    attempted = asyncio.run(late())
+    sending = chat(endpoint)._endpoint().asend({"model": "m", "messages": []}, time.monotonic() - 1)
+    attempted = asyncio.run(sending)
     assert isinstance(attempted.error, DeadlineError)
     assert attempted.attempts == endpoint.requests == 0
 
@@ -244,7 +236,7 @@ def test_a_request_that_is_refused_for_another_reason_stays_refused(endpoint: En
     endpoint.mode = "400"
     (drawn,) = draw(model, [QUESTION], SamplingPlan(n=6))
     assert drawn.problem is Unmeasured.REJECTED
-    assert "2 of 2 calls failed, the first with BadRequestError" in drawn.problem_detail
+    assert "2 of 2 calls failed, the first with ReplyError (HTTP status 400" in drawn.problem_detail
     assert drawn.cost.calls == endpoint.requests == 3  # greedy, six at once, one alone
     assert not refuses_n(model, 6)
 
@@ -363,6 +355,15 @@ def test_connections_are_closed_with_the_model(endpoint: Endpoint) -> None:
     assert eventually(lambda: endpoint.open == 0)
 
 
+def test_an_idle_connection_is_closed(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("integrations._openai.clients.IDLE", 0.05)
+    model = chat(endpoint)
+    invoke(model)
+    assert endpoint.open == 1
+    assert eventually(lambda: endpoint.open == 0)
+    assert invoke(model) == "Paris"
+
+
 def test_a_sync_call_inside_a_running_loop(endpoint: Endpoint) -> None:
     async def main() -> str:
         return invoke(chat(endpoint))
@@ -413,17 +414,3 @@ def test_settings_of_transport_reach_the_server(endpoint: Endpoint) -> None:
     assert endpoint.requests >= 2
     with pytest.raises(UsageError, match="timeout and default_headers are its own fields"):
         model.invoke("q", extra_headers={"a": "b"})
-
-
-def test_many_requests_at_once_share_few_clients() -> None:
-    async def leased() -> None:
-        clients = Clients()
-        lease = partial(clients.lease, key=KEY, url="http://127.0.0.1:9/v1", headers={}, most=1)
-        async with AsyncExitStack() as stack:
-            leases = [await stack.enter_async_context(lease()) for _ in range(AT_ONCE + 1)]
-        assert len({id(client) for client in leases[:AT_ONCE]}) == 1
-        assert leases[AT_ONCE] is not leases[0]
-        async with lease() as again, lease() as beside:
-            assert again is beside is leases[0]  # they were given back
-
-    asyncio.run(leased())
