@@ -26,6 +26,9 @@ settings.load_profile("untimed")
 if find_spec("typer"):  # `CliRunner` rebuilds all commands in every call, which takes longer than most tests
     pytest.MonkeyPatch().setattr("typer.testing._get_command", cache(import_module("typer.main").get_command))
 
+# Ten thousand waits for the disk. A killed process loses nothing that it has written: only a power cut would.
+pytest.MonkeyPatch().setattr("os.fsync", lambda descriptor: None)
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the tests run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise tests of Ctrl-C would wait forever
 

@@ -132,6 +132,25 @@ def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("by_model", [False, True])
+def test_torn_lines_of_a_gateway_are_left_out_and_counted(tmp_path: Path, by_model: bool) -> None:
+    path = written(tmp_path / "records.jsonl")
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "observed.jsonl"
+    torn = b'{"id": "torn", "quest\n'
+    values = json.loads(header)
+    values["header"]["questions_name"] = "observed: m"
+    path.write_bytes(
+        json.dumps(values).encode() + b"\n" + b"".join([*lines[:1], torn, *lines[1:30], torn, *lines[30:], torn[:-1]])
+    )
+    estimators = [Heavy(tmp_path / name) if by_model else light for name in ("local", "ray")]
+    _, expected = score_file(path, tmp_path / "local.jsonl", estimators[0])
+    _, summary = score_on_ray(path, tmp_path / "ray.jsonl", estimators[1], part_bytes=PART)
+    assert (expected.fragments, summary.fragments, summary.n_records) == (2, 2, SIZE)
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
+
+
+@pytest.mark.usefixtures("engine")
 def test_a_model_is_asked_once_about_a_pair_and_never_again_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
 
 def _faults(figure: Figure) -> list[str]:
     canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
+    figure.draw_without_rendering()  # places everything; pixels would take longer
     renderer = canvas.get_renderer()
     skipped = {text for axes in figure.axes for text in _ticks_out_of_view(axes)}
     # An annotation's extent includes its arrow, which may end at a line; a caption is the text alone.
