@@ -1,14 +1,17 @@
 """Cost of `guardrail serve`: ratios and differences measured in one run, and its resources after many requests.
 
     python -m benchmarks.gateway                     # latency and throughput
+    python -m benchmarks.gateway load                # 50 and 200 clients, and the processor's time of a question
+    python -m benchmarks.gateway workers             # the throughput of one and of two processes
     python -m benchmarks.gateway hostile             # the wait of other clients while one sends hostile bodies
+    python -m benchmarks.gateway slow floods         # slow sockets, and upstreams that send without end
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
 The upstream (loopback, fixed latency), the gateway and the clients run in separate processes. ``--litellm PYTHON``
 measures LiteLLM's proxy beside it; it needs a separate environment:
 
-    python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.106.2"
+    python3 -m venv litellm-venv && litellm-venv/bin/pip install "litellm[proxy]==1.108.7"
     python -m benchmarks.gateway --litellm litellm-venv/bin/python
 """
 
@@ -16,10 +19,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import itertools
 import json
 import multiprocessing
 import os
 import random
+import resource
 import socket
 import statistics
 import subprocess
@@ -48,8 +54,11 @@ __all__ = ["Footprint", "leaks", "soak"]
 QUESTION = "What is the capital of France?"
 FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "empty")
 KEY = "sk-of-a-local-benchmark"
-"""LiteLLM's proxy does not start without one; the gateway needs none on the loopback."""
-PARTS = ("latency", "apart", "together", "passed", "load", "hostile")
+"""The clients' key."""
+HEAD = {"authorization": f"Bearer {KEY}"}
+PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile", "slow", "floods")
+QUEUE = 50
+"""Answers that wait to be measured, so that they are done soon after a measurement's end; later ones are dropped."""
 TOLERATED = 10
 """Files, sockets or threads that a gateway may hold more than before: connections that have just been opened."""
 GROWTH = 1.2
@@ -103,7 +112,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: Any) -> Iterator[Served]:
+def gateway(
+    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, log: Any = None, **settings: Any
+) -> Iterator[Served]:
     """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
     artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
@@ -113,13 +124,14 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
         "apart": {**guarded, "probe": "off"},  # n + 1 requests a question
         "together": guarded,  # the probe finds that n is honoured: 2 requests
         "passed": {**common, "mode": "observe"},  # without artifact or plan nothing is measured
-        "watched": {**guarded, "probe": "off", "mode": "observe"},
+        "watched": {**guarded, "probe": "off", "mode": "observe", "observe": {"queue": QUEUE}},
     }
     path = folder / "guardrail.yaml"
-    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, **settings}
+    keys = [{"name": "benchmark", "sha256": hashlib.sha256(KEY.encode()).hexdigest(), "max_concurrency": 1000}]
+    config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, "keys": keys, **settings}
     path.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path), "--workers", str(workers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
         try:
             assert process.stdout is not None
             yield Served(process.stdout.readline().split(" at ")[1].split()[0], process.pid)
@@ -128,8 +140,8 @@ def gateway(folder: Path, url: str, n: int, timeout: float = 60.0, **settings: A
 
 
 @contextmanager
-def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
-    """Run LiteLLM's proxy, without a database and without logs."""
+def litellm(interpreter: str, folder: Path, url: str) -> Iterator[Served]:
+    """Run LiteLLM's proxy at its best: one process as the gateway, without a database and without logs."""
     params = {"model": "openai/m", "api_base": url, "api_key": "none", "timeout": 60, "max_retries": 0}
     path = folder / "litellm.json"
     path.write_text(json.dumps({"model_list": [{"model_name": "passed", "litellm_params": params}]}))
@@ -137,8 +149,9 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     program = str(Path(interpreter).with_name("litellm"))
-    command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port]
+    command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port, "--num_workers", "1"]
     more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": KEY}
+    more |= {"LITELLM_MODE": "PRODUCTION", "DISABLE_SCHEMA_UPDATE": "True"}
     with (folder / "litellm.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, **more})
     try:
@@ -149,7 +162,7 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[str]:
             if process.poll() is not None:
                 raise SystemExit(f"LiteLLM's proxy ended:\n{(folder / 'litellm.log').read_text()[-2000:]}\n{__doc__}")
             time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
+        yield Served(f"http://127.0.0.1:{port}/v1", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -186,7 +199,9 @@ def print_added(times: Mapping[str, Any], base: str) -> None:
         print(f"  {name}: added p50 {p50 * 1e3:+.1f} ms, p99 {p99 * 1e3:+.1f} ms")
 
 
-async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1) -> dict[str, list[float]]:
+async def throughput(
+    calls: Mapping[str, Call], clients: int, rounds: int, each: int = 1, rest: Call | None = None
+) -> dict[str, list[float]]:
     """Return the answers a second in each round; every client asks one question after another."""
     rates: dict[str, list[float]] = {name: [] for name in calls}
 
@@ -200,6 +215,8 @@ async def throughput(calls: Mapping[str, Call], clients: int, rounds: int, each:
             await asyncio.gather(*(ask(call) for _ in range(clients)))
             rates[name].append(clients * each / (time.perf_counter() - start))
             await asyncio.sleep(0.5)
+            if rest is not None:
+                await rest()
     return rates
 
 
@@ -218,18 +235,20 @@ def asking(url: str, model: str, **fields: Any) -> Call:
 
 
 class Lean:
-    """The leanest client at hand: one session of aiohttp that posts ready bytes and reads the reply."""
+    """The leanest client at hand: one session of aiohttp that posts small bodies and reads the replies."""
 
     def __init__(self) -> None:
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self.session, self.numbers = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), itertools.count()
 
     def asking(self, url: str, model: str, **fields: Any) -> Call:
         """Return a call."""
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}).encode()
-        head = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], **fields}
+        head = {"content-type": "application/json", **HEAD}
 
         async def call() -> None:
-            async with self.session.post(f"{url}/chat/completions", data=body, headers=head) as reply:
+            # The gateway would join equal questions that are under way.
+            content = json.dumps({**body, "user": str(next(self.numbers))}).encode()
+            async with self.session.post(f"{url}/chat/completions", data=content, headers=head) as reply:
                 await reply.read()
                 assert reply.status == 200, reply.status
 
@@ -246,26 +265,61 @@ async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: Exi
         "watched": lean.asking(served.url, "watched", **settings),
         "guarded": lean.asking(served.url, "together"),
     }
+    pids = {"passed": served.pid, "guarded": served.pid}
     if arguments.litellm:
-        address = stack.enter_context(litellm(arguments.litellm, folder, url))
-        calls["LiteLLM"] = lean.asking(f"{address}/v1", "passed", **settings)
+        proxy = stack.enter_context(litellm(arguments.litellm, folder, url))
+        calls["LiteLLM"], pids["LiteLLM"] = lean.asking(proxy.url, "passed", **settings), proxy.pid
     base = "LiteLLM" if arguments.litellm else "raw"
+
+    async def measured() -> None:
+        """Wait until the answers that passed are measured, so that this does not slow what comes next."""
+        while True:
+            async with lean.session.get(
+                f"{served.url.removesuffix('/v1')}/guardrail/v1/observed", headers=HEAD
+            ) as reply:
+                counts = (await reply.json())["watched"]
+            done = sum(counts[fate] for fate in ("accepted", "abstained", "unmeasured", "not_comparable"))
+            if done + sum(counts["dropped"].values()) >= counts["chosen"]:
+                return
+            await asyncio.sleep(0.2)
+
     print("one lean client", flush=True)
     print_added(await in_turns(calls, max(3, arguments.rounds // 4), 5, pause=0.1), "raw")
-    together = {name: call for name, call in calls.items() if name != "guarded"}  # equal questions would share draws
+    await measured()
+    for name, pid in pids.items():
+        used = []
+        for _ in range(5):
+            before = processor_seconds(pid)
+            for _ in range(40):
+                await calls[name]()
+            used.append((processor_seconds(pid) - before) / 40)
+        print(
+            f"{name}: {statistics.median(used) * 1e3:.1f} ms of processor a question (least {min(used) * 1e3:.1f}), "
+            f"load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
     for clients in (50, 200):
-        await throughput(together, clients, 1)
-        rates = await throughput(together, clients, max(3, arguments.rounds // 10), each=max(1, 400 // clients))
-        print(f"{clients} lean clients, as a share of {base}", flush=True)
+        await throughput(calls, clients, 1, rest=measured)
+        rates = await throughput(
+            calls, clients, max(3, arguments.rounds // 10), each=max(1, 400 // clients), rest=measured
+        )
+        print(f"{clients} lean clients, as a share of {base}; load {os.getloadavg()[0]:.1f}", flush=True)
         print_shares(rates, base)
         if base != "raw":
-            print_shares({name: rates[name] for name in ("raw", "passed")}, "raw")
-    for name in ("passed", "guarded"):
-        before = processor_seconds(served.pid)
-        for _ in range(200):
-            await calls[name]()
-        print(f"{name}: {(processor_seconds(served.pid) - before) / 200 * 1e3:.1f} ms of processor", flush=True)
+            print("  and of raw", flush=True)
+            print_shares({name: rates[name] for name in ("raw", "passed", "watched", "guarded")}, "raw")
     await lean.session.close()
+
+
+async def workers(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure the throughput of guarded questions with one and with two processes on one store."""
+    calls, store = {}, str(folder / "reviews.db")
+    for count in (1, 2):
+        served = stack.enter_context(gateway(folder, url, arguments.n, workers=count, reviews=store, remember=0))
+        calls[f"guarded, {count}"] = Lean().asking(served.url, "together")
+    print("50 lean clients by number of processes", flush=True)
+    await throughput(calls, 50, 1)
+    print_shares(await throughput(calls, 50, max(3, arguments.rounds // 10), each=8), "guarded, 1")
 
 
 def processor_seconds(pid: int) -> float:
@@ -276,6 +330,16 @@ def processor_seconds(pid: int) -> float:
 
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure and print the figures about time."""
+    parts = {"load": load, "workers": workers, "hostile": hostile_bodies_to_both, "slow": slow, "floods": floods}
+    for name in arguments.parts:
+        if name in parts:
+            await parts[name](arguments, url, folder, stack)
+    if not parts.keys() >= set(arguments.parts):
+        await latency(arguments, url, folder, stack)
+
+
+async def latency(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure one call at a time and many at once, beside a client of the SDK."""
     n, rounds, clients = arguments.n, arguments.rounds, arguments.clients
     few = max(3, rounds // 10)
     plain = stack.enter_context(gateway(folder, url, n)).url
@@ -301,13 +365,6 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
             print_shares(
                 await throughput({kind: calls[kind] for kind in ("direct", "guarded")}, clients, few), "direct"
             )
-    if "hostile" in arguments.parts:
-        served = stack.enter_context(gateway(folder, url, n))
-        for name in ("together", "watched"):
-            print(f"hostile bodies to {name}", flush=True)
-            await asyncio.to_thread(hostile, served, name)
-    if "load" in arguments.parts:
-        await load(arguments, url, folder, stack)
     if "passed" not in arguments.parts:
         return
     passing = {
@@ -316,14 +373,14 @@ async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: 
         "watched": asking(plain, "watched", temperature=0, max_tokens=64),
     }
     if arguments.litellm:
-        address = stack.enter_context(litellm(arguments.litellm, folder, url))
-        passing["LiteLLM"] = asking(f"{address}/v1", "passed", temperature=0, max_tokens=64)
+        proxy = stack.enter_context(litellm(arguments.litellm, folder, url))
+        passing["LiteLLM"] = asking(proxy.url, "passed", temperature=0, max_tokens=64)
     print("one answer passed through, over the raw upstream", flush=True)
     times = await in_turns(passing, rounds, 5, pause=0.1)
     print_added(times, "raw")
     print("observing, over a plain pass-through")
     print_added({name: times[name] for name in ("passed", "watched")}, "passed")
-    counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed").json()["watched"]
+    counts = httpx.get(f"{plain.removesuffix('/v1')}/guardrail/v1/observed", headers=HEAD).json()["watched"]
     assert counts["accepted"] >= 0.5 * counts["served"], counts
     print(f"{clients} clients at once, one answer each", flush=True)
     print_shares(await throughput(passing, clients, few, each=3), "raw")
@@ -374,6 +431,14 @@ def _probe(url: str, pipe: Any) -> None:
             pipe.send(worst)
 
 
+async def hostile_bodies_to_both(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure `hostile` for a model that guards and for one that is observed."""
+    served = stack.enter_context(gateway(folder, url, arguments.n))
+    for name in ("together", "watched"):
+        print(f"hostile bodies to {name}", flush=True)
+        await asyncio.to_thread(hostile, served, name)
+
+
 def hostile(served: Served, model: str) -> dict[str, float]:
     """Return the slowest /healthz, in seconds, while one client sends each body three times; print them."""
     context, root = multiprocessing.get_context("spawn"), served.url.removesuffix("/v1")
@@ -386,7 +451,7 @@ def hostile(served: Served, model: str) -> dict[str, float]:
         ours.send("next")
         return float(ours.recv())
 
-    head = {"content-type": "application/json"}
+    head = {"content-type": "application/json", **HEAD}
     with httpx.Client(timeout=120, trust_env=False) as client:
         time.sleep(2)
         slowest()
@@ -409,6 +474,84 @@ def hostile(served: Served, model: str) -> dict[str, float]:
     ours.send("stop")
     process.join(10)
     return worst
+
+
+# -- slow sockets and floods ------------------------------------------------------------------------------------------
+
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SLOW = {"silent": b"", "half a head": HALF, "a body that does not come": HALF + b"Content-Length: 100\r\n\r\n{"}
+"""What a slow socket sends."""
+
+
+async def slow(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
+    """Measure `slow_sockets`."""
+    await asyncio.to_thread(slow_sockets, folder, url)
+
+
+def slow_sockets(folder: Path, url: str, count: int = 400, files: int = 300) -> None:
+    """Print how requests fare while sockets of each kind stay open, in a gateway that may open few files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for kind, content in SLOW.items():
+        with ExitStack() as stack:
+            log = stack.enter_context((folder / "slow.log").open("w+"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, limits[1]))
+            try:  # a child has the limit of its parent
+                served = stack.enter_context(gateway(folder, url, 4, header_timeout=10, body_timeout=20, log=log))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            address = (httpx.URL(served.url).host, httpx.URL(served.url).port or 80)
+            for _ in range(count):
+                client = stack.enter_context(socket.create_connection(address, timeout=20))
+                with suppress(OSError):  # closed already
+                    client.sendall(content)
+            body = {"model": "passed", "messages": [{"role": "user", "content": QUESTION}]}
+            seconds, start = [], time.perf_counter()
+            while time.perf_counter() < start + 40:
+                began = time.perf_counter()
+                reply = httpx.post(f"{served.url}/chat/completions", json=body, headers=HEAD, timeout=20)
+                assert reply.status_code == 200, reply.text
+                seconds.append(time.perf_counter() - began)
+                time.sleep(0.2)
+            left, lines = Footprint.of(served.pid).sockets, len(Path(log.name).read_text().splitlines())
+            print(
+                f"{count} sockets, {kind}, at most {files} files: {len(seconds)} requests in 40 s, all answered, the "
+                f"slowest in {max(seconds) * 1e3:.0f} ms; {left} sockets open at the end, {lines} lines in the log",
+                flush=True,
+            )
+
+
+@dataclass
+class Flooding(Endpoint):
+    """An endpoint whose replies are 64 KiB chunks without end."""
+
+    async def _answer(self, body: dict[str, Any], reader: Any, writer: Any) -> bool:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b" " * 2**16 + b"\r\n"
+        for _ in range(16 * 100):  # 100 MiB
+            writer.write(chunk)
+            await writer.drain()
+        return False
+
+
+async def floods(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack, count: int = 8) -> None:
+    """Print the memory of a gateway while questions get endless replies."""
+    flooding = Flooding(keep_requests=False)
+    with serving(flooding), gateway(folder, flooding.url, arguments.n) as served:
+        before, lean, most = Footprint.of(served.pid).memory, Lean(), 0.0
+        head = {"content-type": "application/json", **HEAD}
+        bodies = [
+            {"model": "apart", "messages": [{"role": "user", "content": f"{number}?"}]} for number in range(count)
+        ]
+        posts = [lean.session.post(f"{served.url}/chat/completions", json=body, headers=head) for body in bodies]
+        replies = [asyncio.ensure_future(post) for post in posts]
+        while not all(reply.done() for reply in replies):
+            most = max(most, Footprint.of(served.pid).memory)
+            await asyncio.sleep(0.02)
+        statuses = Counter(reply.result().status for reply in replies)
+        await lean.session.close()
+        print(
+            f"{count} floods of 64 KiB chunks: memory {before:.0f} to {most:.0f} MiB at most; statuses {dict(statuses)}"
+        )
 
 
 # -- resources --------------------------------------------------------------------------------------------------------
@@ -446,7 +589,7 @@ def leaks(before: Footprint, after: Footprint) -> list[str]:
 async def ask_many(served: Served, models: tuple[str, ...], count: int, at_once: int) -> list[float]:
     """Ask ``count`` different questions; return the memory after each hundredth of them."""
     numbers, memory = iter(range(count)), []
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=300, headers=HEAD) as client:
 
         async def ask() -> None:
             for number in numbers:
@@ -485,7 +628,12 @@ async def soak(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(upstream(0.05, share=0.05))
-        more = {"reviews": str(folder / "reviews.db"), "remember": 5, "stream_hold": 0.02, "keep_alive": 0.02}
+        more: dict[str, Any] = {
+            "reviews": str(folder / "reviews.db"),
+            "remember": 5,
+            "stream_hold": 0.02,
+            "keep_alive": 0.02,
+        }
         served = stack.enter_context(gateway(folder, url, n=4, timeout=2.0, **more))
 
         async def ask(client: httpx.AsyncClient, number: int) -> None:
@@ -505,7 +653,7 @@ async def soak(
                 replies[type(error).__name__] += 1
 
         async def go_on(seconds: float) -> Footprint:
-            async with httpx.AsyncClient(timeout=None) as client, asyncio.TaskGroup() as group:
+            async with httpx.AsyncClient(timeout=None, headers=HEAD) as client, asyncio.TaskGroup() as group:
                 ends, number = time.monotonic() + seconds, 0
                 while time.monotonic() < ends:
                     group.create_task(ask(client, number := number + 1))

@@ -49,6 +49,8 @@ from .data.records import (
     RecordReader,
     RecordWriter,
     exclusive,
+    is_fragment,
+    may_have_fragments,
     read_spans,
     record_line,
     refuse_other_collection,
@@ -316,6 +318,7 @@ def score_on_ray(
         scoring = Scoring.of(reader.header, estimators, unanimous_at)
         models = uses_models(scoring.estimators)
         parts, order = (_buckets if models else _ranges)(source, reader.good, part_bytes)
+        torn = _fragments(source) if may_have_fragments(reader.header) else 0
         written = scoring.header.model_dump(mode="json")
         name = sha256_hex(canonical_json([state, written, part_bytes, version("acrc-guardrail")]), 12)
         folder = target.with_name(f".{target.name}.{name}.parts")
@@ -341,6 +344,7 @@ def score_on_ray(
         if _state(source) != state:
             raise UsageError(f"{source} was changed while it was scored. Run the same command again.")
         summary = ScoreSummary()
+        summary.fragments = torn
         mode = mode_of(target, source)
         replace_lines(target, scoring.header, _summarised(_merged(files, order), source, summary), mode=mode)
         shutil.rmtree(folder, ignore_errors=True)
@@ -392,7 +396,8 @@ def _score_part(job: _RayJob, spans: Spans, file: Path) -> int:
 
     def lines() -> Iterator[bytes]:
         nonlocal count
-        for record in _MADE[job.name].of_records(read_spans(job.source, spans)):
+        records = read_spans(job.source, spans, fragments=may_have_fragments(job.header))
+        for record in _MADE[job.name].of_records(records):
             count += 1
             yield record_line(record)
 
@@ -407,6 +412,12 @@ def _state(path: Path) -> list[Any]:
     with path.open("rb") as stream:
         stream.seek(max(0, status.st_size - 4096))
         return [str(path), status.st_size, status.st_mtime_ns, sha256_hex(stream.read())]
+
+
+def _fragments(path: Path) -> int:
+    """Torn lines before the last one, which the parts leave out."""
+    with path.open("rb") as stream:
+        return sum(line.endswith(b"\n") and is_fragment(line) for line in stream)
 
 
 def _ranges(path: Path, start: int, size: int) -> tuple[list[Spans], None]:
@@ -439,7 +450,8 @@ def _buckets(path: Path, start: int, size: int) -> tuple[list[Spans], array[int]
                     text = ""  # the worker reads it, too, and knows what to do with it
                 bucket = zlib.crc32(text.encode(errors="replace")) % number
                 spans[bucket].append((start, stop))
-                order.append(bucket)
+                if text or not is_fragment(line):  # the worker refuses a torn line, or leaves it out
+                    order.append(bucket)
             start = stop
     return [tuple(spans_of) for spans_of in spans], order
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,11 @@ def binding_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[st
     return settings
 
 
+@lru_cache(maxsize=64)
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
 def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bindings | None) -> dict[str, Any]:
     """`binding_settings` for a native sampler's ``draw_samples``.
 
@@ -147,7 +153,7 @@ def native_settings(model: BaseChatModel, draw: Callable[..., Any], bindings: Bi
         UsageError: The sampler does not accept one of them.
     """
     settings = binding_settings(model, bindings)
-    parameters = inspect.signature(draw).parameters
+    parameters = _parameters(getattr(draw, "__func__", draw))
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return settings
     refused = sorted(settings.keys() - parameters.keys())

@@ -14,10 +14,15 @@ import asyncio
 import importlib
 import logging
 import math
+import multiprocessing
+import os
 import signal
+import socket
 import sys
 import threading
+import time
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +35,11 @@ from ._gateway.connections import Connections, most_connections
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
+WORKER = "GUARDRAIL_WORKER"
+"""Variable of the environment: the number of a process under ``--workers``, from 1."""
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
+log = logging.getLogger("guardrail")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("guard", "observe"), default="guard", help="without --config (guard)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, help="port (default: 8700)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need `reviews`"
+    )
     parser.add_argument("--check", action="store_true", help="check configuration and artifacts, print them, and exit")
     parser.add_argument("--new-key", metavar="NAME", help="make a key for NAME, print it once, and exit")
 
@@ -64,7 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         key, line = new_key(arguments.new_key)
         _print(f"Key for {arguments.new_key}, shown only this once: {key}", "Add to the configuration:", "keys:", line)
         return 0
+    if arguments.workers != 1:
+        os.environ[WORKER] = "1"
     config = _configured(arguments)
+    if arguments.workers != 1:
+        _refuse_workers(arguments, config)
     uvicorn = require("uvicorn", extra="serve")
     gateway = Gateway(config if arguments.config is None else arguments.config)
     gateway.config = config  # with the flags
@@ -75,7 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
             "The configuration and its artifacts are valid.",
         )
         return 0
-    _serve(uvicorn, gateway)
+    if arguments.workers == 1:
+        _serve(uvicorn, gateway)
+    else:
+        _supervise(arguments, gateway)
     return 0
 
 
@@ -110,8 +128,84 @@ class _Limits:
         self.backlog = max(1, min(2048, most // 4))  # asyncio accepts so many at once, before any of them is counted
 
 
-def _serve(uvicorn: Any, gateway: Gateway) -> None:
-    config = gateway.config
+def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
+    """Refuse several processes that would draw a question twice or write one file."""
+    if arguments.workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {arguments.workers}.")
+    if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
+        raise UsageError(
+            "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "
+            "draws, and a question that is asked again would be drawn again, which selects."
+        )
+    os.environ[WORKER] = "2"
+    if shared := _record_files(config) & _record_files(_configured(arguments)):
+        raise UsageError(
+            f"{min(map(str, shared))}: with --workers each process needs its own record file. Put ${{{WORKER}}}, its "
+            "number, into the path."
+        )
+
+
+def _record_files(config: Config) -> set[Path]:
+    return {alias.observe.records.path for alias in config.models.values() if alias.observe.records is not None}
+
+
+def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
+    """Run the processes on one port, each also on its own; one that ends is started again."""
+    config, stopping, count = gateway.config, False, arguments.workers
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    ports = [config.port and config.port + place for place in range(count + 1)]
+    try:
+        shared, *own = [
+            socket.create_server((config.host, port), family=family, backlog=_Limits(config).backlog) for port in ports
+        ]
+    except OSError as error:
+        raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
+
+    def start(number: int) -> Any:
+        worker = multiprocessing.get_context("spawn").Process(
+            target=_work, args=(arguments, number, [own[number - 1], shared]), name=f"worker {number}"
+        )
+        worker.start()
+        return worker
+
+    def forward(sig: int, _: Any) -> None:
+        nonlocal stopping
+        stopping = stopping or sig in (signal.SIGINT, signal.SIGTERM)
+        for worker in workers.values():
+            if worker.is_alive():
+                os.kill(worker.pid, sig)
+
+    workers = {number: start(number) for number in range(1, count + 1)}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), forward)
+    port, *others = (str(each.getsockname()[1]) for each in (shared, *own))
+    _print(
+        f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
+        f"{count} processes, each also on its own port: {', '.join(others)}",
+        *_promises(gateway),
+    )
+    while any(worker.is_alive() for worker in workers.values()) or not stopping:
+        wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
+        for number, worker in workers.items():
+            if not worker.is_alive() and not stopping:
+                log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
+                time.sleep(1)
+                workers[number] = start(number)
+
+
+def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
+    """One of several processes."""
+    os.setpgrp()  # Ctrl-C reaches the supervisor, which passes it on
+    os.environ[WORKER] = str(number)
+    config = _configured(arguments)
+    gateway = Gateway(config if arguments.config is None else arguments.config)
+    gateway.config = config
+    _serve(require("uvicorn", extra="serve"), gateway, sockets)
+
+
+def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
+    config, supervisor = gateway.config, multiprocessing.parent_process()
     loop: asyncio.AbstractEventLoop | None = None
 
     class Server(uvicorn.Server):  # type: ignore[misc]
@@ -134,6 +228,8 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
         async def on_tick(self, counter: int) -> bool:
             if counter % 10 == 0:  # every second
                 connections.sweep()
+                if sockets is not None and supervisor is not None and not supervisor.is_alive():
+                    self.should_exit = True
             return bool(await super().on_tick(counter))
 
         async def startup(self, sockets: Any = None) -> None:
@@ -141,6 +237,8 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(connections.failed)
             await super().startup(sockets)
+            if sockets is not None:
+                return
             port = self.servers[0].sockets[0].getsockname()[1]
             _print(
                 f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
@@ -171,7 +269,7 @@ def _serve(uvicorn: Any, gateway: Gateway) -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != unfinished)
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
-    server.run()
+    server.run(sockets)
 
 
 def _promises(gateway: Gateway) -> list[str]:

@@ -74,7 +74,7 @@ class OpenAICompatibleChat(NativeChat):
     Nothing is sent when the object is created. Keys are never in its representation, in errors, artifacts or traces.
 
     Raises:
-        MissingDependencyError: The package ``openai`` is not installed (on import of this module).
+        MissingDependencyError: The package ``aiohttp`` is not installed (on import of this module).
         UsageError: There is neither a key nor an endpoint of your own, its address holds credentials, or ``extra_body``
             names a field that a plan or a field of this class sets.
     """

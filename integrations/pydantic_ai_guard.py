@@ -24,7 +24,6 @@ from guardrail.bindings import bindings_for
 from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
-from guardrail.guard.base import is_result
 from guardrail.plain_json import canonical_json
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
@@ -349,7 +348,7 @@ class GuardedModel(WrapperModel):
         if not isinstance(response, ModelResponse) or response.run_id is None or response.run_id != request.run_id:
             return
         _, verdict = await self._gate.given_out(from_messages(earlier, ModelRequestParameters()), _content(response))
-        if verdict is not None and is_result(verdict):
+        if verdict is not None and verdict.is_result:
             raise AbstainedError(verdict, response.text)
 
     @asynccontextmanager

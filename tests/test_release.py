@@ -67,6 +67,25 @@ def test_every_extra_for_users_is_tried_out() -> None:
 # -- what a container installs -----------------------------------------------------------------------------------------
 
 
+def loose_images(text: str) -> list[str]:
+    """Images of an ARG, a FROM or a compose file that another digest could replace; `acrc-guardrail` is built here."""
+    images = re.findall(r"(?:^ARG PYTHON=|^FROM |^ *image: )(\S+)", text, flags=re.MULTILINE)
+    assert images
+    return [
+        i for i in images if i not in ("${PYTHON}", "acrc-guardrail") and not re.search(r"@sha256:[0-9a-f]{64}$", i)
+    ]
+
+
+def test_images_are_pinned_by_digest() -> None:
+    for name in ("Containerfile", "compose.yaml"):
+        assert loose_images((ROOT / "examples" / "deploy" / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_loose_image_is_noticed() -> None:
+    assert loose_images("ARG PYTHON=python:3.12\nFROM ${PYTHON}\n") == ["python:3.12"]
+    assert loose_images("  image: postgres:17@sha256:12\n") == ["postgres:17@sha256:12"]
+
+
 def pins(text: str) -> dict[str, tuple[str, list[str]]]:
     """Version and hashes of each requirement."""
     found = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\n]+)[^\n]*\n((?:    --hash=[^\n]*\n)*)", text, flags=re.MULTILINE)

@@ -491,7 +491,7 @@ def inspect(
     text = verdict_text(loaded)
     print_verdict(text)
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(style="bold", overflow="fold", max_width=24)
     rows.add_column(overflow="fold")
     for name, value in facts(loaded):
         rows.add_row(escape(name), escape(value))

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +42,7 @@ from ..data.labels import (
 from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
-from ..parts.answers import key_of_parts, part_names
+from ..parts.answers import key_of_parts, needs_label, part_names
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
@@ -183,7 +183,7 @@ class _PeopleOptions:
         queue = self._undecided_queue(file, key, first)
         if self.interactive:
             return _by_hand(file, labels, queue, " --undecided", enough)
-        return self.review_store is None or _on_page(file, labels, self.review_store, queue) or enough()
+        return self.review_store is None or _on_page(file, labels, self.review_store, queue, enough)
 
     def _undecided_queue(self, file: RecordFile, key: str | None, first: int | None) -> list[Record]:
         """The undecided records: by the scores of ``key`` those first that a threshold accepts first."""
@@ -290,6 +290,13 @@ def label(
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     parts: PartsOption = None,
+    cut: Annotated[
+        float | None,
+        typer.Option(
+            help="With --parts, by hand: largest uncertainty of a part that a person is asked about. Fit with the same "
+            "--cut; parts above it are never kept, and answers without such a part count without a label."
+        ),
+    ] = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -314,13 +321,19 @@ def label(
         labels = people.path(source)
         keep_inputs([labels], [target, source])
         if people.review_store is not None and labels is not None:
-            if not label_parts_on_page(source, parts, labels, people.review_store):
+            if not label_parts_on_page(source, parts, labels, people.review_store, cut):
                 return
-        elif people.interactive and labels is not None and not label_parts_by_hand(source, parts, labels, people.seed):
-            return
+        elif people.interactive and labels is not None:
+            if not label_parts_by_hand(source, parts, labels, people.seed, cut):
+                return
+        elif cut is not None:
+            raise UsageError("--cut is for people: it goes with --interactive or --review-store.")
         label_by_parts(source, target, parts, labels)
-        finish([target], f"calibrate fit {listed([target])} --parts {parts} --alpha 0.1")
+        tail = "" if cut is None else f" --cut {cut:g}"
+        finish([target], f"calibrate fit {listed([target])} --parts {parts} --alpha 0.1{tail}")
         return
+    if cut is not None:
+        raise UsageError("--cut is about parts: add --parts json, sentences or claims, or leave it out.")
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
@@ -486,8 +499,10 @@ def _by_hand(
     return False
 
 
-def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) -> bool:
-    """Send answers to a review store and fetch decisions; whether the whole queue is labelled."""
+def _on_page(
+    file: RecordFile, labels: Path, url: str, queue: Sequence[Record], enough: Callable[[], bool] | None = None
+) -> bool:
+    """Send answers to a review store and fetch decisions; whether the whole queue is labelled, or it is enough."""
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
@@ -502,7 +517,7 @@ def _on_page(file: RecordFile, labels: Path, url: str, queue: Sequence[Record]) 
             if item.decision is not None:
                 label_store.append(record.id, item.decision.action == "approve", answer)
         waiting, total = session.total - session.done, session.total
-    if not waiting:
+    if not waiting or (enough is not None and enough()):
         return True
     print_line(f"{waiting} of {total} answers wait for a person on the review page.")
     finish([labels], f"guardrail review --db {url}, and then the same command again")
@@ -581,7 +596,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> bool:
+def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:
     """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
     file = read_records(source)
     key = key_of_parts(file, kind)
@@ -591,7 +606,7 @@ def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> boo
     for record in queue:
         if record.id in done:
             continue
-        given = _judged_parts(record, key, len(done), len(queue), pressed)
+        given = _judged_parts(record, key, len(done), len(queue), pressed, cut)
         if given is None:
             break
         with labels.open("a", encoding="utf-8") as stream:
@@ -609,7 +624,7 @@ def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int) -> boo
     return False
 
 
-def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool:
+def label_parts_on_page(source: Path, kind: str, labels: Path, url: str, cut: float | None = None) -> bool:
     """Send the answers to a review store to be decided part by part, and fetch decisions; whether all are decided."""
     require("sqlalchemy", extra="review")
     from guardrail.parts.part import PartVerdict
@@ -620,13 +635,25 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
     queue = [record for record in queue_of(file.records) if key in record.parts]
     with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
+
+        def write(record: Record, right: Mapping[str, bool | None]) -> None:
+            named = zip(part_names(record.parts[key]), record.parts[key], strict=True)
+            row = {"id": record.id, "parts": {name: right.get(part.place) for name, part in named}}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            done.add(record.id)
+
         for record in queue:
             if record.id in done:
                 continue
             # Held back, so that each is decided; without uncertainties, which would sway a label.
             parts = tuple(
-                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False) for part in record.parts[key]
+                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False)
+                for part in record.parts[key]
+                if needs_label(part, cut)
             )
+            if not parts:
+                write(record, {})
+                continue
             name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
             content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
             item = store.find(name) or store.enqueue(content, key=name)
@@ -635,10 +662,7 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool
             decided = {part.place: part.action == "approve" for part in item.decision.parts}
             # Of an answer that was decided as a whole, only an approval says something about each part.
             whole = True if item.decision.action == "approve" else None
-            given = zip(part_names(record.parts[key]), parts, strict=True)
-            row = {"id": record.id, "parts": {name: decided.get(part.place, whole) for name, part in given}}
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-            done.add(record.id)
+            write(record, {part.place: decided.get(part.place, whole) for part in parts})
     waiting = len(queue) - sum(record.id in done for record in queue)
     if not waiting:
         return True
@@ -648,13 +672,14 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str) -> bool
 
 
 def _judged_parts(
-    record: Record, key: str, done: int, total: int, pressed: Iterator[str]
+    record: Record, key: str, done: int, total: int, pressed: Iterator[str], cut: float | None
 ) -> dict[str, bool | None] | None:
     """The labels of an answer's parts, or None if the person stopped. "u" goes back one part."""
     parts = record.parts[key]
     names, given = part_names(parts), list[bool | None]()
-    while len(given) < len(parts):
-        at = len(given)
+    asked = [at for at, part in enumerate(parts) if needs_label(part, cut)]
+    while len(given) < len(asked):
+        at = asked[len(given)]
         if console.is_terminal:
             console.clear()
         console.print(card(record, done=done, total=total))
@@ -666,7 +691,8 @@ def _judged_parts(
             given.pop()
         elif letter.lower() in ("y", "n", "s"):
             given.append({"y": True, "n": False, "s": None}[letter.lower()])
-    return dict(zip(names, given, strict=True))
+    right = dict(zip(asked, given, strict=True))
+    return {name: right.get(at) for at, name in enumerate(names)}
 
 
 # -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------

@@ -30,7 +30,7 @@ from .part_columns import PartColumns
 from .progress import Progress
 from .questions import Question, question_digest, row_digest
 from .record import RecordHeader
-from .records import line_number, parse_header, parse_record
+from .records import is_fragment, line_number, may_have_fragments, parse_header, parse_record, warn_of_fragments
 from .table import answered_text, asked_text, flags_of, kind_of
 
 __all__ = ["Shown", "current_parts", "read_header"]
@@ -87,7 +87,9 @@ def current_parts(path: Path, first: bytes, header: RecordHeader, shown: Shown, 
         # build. Any other part that ends before the log does was the last that a killed build wrote.
         if begin < stamp["size"] and (not parts or _facts(parts[-1]).get("until") != str(stamp["size"])):
             if parts and begin - int(_facts(parts[-1])["start"]) < RANGE // 8:
-                begin = int(_facts(parts.pop())["start"])  # many small appends must not leave many small files
+                short = parts.pop()  # many small appends must not leave many small files
+                begin = int(_facts(short)["start"])
+                short.close()  # Windows replaces no open file
             _build(path, folder, _ranges(path, begin, stamp["size"]), stamp, identity, header, shown, workers)
             parts = _valid(path, folder, stamp, identity, len(first))
         return parts, int(_facts(parts[-1])["stop"]) if parts else len(first)
@@ -107,11 +109,13 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
     """The leading Parquet files that belong to the present log; others are deleted."""
     parquet, lib = require("pyarrow.parquet", extra="data"), require("pyarrow.lib", extra="data")
     parts: list[Any] = []
+    opened: list[Any] = []
     names = sorted(folder.glob("*.parquet"))
     with path.open("rb") as stream:
         for name in names:
             try:
                 part = parquet.ParquetFile(name)  # not mapped: what was read once would stay in memory
+                opened.append(part)
                 facts = _facts(part)
                 start, stop = int(facts["start"]), int(facts["stop"])
             except (lib.ArrowInvalid, OSError, KeyError, ValueError):
@@ -126,6 +130,8 @@ def _valid(path: Path, folder: Path, stamp: dict[str, int], identity: str, begin
         # A writer appends to the file that is there; any other change counts as a rewrite.
         if old["inode"] != stamp["inode"] or (old != stamp and old["size"] >= stamp["size"]):
             parts = []
+    for part in opened[len(parts) :]:
+        part.close()  # Windows deletes no open file
     for name in names[len(parts) :]:
         name.unlink()
     return parts
@@ -159,8 +165,8 @@ def _build(
     shown: Shown,
     workers: int,
 ) -> None:
-    keys, part_keys = sorted(header.estimators), header.part_keys
-    jobs = [(path, folder, start, stop, stamp, identity, keys, part_keys) for start, stop in ranges]
+    common = sorted(header.estimators), header.part_keys, may_have_fragments(header)
+    jobs = [(path, folder, start, stop, stamp, identity, *common) for start, stop in ranges]
     with shown(f"columns of {path.name}") as progress:
         if min(workers, len(jobs)) < 2:
             for done, job in enumerate(jobs, start=1):
@@ -188,10 +194,11 @@ def build_part(
     identity: str,
     keys: Sequence[str],
     part_keys: Sequence[str],
+    fragments: bool,
 ) -> None:
-    """Write the columns of one range of a log's bytes. Only the last line of the log can be torn; it is left out."""
+    """Write the columns of one range of a log's bytes, without a torn last line; with ``fragments`` without others."""
     pa, parquet = require("pyarrow", extra="data"), require("pyarrow.parquet", extra="data")
-    rows = _Rows(keys, part_keys)
+    rows = _Rows(keys, part_keys, fragments=fragments)
     with path.open("rb") as stream:
         stream.seek(start)
         offset = start
@@ -213,6 +220,7 @@ def build_part(
             "tail": _tail(stream, start, offset),
             "stamp": json.dumps(stamp),
         }
+    warn_of_fragments(path, rows.fragments)
     table = rows.table(pa).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
@@ -224,7 +232,8 @@ def build_part(
 class _Rows:
     """Columns of one range while they grow."""
 
-    def __init__(self, keys: Sequence[str], part_keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], part_keys: Sequence[str], *, fragments: bool) -> None:
+        self._skip, self.fragments = fragments, 0
         self.offset: list[int] = []
         self.id: list[str] = []
         self.group: list[str | None] = []
@@ -250,7 +259,10 @@ class _Rows:
                 written.append(line)
             offset += len(line) + 1
         # One try block for all lines: a list that fails is decoded again line by line, which finds the bad one.
-        rows = _decoded_together(written) or [_decoded(path, *each) for each in zip(offsets, written, strict=True)]
+        rows = _decoded_together(written)
+        if rows is None:
+            kept = [(at, row) for at, line in zip(offsets, written, strict=True) if (row := self._row(path, at, line))]
+            offsets, rows = [at for at, _ in kept], [row for _, row in kept]
         self._add(offsets, rows)
         if last.strip():
             try:
@@ -259,6 +271,16 @@ class _Rows:
                 return offset  # torn: a writer was killed, or is still writing
             self._add([offset], [row])
         return offset + len(last)
+
+    def _row(self, path: Path, offset: int, line: bytes) -> Any:
+        """The fields of a line; None for a torn one that is left out."""
+        try:
+            return _decoded(path, offset, line)
+        except RecordError:
+            if not (self._skip and is_fragment(line)):
+                raise
+            self.fragments += 1
+            return None
 
     def _add(self, offsets: list[int], rows: list[Any]) -> None:
         """Append rows, column by column; numbers as bytes, which take less memory than lists."""

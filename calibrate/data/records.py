@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import shlex
 import sys
@@ -186,6 +187,17 @@ def _read(path: Path) -> RecordFile:
     return file
 
 
+def may_have_fragments(header: RecordHeader) -> bool:
+    """Whether a gateway wrote the file, so that lines in its middle may be torn (`is_fragment`) and are left out."""
+    return header.questions_name.startswith(OBSERVED)
+
+
+def warn_of_fragments(path: Path, number: int) -> None:
+    """Log how many torn lines were left out, if any."""
+    if number:
+        log.warning("calibrate: %s: %d torn lines were left out: the disk was full as they were written", path, number)
+
+
 def pooled(files: Sequence[RecordFile]) -> RecordFile:
     """Record files of one model, plan, prompt and label rule as one, in the order given; a single file unchanged.
 
@@ -350,6 +362,7 @@ def write_records(path: str | Path, header: RecordHeader, records: Iterable[Reco
         _replace(path, header, records)
 
 
+log = logging.getLogger("guardrail")
 BEGIN = b'{"id": "'
 """First bytes of a record that `guardrail.guard.record_lines` wrote."""
 OBSERVED = "observed: "
@@ -387,7 +400,7 @@ class RecordReader:
                 try:
                     record = self._record(line, line_of)
                 except RecordError:
-                    if line.endswith(b"\n") and self.header.questions_name.startswith(OBSERVED) and is_fragment(line):
+                    if line.endswith(b"\n") and may_have_fragments(self.header) and is_fragment(line):
                         self.fragments += 1
                         self.good += len(line)
                         continue
@@ -457,12 +470,13 @@ def stream_records(
         replace_lines(target, header, map(record_line, records), mode=mode_of(target, source))
 
 
-def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
+def read_spans(path: str | Path, spans: Iterable[tuple[int, int]], *, fragments: bool = False) -> Iterator[Record]:
     """The records of parts of a record file, without its header and without reading the rest.
 
     Args:
         path: The record file.
         spans: First byte and end of each part; a part begins and ends at a line's begin.
+        fragments: Leave torn lines out (`may_have_fragments`).
 
     Raises:
         RecordError: A malformed line. A torn last line is left out.
@@ -477,7 +491,7 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]]) -> Iterator[R
                     if line.strip():
                         yield Record.from_stored(line)
                 except ValidationError:
-                    if line.endswith(b"\n"):
+                    if line.endswith(b"\n") and not (fragments and is_fragment(line)):
                         parse_record(path, line_number(path, start), line)
                         raise
                 start += len(line)
@@ -547,6 +561,7 @@ def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
     """Parse a record file; also the number of bytes up to the end of the last good line."""
     reader = RecordReader(path, io.BytesIO(content))
     records = tuple(reader)
+    warn_of_fragments(path, reader.fragments)
     return RecordFile(path, reader.header, records, reader.torn), reader.good
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "labels_by_hand",
     "measure_file",
     "measure_records",
+    "needs_label",
     "numbers_of_parts",
     "packed_answers",
     "part_names",
@@ -324,6 +325,11 @@ def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: st
             "null stands for one that could not be decided, or lies above the cut."
         )
     return PartLabels(right=tuple(given[place] for place in names))
+
+
+def needs_label(part: Part, cut: float | None) -> bool:
+    """Whether a person has to judge a part: never one above a cut, or unmeasured, because no threshold keeps it."""
+    return cut is None or (part.uncertainty is not None and part.uncertainty <= cut)
 
 
 def part_names(parts: Sequence[Part]) -> list[str]:

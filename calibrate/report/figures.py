@@ -18,12 +18,14 @@ from guardrail.outcome import Feasible, Infeasible
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 from ..thresholds.bounds import clopper_pearson_interval
 
-__all__ = ["Draw", "Figure", "Items", "Palette", "render", "risk_coverage", "score_histogram"]
+__all__ = ["NARROW", "Draw", "Figure", "Items", "Palette", "fitting", "render", "risk_coverage", "score_histogram"]
 
 _BAND_POINTS = 160
 _FEW = 60
 _FEW_VALUES = 40
 _MOST_POINTS = 20_000
+NARROW = 5.0
+"""Width in inches of a figure for a phone: its letters have the size of the page's small print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
         axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel="questions")
+        axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
     return render(draw, name, "Scores of right and of wrong answers")
@@ -160,9 +163,10 @@ def _cut(axes: Any, colour: Palette, at: float) -> None:
     axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
     common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom", "color": colour.ink}
-    if at - low > 0.12 * (high - low):
+    room = 0.01 * (high - low)
+    if at - low > fitting(axes, 12, 22) * room:
         axes.annotate("\u2190 answers", (at, 1), xytext=(-6, 3), ha="right", **common)
-    if high - at > 0.3 * (high - low):
+    if high - at > fitting(axes, 30, 35) * room:
         axes.annotate("abstains \u2192", (at, 1), xytext=(6, 3), **common)
 
 
@@ -220,7 +224,7 @@ def _legend(axes: Any, colour: Palette) -> None:
         loc="lower left",
         bbox_to_anchor=(0, 1),
         frameon=False,
-        ncols=6,
+        ncols=fitting(axes, 6, 2),
         handlelength=1.7,
         handletextpad=0.5,
         columnspacing=1,
@@ -230,9 +234,9 @@ def _legend(axes: Any, colour: Palette) -> None:
 
 
 # -- Rendering: an SVG element of the page and a PNG, with palette, fonts and theme ------------------------------------
-# Drawn once for the page (SVG whose colours are the page's CSS variables, so they follow light and dark) and once as
-# PNG. Colours are Okabe and Ito's; every series also differs in line style or shape. No global matplotlib state is
-# touched.
+# Drawn for the page (SVG whose colours are the page's CSS variables, so they follow light and dark) and once as PNG.
+# On a phone the letters of a wide figure would have 6 px, so the page has a narrow one, too. Colours are Okabe and
+# Ito's; every series also differs in line style or shape. No global matplotlib state is touched.
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,8 @@ class Figure:
     """A finished figure.
 
     Attributes:
-        svg: An ``<svg>`` element without prolog; its colours are CSS variables of the page.
+        svg: Two ``<svg>`` elements without prolog, for a wide and a narrow window, of which the page shows one; their
+            colours are CSS variables of the page.
         png: The same on white, as PNG.
     """
 
@@ -274,17 +279,31 @@ _MARKS = Palette(*(f"#01010{i}" for i in range(1, 10)))
 def render(
     draw: Draw, name: str, label: str, *, size: tuple[float, float] = (9.0, 4.3), panels: tuple[int, int] = (1, 1)
 ) -> Figure:
-    """Draw a figure twice: for the page and as PNG.
+    """Draw a figure for the page, wide and narrow, and as PNG.
 
     Args:
         draw: Draws the content.
         name: Prefix of the ids in the SVG; unique on a page.
         label: Description of the figure, for screen readers.
         size: Width and height in inches.
-        panels: Rows and columns of panels; with more than one, ``draw`` gets the list of axes.
+        panels: Rows and columns of panels; with more than one, ``draw`` gets the list of axes. On a narrow page they
+            stand below each other.
     """
-    svg = _save(draw, _MARKS, "svg", name, size, panels).decode()
-    return Figure(svg=_for_page(svg, name, label), png=_save(draw, _LIGHT, "png", name, size, panels))
+    rows, columns = panels
+    narrow = (NARROW, size[1] if columns == 1 else 3.0 * rows * columns), (rows * columns, 1)
+    drawn = {
+        "wide": _save(draw, _MARKS, "svg", name, size, panels),
+        "narrow": _save(draw, _MARKS, "svg", name, *narrow),
+    }
+    svg = "".join(
+        _for_page(text.decode(), f"{name}-{width}", f"figure {width}", label) for width, text in drawn.items()
+    )
+    return Figure(svg=svg, png=_save(draw, _LIGHT, "png", name, size, panels))
+
+
+def fitting(axes: Any, wide: int, narrow: int) -> int:
+    """The number that fits a figure's width, for example of a legend's columns."""
+    return wide if axes.figure.get_figwidth() > NARROW else narrow
 
 
 def _save(
@@ -320,7 +339,7 @@ def _plain(axes: Any, colour: Palette) -> None:
         text.set_color(colour.muted)
 
 
-def _for_page(svg: str, name: str, label: str) -> str:
+def _for_page(svg: str, name: str, kind: str, label: str) -> str:
     """Fit an SVG element into a page: theme colours, page fonts, ids that no other figure has."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -329,7 +348,7 @@ def _for_page(svg: str, name: str, label: str) -> str:
     svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
     svg = svg.replace("*{stroke", ".figure *{stroke")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    head = f'<svg role="img" aria-label="{label}" class="figure" '
+    head = f'<svg role="img" aria-label="{label}" class="{kind}" '
     return re.sub(
         r'<svg (?:width="[^"]*"|height="[^"]*"|\s)*', head, re.sub(r' (width|height)="[\d.]+pt"', "", svg), count=1
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..evaluation.evaluate import FEW_SPLITS, EvaluationRow
 from ..evaluation.tables import TableRow, rule_of
-from .figures import Figure, Palette, render
+from .figures import Figure, Palette, fitting, render
 
 __all__ = ["across_alpha", "paper_panels", "violations"]
 
@@ -116,7 +116,9 @@ def paper_panels(rows: Sequence[TableRow], name: str = "panels") -> Figure:
             _panel(panel, [row for row in rows if row.dataset == dataset], field, colour)
             panel.set_title(f"{dataset}: {title}, %", loc="left", color=colour.ink, fontsize=11)
         handles, labels = axes[0].get_legend_handles_labels()
-        legend = axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        legend = axes[0].figure.legend(
+            handles, labels, loc="outside lower center", ncols=fitting(axes[0], 4, 2), frameon=False
+        )
         for text in legend.get_texts():
             text.set_color(colour.ink)
 
@@ -207,6 +209,8 @@ def _key(axes: Any, colour: Palette) -> None:
     axes.plot([], [], "o", ms=8, mfc=colour.blue, mec=colour.blue, ls="", label="certificate")
     axes.plot([], [], "|", ms=13, mew=2.4, color=colour.ink, ls="", label="what it promises at most")
     axes.plot([], [], "s", ms=8, mfc=colour.paper, mec=colour.red, mew=1.8, ls="", label="no promise about this")
-    legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=3, columnspacing=1.6)
+    legend = axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), frameon=False, ncols=fitting(axes, 3, 1), columnspacing=1.6
+    )
     for text in legend.get_texts():
         text.set_color(colour.ink)

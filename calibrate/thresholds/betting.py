@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,6 +65,8 @@ class _Betting(Rule):
     certifies = True
     grouping = "all"
     defaults: ClassVar[Mapping[str, Any]] = {"seed": 0}
+    starts: ClassVar[Sequence[float]] = (0.5, 0.8, 0.9, 1.0)
+    """Shares of the groups that would do without an error where the sequence starts: the first one that can be had."""
 
     @abstractmethod
     def excess(self, accepted: Reals, wrong: Reals, alpha: float) -> Reals:
@@ -115,12 +117,12 @@ class _Betting(Rule):
         )
 
     def _first(self, prefix: Prefix, request: RuleRequest) -> int:
-        """The first block end at which half of the groups would do without an error, else .8 of them.
+        """The first block end at which half of the groups would do without an error, else .8 of them, .9 or all.
 
         It reads scores, never labels.
         """
         groups = _groups(prefix)
-        for part in (0.5, 0.8):
+        for part in self.starts:
             growth = math.expm1(math.log(1 / request.level) / (part * groups))
             needed = growth * (1 - request.alpha) / (LARGEST_STAKE * request.alpha)
             if needed <= 1 and (first := self._reached(prefix, needed, request)) < prefix.k.size:
@@ -149,8 +151,8 @@ class GroupMean(_Betting):
 
     Formula: at block end k let group g have K_g accepted items, W_g of them wrong, and ``Z_g = W_g/K_g - alpha`` (0
     where nothing is accepted). The block end passes if `betting_p` of the Z_g is at most delta. The sequence begins at
-    the first block end at which half of the groups would pass without an error (else .8 of them), and ends at
-    the first failure.
+    the first block end at which half of the groups would pass without an error (else .8 of them, .9 or all), and ends
+    at the first failure.
 
     Guarantee: P(E[W/K | K > 0] > alpha) <= delta over calibrations, any number of groups and any dependence within a
     group, if groups are independent draws and the rate does not fall as acceptance grows. To pass the first bad

@@ -1,9 +1,10 @@
 """`python -m examples.extraction`: invoices into fields, with at most 5 % of the fields that are given out wrong.
 
 1. 300 labelled invoices: each field of the model's answer is compared with the right one, and a threshold is certified.
-2. New invoices through the guard: fields that are certain enough are given out, the others wait for a person.
+2. New invoices through the guard: fields that are certain enough are given out, the others wait for a person. Half of
+   the invoices are audited: there a person decides every field.
 3. The person decides field by field on the review page (here a script does, which knows the right fields).
-4. More labels, given field by field on the same page, and another fit.
+4. Another fit on these decisions, as `calibrate from-reviews` does.
 
 Everything but the model and the person is real: the endpoint, the guard, the queue, the page's decisions.
 """
@@ -26,8 +27,10 @@ from rich.table import Table
 
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
-from calibrate.parts.answers import label_parts, labels_by_hand, measure_records, packed_answers
+from calibrate.parts.answers import label_parts, measure_records, packed_answers
 from calibrate.parts.fit import fit_parts_artifact, held_out_parts
+from calibrate.reviews.learning import Learned, learn
+from calibrate.reviews.pool import read_reviews
 from examples.demo.screen import CONSOLE, title
 from examples.extraction.invoices import Invoice, invoices
 from examples.extraction.reader import MODEL, serving
@@ -36,8 +39,9 @@ from guardrail.bindings import bindings_for
 from guardrail.gate import accepts
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure
-from guardrail.parts.part import PartVerdict
-from guardrail.review import Candidate, Content, PartDecision, ReviewStore, by_parts, ticket
+from guardrail.parts.spec import PartFigures
+from guardrail.review import Content, PartDecision, ReviewStore, by_parts, ticket
+from guardrail.review.audits import audit_sample
 from guardrail.types import Sample
 from integrations.openai_chat import OpenAICompatibleChat
 
@@ -48,8 +52,8 @@ KEY = "parts_json"
 FORMAT = bindings_for(response_format=Invoice)
 PROMPT = PromptWrapping(system="Give the fields of the invoice as JSON.")
 REVIEWER = "ann"
-REVIEWED = 40
-"""New invoices whose other fields a person decides."""
+AUDITED = 0.5
+"""Share of the invoices of which a person decides every field. Decisions about held-back fields alone are no labels."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,19 @@ class Result:
 
     Attributes:
         artifact: The gate of fields.
-        refitted: The gate after more labels.
+        learned: The gate fitted on the decisions, with its figures on decisions kept out of the fit.
         n: New invoices.
         fields: Fields that the model gave for them.
         right: Right ones among these.
         kept: Fields that were given out.
         kept_wrong: Wrong ones among these.
         whole_right: Right fields that a gate of whole answers gives out, certified at the same alpha and delta.
-        decided: Fields that the person decided.
+        decided: Held-back fields that the person decided.
         corrected: Wrong ones among these.
     """
 
     artifact: CalibrationArtifact
-    refitted: CalibrationArtifact
+    learned: Learned
     n: int
     fields: int
     right: int
@@ -90,10 +94,10 @@ def measured(
     return measure_records(read_records(path), measure)
 
 
-def run(folder: Path, *, n: int = 300, new: int = 200, audits: int = 60) -> Result:
+def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
     """Run all steps in a folder, anew."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("records.jsonl", "new.jsonl", "more.jsonl", "labelled.jsonl", "reviews.db", "artifact.json"):
+    for name in ("records.jsonl", "new.jsonl", "labelled.jsonl", "reviews.db", "artifact.json"):
         (folder / name).unlink(missing_ok=True)
     measure = parts_measure(json_spec(FORMAT, judges={"/buyer": "exact"}))
     with serving() as url, ReviewStore(folder / "reviews.db") as store:
@@ -109,13 +113,10 @@ def run(folder: Path, *, n: int = 300, new: int = 200, audits: int = 60) -> Resu
         figures, _ = held_out_parts(artifact, test)
         decided, corrected = decide_fields(chat, artifact, store, questions, measure)
 
-        more = measured(chat, measure, folder / "more.jsonl", invoices(audits, seed=3, prefix="more"))
-        by_hand = labels_by_hand(more, KEY, label_on_page(store, more, measure), "reviews.db", "")
-        joined = RecordFile(file.path, by_hand.header, (*file.records, *by_hand.records))
-        refitted = fit_parts_artifact(joined, alpha=ALPHA, delta=DELTA)
+        learned = learn(read_reviews(store, [artifact]), artifact, name="reviews.db")
     return Result(
         artifact=artifact,
-        refitted=refitted,
+        learned=learned,
         n=figures.answers,
         fields=figures.parts,
         right=figures.parts - figures.wrong,
@@ -132,7 +133,8 @@ def run(folder: Path, *, n: int = 300, new: int = 200, audits: int = 60) -> Resu
 
 def extract(chat: OpenAICompatibleChat, artifact: CalibrationArtifact, store: ReviewStore) -> Any:
     """The guarded model: gives an `Invoice`, or a `Partial` whose other fields wait in the queue."""
-    guard = Guardrail(model=chat, artifact=artifact, on_abstain=ticket(store))
+    audits = audit_sample(store, rate=AUDITED)
+    guard = Guardrail(model=chat, artifact=artifact, on_abstain=ticket(store), on_verdict=audits)
     return guard.prompt | guard.with_structured_output(Invoice)
 
 
@@ -143,9 +145,9 @@ def decide_fields(
     questions: Sequence[Question],
     measure: PartsMeasure,
 ) -> tuple[int, int]:
-    """Send invoices through the guard and decide about what it held back; counts of fields."""
+    """Send invoices through the guard and decide every item of the queue; counts of the fields that it held back."""
     extracting = extract(chat, artifact, store)
-    results = extracting.batch([{"question": each.question} for each in questions[:REVIEWED]], return_exceptions=True)
+    results = extracting.batch([{"question": each.question} for each in questions], return_exceptions=True)
     reference = {each.question: each.references[0] for each in questions}
     decided = corrected = 0
     assert any(isinstance(result, Partial) for result in results), "some fields are held back"
@@ -154,8 +156,9 @@ def decide_fields(
         decisions = decisions_by(content, reference[content.question], measure)
         decision = by_parts(content, decisions)
         store.decide(lease, decision)
-        decided += len(decisions)
-        corrected += sum(each.action != "approve" for each in decisions)
+        if content.kind != "audit":
+            decided += len(decisions)
+            corrected += sum(each.action != "approve" for each in decisions)
     return decided, corrected
 
 
@@ -176,26 +179,6 @@ def decisions_by(content: Content, reference: str, measure: PartsMeasure) -> lis
         else:
             decisions.append(PartDecision(place=part.place, action="edit", text=json.dumps(value)))
     return decisions
-
-
-def label_on_page(store: ReviewStore, file: RecordFile, measure: PartsMeasure) -> list[dict[str, Any]]:
-    """Labels for every field of more answers, given field by field in the review queue."""
-    by_question = {record.question: record for record in file.records}
-    for record in file.records:
-        assert record.drawn is not None
-        assert record.drawn.primary is not None
-        parts = tuple(PartVerdict(**part.model_dump(), kept=False) for part in record.parts[KEY])
-        candidate = Candidate.of(record.drawn.primary)
-        store.enqueue(Content(question=record.question, kind="audit", candidate=candidate, parts=parts))
-    rows = []
-    while (lease := store.claim(REVIEWER, kinds=("audit",))) is not None:
-        content = lease.item.content
-        record = by_question[content.question]
-        decision = by_parts(content, decisions_by(content, record.references[0], measure))
-        store.decide(lease, decision)
-        labels = {part.place: part.action == "approve" for part in decision.parts}
-        rows.append({"id": record.id, "parts": labels})
-    return rows
 
 
 # -- a gate of whole answers on the same records -----------------------------------------------------------------------
@@ -231,9 +214,8 @@ def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
 
 def show(result: Result) -> None:
     """Print the results as a table."""
-    gate, again = result.artifact.parts, result.refitted.parts
+    gate, learned = result.artifact.parts, result.learned
     assert gate is not None
-    assert again is not None
     CONSOLE.print(f"{gate.promise} Threshold {gate.threshold:.4g}.")
     table = Table(box=None, pad_edge=False)
     for column in (f"{result.n} new invoices, {result.fields} fields", "fields", ""):
@@ -246,13 +228,14 @@ def show(result: Result) -> None:
     table.add_row("  right ones among these", str(right), f"of {result.right}")
     table.add_row("whole answers only: right ones", str(result.whole_right), "certified at the same alpha and delta")
     after = f"{result.corrected} of them corrected or left out"
-    table.add_row(f"decided by the person, in {REVIEWED} invoices", str(result.decided), after)
+    table.add_row("held back, decided by the person", str(result.decided), after)
     CONSOLE.print(table)
+    again, other = learned.artifact, learned.new
+    assert isinstance(other, PartFigures)
     CONSOLE.print(
-        f"Fitted again with {len(again.scores.sizes) - len(gate.scores.sizes)} more labelled invoices: threshold "
-        f"{again.threshold:.4g}."
-        if again.threshold is not None
-        else "Fitted again: nothing can be kept."
+        f"Fitted again on {again.outcome.n} decided invoices (from-reviews): "
+        + (f"threshold {again.threshold:.4g}." if again.threshold is not None else "nothing can be kept.")
+        + f" On {other.answers} others it gives out {other.kept} of {other.parts} fields, {other.kept_wrong} wrong."
     )
 
 

@@ -22,7 +22,7 @@ from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import Verdict, next_step
-from .base import GuardedChatModel, is_result
+from .base import GuardedChatModel
 
 __all__ = [
     "ABSTAINED",
@@ -223,7 +223,7 @@ def _as_result(verdict: Verdict) -> Iterator[None]:
     try:
         yield
     except UnmeasuredError as error:
-        if not is_result(verdict):
+        if not verdict.is_result:
             raise
         raise AbstainedError(verdict, error.message, error.ticket) from error
 

@@ -21,7 +21,7 @@ from ..plain_json import sha256_hex
 from ..prompting import PromptWrapping, normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
-from ..sampling.draws import NOTHING, REMEMBERED, Draw, Draws
+from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler
@@ -32,12 +32,9 @@ from .early_stopping import Drawn, draw_until_decided
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
-__all__ = ["REMEMBERED", "Abstentions", "Assessment", "Assessor", "Draws", "Remembered", "check_slots", "strictest"]
+__all__ = ["Assessment", "Assessor", "Draws", "Remembered", "check_slots", "strictest"]
 
 log = logging.getLogger("guardrail")
-
-Abstentions = Draws
-"""Former name of `Draws`."""
 
 HELD = "held back"
 """Name of a remembered abstention."""
@@ -386,8 +383,8 @@ class Assessor:
         # Where nothing can be accepted, another draw selects nothing.
         selects = any(gate.artifact.threshold is not None for gate in gates)
         content = {name: sha256_hex(text.encode("utf-8", "surrogatepass"), 16) for name, text in _normal(slots)}
-        prompt = Draw(self.draws, _digest(key, _normal(slots)))
-        return _Memory(Draw(self.draws, key), prompt, content if selects else {})
+        whole = Draw(self.draws, _digest(key, _normal(slots)))
+        return _Memory(Draw(self.draws, key), whole, content if selects else {})
 
     def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""

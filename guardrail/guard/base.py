@@ -21,11 +21,10 @@ from ..errors import AbstainedError, UsageError
 from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
-from ..verdict import Verdict
 from .messages import as_chunk
 from .segments import in_segment_of
 
-__all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "is_result", "may_be_retried"]
+__all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "may_be_retried"]
 
 _ABSENT = object()
 _FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
@@ -356,11 +355,6 @@ Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 """Types of exceptions, or a function that returns True for those to retry."""
 
 
-def is_result(verdict: Verdict) -> bool:
-    """Whether a verdict is an abstention that nothing draws again: `Verdict.is_result`."""
-    return verdict.is_result
-
-
 def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
     """Whether a guard that raised this may be asked again.
 
@@ -370,7 +364,7 @@ def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
     """
     if not isinstance(on_abstain, str):
         return False
-    return not (isinstance(error, AbstainedError) and is_result(error.verdict))
+    return not (isinstance(error, AbstainedError) and error.verdict.is_result)
 
 
 class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]

@@ -57,7 +57,7 @@ class Observed:
             answer. They do not count as accepted.
         collected: Drawn without an artifact, for records.
         dropped: Chosen, and lost, by cause: "queue_full", "incomplete", "unreadable", "upstream_error", "failed",
-            "stopping".
+            "stopping", "unwritten" (its record could not be written).
     """
 
     served: int = 0
@@ -117,7 +117,8 @@ class ObserveQueue:
         """Measure an answer later.
 
         Args:
-            measure: Measures the answer, and returns the field of `Observed` to count it under.
+            measure: Measures the answer, and returns the field of `Observed` to count it under; "" if it has called
+                `drop`.
             size: Bytes that the answer holds.
 
         Returns:
@@ -223,7 +224,8 @@ class ObserveQueue:
                     self._running -= 1
                     return
             try:
-                self.count(measure())
+                if fate := measure():
+                    self.count(fate)
             except Exception as error:  # it must not end the thread; the caller has the answer already
                 log.warning("guardrail: an observed answer was not measured (%s)", type(error).__name__)
                 log.debug("guardrail: observing failed", exc_info=error)

@@ -31,7 +31,7 @@ class RecordLines:
         prompt: How questions are wrapped.
 
     Raises:
-        UsageError: The file holds answers of another model, plan or prompt.
+        UsageError: The file holds answers of another model, plan or prompt, or cannot be written.
     """
 
     def __init__(
@@ -40,11 +40,16 @@ class RecordLines:
         self._path, self._lock = path, threading.Lock()
         parts = {"model": model, "plan": plan, "prompt": prompt}
         described = {name: part.model_dump(mode="json") for name, part in parts.items()}
-        if not path.exists() or not path.stat().st_size:
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            questions = {"questions_name": name, "questions_sha256": "", "n_questions": 0}
-            self._begin({"header": {"format": 1, "created": created, **described, **questions}})
-        content = path.read_bytes()
+        try:
+            if not path.exists() or not path.stat().st_size:
+                created = datetime.now(UTC).isoformat(timespec="seconds")
+                questions = {"questions_name": name, "questions_sha256": "", "n_questions": 0}
+                self._begin({"header": {"format": 1, "created": created, **described, **questions}})
+            content = path.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"{path}: records cannot be written here ({error.strerror}). Make room, or give another path."
+            ) from error
         try:
             header = json.loads(content.partition(b"\n")[0])["header"]
         except (ValueError, LookupError, TypeError) as error:
@@ -85,5 +90,5 @@ class RecordLines:
             if written < len(line):  # a full disk takes a part: it would tear the file in the middle
                 size = os.fstat(stream.fileno()).st_size
                 os.ftruncate(stream.fileno(), size - written)
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes could be written")
+                raise OSError(errno.ENOSPC, f"the disk is full: only {written} of {len(line)} bytes could be written")
             os.fsync(stream.fileno())

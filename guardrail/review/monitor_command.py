@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             signal.signal(number, lambda *_: ended.set())
         worker.start()
         _print("Folding. Ctrl-C or SIGTERM stops it.")
-        ended.wait()
+        while not ended.wait(1):  # on Windows a signal does not end a wait without a limit
+            pass
         worker.stop()
     return 0
 

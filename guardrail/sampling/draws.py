@@ -57,6 +57,7 @@ class Draws:
         seconds: Lifetime of each piece; 0 remembers nothing.
         most_bytes: Bytes that this process remembers; beyond them the oldest pieces go, and `evicted` counts them.
         shared: Keys that other processes share; None for this process alone.
+        report: Called after each write to the shared keys, with its error or None; default: errors are logged.
         clock: Seconds that only grow.
     """
 
@@ -66,14 +67,17 @@ class Draws:
         *,
         most_bytes: int = MOST_BYTES,
         shared: SharedKeys | None = None,
+        report: Callable[[GuardrailError | None], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._report = report or _log
         self.seconds, self._most_bytes, self._shared, self._clock = seconds, most_bytes, shared, clock
         self._scope = ""
         self._own = _Pieces()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Draws:
-        return Draws(self.seconds, most_bytes=self._most_bytes, shared=self._shared, clock=self._clock)
+        kept: dict[str, Any] = {"shared": self._shared, "report": self._report, "clock": self._clock}
+        return Draws(self.seconds, most_bytes=self._most_bytes, **kept)
 
     def scoped(self, scope: str) -> Draws:
         """The same memory for other callers, e.g. those with another credential: no piece is in two scopes."""
@@ -111,8 +115,9 @@ class Draws:
         if self._shared is not None:
             try:
                 value = self._shared.add(name, value, self.seconds) or value
+                self._report(None)
             except GuardrailError as error:  # the draw stands, and only this process can continue it
-                log.warning("guardrail: a draw could not be shared: %s", error)
+                self._report(error)
         now = self._clock()
         return self._own.add(name, value, now, now + self.seconds, self._most_bytes)
 
@@ -147,6 +152,11 @@ class Draws:
     def _key(self, name: str) -> str:
         # A digest, because names of databases have a limit and those of pieces do not.
         return f"{FORMAT}:{sha256_hex(f'{self._scope}{name}'.encode())}"
+
+
+def _log(error: GuardrailError | None) -> None:
+    if error is not None:
+        log.warning("guardrail: a draw could not be shared: %s", error)
 
 
 class _Pieces:

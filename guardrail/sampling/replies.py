@@ -387,10 +387,8 @@ def _folded(reason: str) -> str:
     return reason.rpartition(".")[2].casefold()
 
 
-def _refused(message: AIMessage) -> bool:
-    if message.additional_kwargs.get("refusal") or not _REFUSED.isdisjoint(
-        map(_folded, _ended(message.response_metadata))
-    ):
+def _refused(message: AIMessage, ended: Iterable[str]) -> bool:
+    if message.additional_kwargs.get("refusal") or not _REFUSED.isdisjoint(map(_folded, ended)):
         return True
     blocks = message.content if isinstance(message.content, list) else []
     return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
@@ -419,10 +417,11 @@ def read_reply(message: AIMessage) -> Sample:
         fields = _of_text(text, fields)
     if message.tool_calls:
         fields["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
+    ended = _ended(metadata)
     return Sample(
         text=text.strip(),
-        finish_reason=next(filter(is_cut, _ended(metadata)), next(iter(_ended(metadata)), None)),
-        refusal=_refused(message),
+        finish_reason=next(filter(is_cut, ended), next(iter(ended), None)),
+        refusal=_refused(message, ended),
         **fields,
     )
 

@@ -112,6 +112,7 @@ class Gateway:
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
+        self._unshared = False
         self._started = int(time.time())
         self._store: Any = None
         self._draws: Draws | None = None
@@ -168,7 +169,14 @@ class Gateway:
             from guardrail.review.queue.expiring_keys import ExpiringKeys
 
             shared = ExpiringKeys(self._store.database)
-        return Draws(self.config.remember, most_bytes=self.config.remember_bytes, shared=shared)
+        most = self.config.remember_bytes
+        return Draws(self.config.remember, most_bytes=most, shared=shared, report=self._shared)
+
+    def _shared(self, error: GuardrailError | None) -> None:
+        """Report whether a draw could be written to the store: otherwise only this process knows it."""
+        self._unshared = error is not None
+        if error is not None:
+            self.health.fail(None, "store_unavailable", f"the store cannot be written: {error}")
 
     def reload(self) -> bool:
         """Read configuration and artifacts again; running requests finish with the former ones.
@@ -584,7 +592,8 @@ class Gateway:
             report(alias.name, result.code, f"{BROKEN[result.code]}{why}")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
-            self.health.recover(None)
+            if not self._unshared:
+                self.health.recover(None)
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")

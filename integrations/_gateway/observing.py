@@ -157,7 +157,7 @@ class Observing:
         key: tuple[str, str],
         dialect: Dialect,
     ) -> str:
-        """Measure one served answer; returns the field of `Observed` that it counts under."""
+        """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
         shape, changes = Shape.of(body), alias.changes
@@ -196,7 +196,13 @@ class Observing:
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
             mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
-            self._records.append(key[1], question, drawn, {"turns": turns_of(messages), **mark})
+            try:
+                self._records.append(key[1], question, drawn, {"turns": turns_of(messages), **mark})
+            except OSError as error:
+                text = f"records cannot be written to {records.path} ({error.strerror}), so answers are lost for it"
+                self._health.warn(alias.name, "unwritten", text)
+                self.queue.drop("unwritten")
+                return ""
         return fate
 
     def _collected(

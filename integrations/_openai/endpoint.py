@@ -276,7 +276,7 @@ class Endpoint:
                     events = await stack.enter_async_context(aclosing(_data(_parts(reply, self.largest))))
                     while True:
                         async with budget.spend():
-                            data = await anext(events, END)
+                            data: Any = await anext(events, END)
                         if data in (END, b"[DONE]"):
                             return
                         event = json.loads(data)

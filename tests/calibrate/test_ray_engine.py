@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 from benchmarks.scoring import header_of, made_records
 from calibrate import ray_engine
 from calibrate.cli import app
+from calibrate.correctness.rules import Exact
 from calibrate.data.collect import Collected, collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records, read_spans, record_line, write_records
 from calibrate.ray_engine import RayCollector, _reach, score_on_ray
-from calibrate.scoring.scores import score_file, with_cache
+from calibrate.scoring.scores import arrays, score_file, with_cache
 from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.judges.cache import PairCache
@@ -104,6 +105,11 @@ class Heavy:
 @pytest.mark.usefixtures("engine")
 def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
+    file = read_records(path)
+    doubts = {"correct": None, "label_detail": "no sentence states a reference"}
+    labels = [doubts if i % 3 == 0 else {"correct": i % 3 == 1} for i in range(SIZE)]
+    labelled = [record.model_copy(update=label) for record, label in zip(file.records, labels, strict=True)]
+    write_records(path, file.header.model_copy(update={"correctness": Exact().spec}), labelled)
     _, expected = score_file(path, tmp_path / "local.jsonl", light)
     steps: list[tuple[int, int]] = []
     header, summary = score_on_ray(
@@ -116,11 +122,32 @@ def test_parts_give_the_file_that_one_process_gives(tmp_path: Path) -> None:
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
     assert len(ray_engine._ranges(path, 0, PART)[0]) > 3  # or one part would prove little
     assert header == read_records(tmp_path / "ray.jsonl").header
+    counted = arrays(read_records(tmp_path / "ray.jsonl").records, "num_sets")
+    assert (counted.n_undecided, counted.error.size, int(counted.error.sum())) == (14, SIZE, 27)  # 13 are wrong
     for key in header.estimators:
         assert summary.of(key) == expected.of(key)
         assert len(set(summary.of(key)[0])) > 1
     assert steps[-1] == (SIZE, SIZE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["local.jsonl", "ray.jsonl", "records.jsonl"]
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("by_model", [False, True])
+def test_torn_lines_of_a_gateway_are_left_out_and_counted(tmp_path: Path, by_model: bool) -> None:
+    path = written(tmp_path / "records.jsonl")
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "observed.jsonl"
+    torn = b'{"id": "torn", "quest\n'
+    values = json.loads(header)
+    values["header"]["questions_name"] = "observed: m"
+    path.write_bytes(
+        json.dumps(values).encode() + b"\n" + b"".join([*lines[:1], torn, *lines[1:30], torn, *lines[30:], torn[:-1]])
+    )
+    estimators = [Heavy(tmp_path / name) if by_model else light for name in ("local", "ray")]
+    _, expected = score_file(path, tmp_path / "local.jsonl", estimators[0])
+    _, summary = score_on_ray(path, tmp_path / "ray.jsonl", estimators[1], part_bytes=PART)
+    assert (expected.fragments, summary.fragments, summary.n_records) == (2, 2, SIZE)
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()
 
 
 @pytest.mark.usefixtures("engine")

@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib", reason="the `calibrate` extra is not installed
 
 from calibrate.data.records import RecordFile
 from examples.demo import llm, smollm2
+from examples.demo.__main__ import main as demo
 from examples.demo.screen import CONSOLE
 from guardrail import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -112,6 +113,20 @@ def test_without_the_model_every_step_runs_on_the_records(tmp_path: Path, monkey
     assert artifact.model.revision == header["model"]["revision"]
     assert artifact.outcome.rule == "certified"
     assert artifact.alpha == llm.ALPHA
+
+
+@pytest.mark.slow
+def test_every_page_of_the_quick_demo_fits_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["demo", "--quick", "--out", "out"])
+    monkeypatch.setattr(CONSOLE, "width", 80)
+    monkeypatch.setattr(llm, "run", lambda out, **_: [out / "report.html"])  # the page of the test above
+    monkeypatch.chdir(tmp_path)
+    with CONSOLE.capture() as screen:
+        demo()
+    lines = screen.get().splitlines()
+    assert any("recorded outputs of real large models" in line for line in lines)
+    assert any(line.startswith("Next: ") for line in lines)
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_the_quick_demo_imports_no_torch() -> None:

@@ -43,9 +43,10 @@ from guardrail.artifact import (
     CascadeOutcome,
     DataFingerprint,
     EstimatorChoice,
+    Selection,
     StageShare,
 )
-from guardrail.guard.assess import Remembered
+from guardrail.guard.assess import INTERRUPTED, Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
@@ -643,6 +644,11 @@ def write_cascade(path: Path) -> None:
     cascade().save(path)
 
 
+def write_counted_cascade(path: Path) -> None:
+    fits = Selection(fits=2, others=0.05, fit="7c20ffb1" * 4, family="7c20ffb1" * 4)
+    cascade().model_copy(update={"selection": fits}).save(path)
+
+
 def write_candidates(path: Path) -> None:
     CandidateRule(
         artifact=STORED.digest,
@@ -916,6 +922,24 @@ def write_draw(path: Path) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+CLOCKED = PromptWrapping(template="{question} ({clock})", slots=("clock",))
+
+
+def clocked_guard() -> Guardrail:
+    """A guard whose prompt has a clock, and whose second call fails."""
+    chat = ScriptedChat(default=["Paris", ConnectionError("down")])
+    return Guardrail(model=chat, artifact=make_artifact(chat, n=2, prompt=CLOCKED))
+
+
+def write_interrupted_draw(path: Path) -> None:
+    """Write the slot contents with which draws of a question were interrupted."""
+    guard = clocked_guard()
+    prompt = CLOCKED.messages("q", slots={"clock": "10:00"})
+    guard.assess(prompt)
+    contents = run(guard._assessor._memory(prompt, "q").question.get(INTERRUPTED))
+    path.write_text(json.dumps(json.loads(contents or ""), indent=1) + "\n", encoding="utf-8")
+
+
 def write_plan(path: Path) -> None:
     """Write the output of `calibrate plan --json`."""
     none, some = Estimate(value=0.0, se=None), Estimate(value=0.5, se=0.125)
@@ -983,6 +1007,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "artifact-tools.json": write_tool_artifact,
     "review-parts.json": write_parts_review,
     "cascade.json": write_cascade,
+    "cascade-selection.json": write_counted_cascade,
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
     "records-parts.jsonl": write_part_records,
@@ -1004,6 +1029,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "drift-monitor.json": write_drift_monitor,
     "canary-monitor.json": write_canary,
     "draw.json": write_draw,
+    "draw-interrupted.json": write_interrupted_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,
     "plan.json": write_plan,

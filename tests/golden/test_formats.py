@@ -29,13 +29,13 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
-from calibrate.fits import Fits
+from calibrate.fits import Fits, selection_warning
 from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
-from guardrail.guard.assess import Remembered
+from guardrail.guard.assess import INTERRUPTED, Remembered
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
@@ -56,6 +56,7 @@ from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_no
 
 from .make_formats import (
     BY_HAND,
+    CLOCKED,
     FOLDER,
     FORMATS,
     NOW,
@@ -69,6 +70,7 @@ from .make_formats import (
     ToyJudge,
     ToySimilarity,
     artifact,
+    clocked_guard,
     majority_artifact,
     model,
     part_records,
@@ -115,6 +117,15 @@ def test_a_draw_of_another_process_is_continued_and_its_verdict_stands() -> None
     again = Remembered.from_stored(stored["verdict"]).again("q", "p")
     assert again.verdict is not None
     assert (again.accepted, again.drawn.primary, again.verdict.cost.calls) == (True, piece.primary, 0)
+
+
+def test_a_draw_that_another_process_left_holds_other_slot_content_back() -> None:
+    guard = clocked_guard()
+    first, second = (CLOCKED.messages("q", slots={"clock": clock}) for clock in ("10:00", "10:01"))
+    question = guard._assessor._memory(first, "q").question
+    run(question.add(INTERRUPTED, json.dumps(plain("draw-interrupted.json"))))
+    reasons = [guard.assess(prompt).uncertainty.reason for prompt in (second, first)]
+    assert reasons == [Unmeasured.INTERRUPTED, Unmeasured.MODEL_FAILED]
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
@@ -260,6 +271,17 @@ def test_the_cascade_has_both_stages_with_their_thresholds(folder: Path) -> None
     assert second.estimator.judge is not None
     assert (second.estimator.judge.name, second.estimator.clustering) == ("exact", "components")
     assert second.calibration.group == ("a", "b", "c", "d")
+
+
+def test_a_cascade_knows_the_fits_that_its_labels_have_carried() -> None:
+    counted, plain_one = (CascadeArtifact.load(FOLDER / name) for name in ("cascade-selection.json", "cascade.json"))
+    assert (plain_one.selection, counted.stages) == (None, plain_one.stages)
+    assert counted.selection is not None
+    assert (counted.selection.fits, counted.selection.others, counted.selection.part) == (2, 0.05, 1.0)
+    warning = selection_warning(counted)
+    assert warning is not None
+    assert "have carried 2 fits" in warning
+    assert "with 85 % confidence" in warning
 
 
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStore) -> None:

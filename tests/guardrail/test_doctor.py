@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
+from typer.testing import CliRunner
 
 from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
@@ -315,6 +316,21 @@ def test_an_endpoint_with_few_answers_can_be_collected_without_a_probe(tmp_path:
         collect_records(questions, model, SamplingPlan(n=3), path)
     assert collect_records(questions, model, SamplingPlan(n=3), path, probe="off").n_drawn == len(questions)
     assert read_records(path).header.probe is None
+
+
+STUCK = Stuck(script=MODEL.script)
+
+
+def test_the_commands_collect_from_it_without_a_probe(tmp_path: Path) -> None:
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"question": question}) + "\n" for question in MODEL.script))
+    collect = ["collect", str(questions), "--model", "python:tests.guardrail.test_doctor:STUCK"]
+    collect += ["--out", str(tmp_path / "r.jsonl")]
+    refused = CliRunner().invoke(calibrate_app, collect, env={"COLUMNS": "200"})
+    assert (refused.exit_code, "--probe off" in refused.output) == (1, True), refused.output
+    collected = CliRunner().invoke(calibrate_app, [*collect, "--probe", "off"])
+    assert collected.exit_code == 0, collected.output
+    assert read_records(tmp_path / "r.jsonl").header.probe is None
 
 
 class Refusing(ScriptedChat):

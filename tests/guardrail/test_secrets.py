@@ -75,6 +75,7 @@ class Native(ScriptedChat):
     sample: Any = Sample(text=SECRET)
     count: int | None = None
     error: Any = None
+    problem: Unmeasured | None = None
 
     def draw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
@@ -82,7 +83,7 @@ class Native(ScriptedChat):
         if self.error is not None:
             raise self.error
         count = plan.n if self.count is None else self.count
-        drawn = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count)
+        drawn = SampleSet(question=QUESTION, primary=self.sample, samples=(self.sample,) * count, problem=self.problem)
         return [drawn for _ in prompts]
 
     async def adraw_samples(
@@ -157,6 +158,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.MODEL_FAILED, lambda: guarded(Cached(script={QUESTION: SURE}, default=[unreadable()]))),
     (Unmeasured.MISCONFIGURED, lambda: guarded(saying(*[UnauthorizedError("no such key")] * 11))),
     (Unmeasured.SAMPLING_SHORTFALL, lambda: guarded(Native(count=1))),
+    (Unmeasured.MODEL_CHANGED, lambda: guarded(Native(count=0, problem=Unmeasured.MODEL_CHANGED))),
     (Unmeasured.DEGENERATE_SAMPLES, lambda: guarded(Cached(default=SURE))),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(), estimator="semantic_entropy")),
     (Unmeasured.NO_LOGPROBS, lambda: guarded(Native(sample=spelled(SECRET, "<end>")), estimator="token_sar")),

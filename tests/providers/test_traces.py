@@ -73,7 +73,10 @@ def test_langfuse_keeps_the_span_and_gets_the_verdict_as_scores(question: str, s
 
 
 @pytest.mark.parametrize(("question", "accepted"), [(SURE, True), (UNSURE, False), (DOWN, False)])
-def test_mlflow_gets_the_verdict_as_feedback(question: str, accepted: bool, tmp_path: Path) -> None:
+def test_mlflow_gets_the_verdict_as_feedback(
+    question: str, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MLflow makes a folder for files there
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     source = pytest.importorskip("mlflow.entities").AssessmentSource
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")

@@ -210,8 +210,8 @@ def new_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an attempt with other content draw again, as if nothing had been interrupted."""
 
     def nothing(memory: Any) -> Any:
+        yield from ()
         return ""
-        yield
 
     monkeypatch.setattr("guardrail.guard.assess._Memory.interrupted", nothing)
 

@@ -7,6 +7,7 @@ and is the same at every icc.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -91,6 +92,29 @@ def test_the_mean_over_groups_holds(flat: bool) -> None:
     assert failed <= stats.binom.ppf(1 - 1e-4, runs, DELTA)
     assert flat or accepted > 0.5 * runs
     assert ignored > stats.binom.ppf(1 - 1e-4, runs, DELTA)  # negative control: questions as if independent
+
+
+@pytest.mark.parametrize("groups", [16, 18, 20])
+def test_few_groups_start_stricter_and_hold(groups: int) -> None:
+    """At alpha .15 these are the fewest groups for starts at all, .9 and .8 of them."""
+    rng, runs = np.random.default_rng(23), 250
+    chosen, request = request_for("group_mean", alpha=ALPHA, delta=DELTA, options={})
+    passed = Counter[str]()
+    for _ in range(runs):
+        size = rng.integers(1, 13, groups)
+        code = np.repeat(np.arange(groups), size)
+        for name, risk in (("bad", ALPHA + 0.01), ("good", 0.02)):
+            error = (rng.random(groups) < risk)[code].astype(np.int8)
+            u = np.round(rng.normal(size=code.size), 1)
+            prefix, reduced = prepare(chosen, request, u, error, Groups.of(code.tolist(), u.size))
+            passed[name] += chosen.select(prefix, reduced) is not None
+            certified, plain = request_for("certified", alpha=ALPHA, delta=DELTA, options={})
+            passed[f"{name} as if independent"] += (
+                certified.select(*prepare(certified, plain, u, error, None)) is not None
+            )
+    limit = stats.binom.ppf(1 - 1e-4, runs, DELTA)
+    assert passed["bad"] <= limit < passed["bad as if independent"]  # the negative control
+    assert passed["good"] > 0.4 * runs
 
 
 @pytest.mark.parametrize("icc", [0.0, 0.4])

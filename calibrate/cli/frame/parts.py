@@ -416,7 +416,7 @@ def inspect_parts(artifact: CalibrationArtifact) -> None:
     print_parts(artifact)
     print_line(f"Promise: {gate.promise}")
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(style="bold", overflow="fold", max_width=24)
     rows.add_column(overflow="fold")
     for name, value in facts(artifact):
         rows.add_row(escape(name), escape(value))

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -48,11 +49,25 @@ LONGEST_TEXT = 16
 
 
 class _WholeTable(Table):
-    """A table as wide as its texts where no terminal limits it: in a pipe, or in a file."""
+    """A table as wide as its texts where no terminal limits it: in a pipe, or in a file.
+
+    In a terminal the texts are folded first, the widest before the others, and only then the rest.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unlimited = options.update(max_width=10_000)
-        yield from super().__rich_console__(console, options if console.is_terminal else unlimited)
+        if not console.is_terminal:
+            yield from super().__rich_console__(console, unlimited)
+            return
+        surplus = Measurement.get(console, unlimited, self).maximum - options.max_width
+        texts = [column for column in self.columns if column.justify == "left"]
+        widths = {id(column): max((cell_len(str(cell)) for cell in column.cells), default=0) for column in texts}
+        for column in sorted(texts, key=lambda column: -widths[id(column)]):
+            folded = max(column.min_width or 0, widths[id(column)] - max(surplus, 0))
+            if folded < widths[id(column)]:
+                surplus -= widths[id(column)] - folded
+                column.width = folded
+        yield from super().__rich_console__(console, options)
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, texts: int = 1) -> Table:

@@ -486,6 +486,38 @@ def test_undecided_answers_are_walked_until_the_acceptance_is_certified(
     assert int(read_records(records).records.undecided().sum()) == left
 
 
+def test_undecided_answers_on_the_page_stop_at_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People decide in any order; what is fetched is fitted, and the rest is left open as soon as it is enough."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records, store = scored_population(tmp_path), tmp_path / "reviews.db"
+    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    before = records.read_bytes()
+    n = int(read_records(records).records.undecided().sum())
+    walk = ("label", records, "--undecided", "--review-store", store, "-e", "discrete_semantic_entropy")
+    goal = ("--until", "certified", "--alpha", 0.35, "--acceptance", 0.5)
+    shown = run(*walk, *goal)
+    assert f"{n} of {n} answers wait for a person on the review page" in shown
+    assert "certified" not in shown.partition("wait for a person")[2].partition("Next:")[0]
+    assert records.read_bytes() == before, "nothing is written before it is enough"
+    for _ in range(n // 6):
+        with ReviewStore(store) as opened:
+            for _ in range(6):
+                lease = opened.claim("ann")
+                assert lease is not None
+                assert lease.item.content.verdict is None  # the score does not influence the label
+                opened.decide(lease, Decision(action="approve"))
+        if "Enough" in (shown := run(*walk, *goal)):
+            break
+        assert records.read_bytes() == before
+    left = int(read_records(records).records.undecided().sum())
+    assert 0 < left < n, "it stopped before the last"
+    assert "wait for a person" not in shown
+    assert "Enough: what is undecided goes on counting as wrong." in shown
+    (command,) = re.findall(r"Next: calibrate (fit .*)$", shown)
+    run(*shlex.split(command), "--out", tmp_path / "a.json")
+    assert CalibrationArtifact.load(tmp_path / "a.json").acceptance >= 0.5
+
+
 def test_a_walk_to_a_certificate_refuses_labels_that_it_would_select(unlabelled: Path) -> None:
     run("label", unlabelled, "--rule", "exact")  # no reference: every answer waits, and none counts as wrong
     walk = ("label", unlabelled, "--undecided", "--until", "certified")

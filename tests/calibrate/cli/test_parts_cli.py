@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from calibrate import from_frame
 from calibrate.cli import app
 from calibrate.data.records import Record, read_records, write_records
+from calibrate.parts.rules import reading_order
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
@@ -361,3 +362,106 @@ def test_a_question_asked_twice_is_never_on_both_sides_of_a_split(labelled: Path
     n = sum("parts_json" in record.part_labels for record in file.records)
     printed_of = [printed(called(*command.format(path).split(), "--parts", "json")) for path in (once, twice)]
     assert all(f"{n} answers" in text or f"the {n} of the pilot" in text for text in printed_of)
+
+
+def test_reach_parts_above_a_cut_cost_no_label_and_their_answers_count(tmp_path: Path) -> None:
+    records = invoices(60)
+    unsure = records[5].drawn
+    assert unsure is not None
+    other = [sample.model_copy(update={"text": "?"}) for sample in unsure.samples]
+    records[5] = records[5].model_copy(update={"drawn": unsure.model_copy(update={"samples": tuple(other)})})
+    path = record_file(tmp_path / "records.jsonl", records).path
+    printed(called("score", path, "--parts", "json"))
+    by_id = {record.id: record for record in read_records(path).records if KEY in record.parts}
+    below = {
+        name: [part.uncertainty is not None and part.uncertainty <= 0.2 for part in record.parts[KEY]]
+        for name, record in by_id.items()
+    }
+    assert not any(below[records[5].id])
+    needed = sum(map(sum, below.values()))
+    stopped = called("label", path, "--parts", "json", "--interactive", "--cut", "0.2", typed="y\n" * (needed - 1))
+    assert "are labelled; all of them are in" in printed(stopped)
+    last = printed(called("label", path, "--parts", "json", "--interactive", "--cut", "0.2", typed="y\n" * 4))
+    assert "--cut 0.2" in last
+    labels = {record.id: record.part_labels[KEY].right for record in read_records(path).records if record.id in by_id}
+    assert labels == {name: tuple(True if asked else None for asked in some) for name, some in below.items()}
+    out = tmp_path / "artifact.json"
+    text = printed(called("fit", path, "--parts", "json", "--alpha", "0.2", "--cut", "0.2", "--out", out))
+    assert "None above the cut of 0.2 is kept" in text
+    gate = CalibrationArtifact.load(out).parts
+    assert gate is not None
+    assert gate.threshold is not None
+    assert gate.threshold <= 0.2
+    assert len(gate.scores.sizes) == len(by_id)  # answers without a part below the cut count
+    shown = gate.figures
+    assert shown is not None
+    assert shown.shown == sum(map(any, below.values())) < shown.answers
+    refused = called("label", path, "--parts", "json", "--cut", "0.2")
+    assert "goes with --interactive" in printed(refused, 2)
+
+
+def test_reach_on_the_review_page(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.review import PartDecision, ReviewStore, by_parts
+
+    path = record_file(tmp_path / "records.jsonl", invoices(30)).path
+    printed(called("score", path, "--parts", "json"))
+    arguments = ("label", path, "--parts", "json", "--review-store", tmp_path / "reviews.db", "--cut", "0.2")
+    assert "wait for a person" in printed(called(*arguments))
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        while (lease := store.claim("ann")) is not None:
+            parts = lease.item.content.parts
+            store.decide(
+                lease,
+                by_parts(lease.item.content, [PartDecision(place=part.place, action="approve") for part in parts]),
+            )
+    printed(called(*arguments))
+    for record in read_records(path).records:
+        if KEY in record.parts:
+            asked = [part.uncertainty is not None and part.uncertainty <= 0.2 for part in record.parts[KEY]]
+            assert record.part_labels[KEY].right == tuple(True if each else None for each in asked)
+
+
+def test_looks_from_the_command_line_follow_the_reading_order(folder: Path) -> None:
+    file = read_records(folder / "records.jsonl")
+    names = [record.id for record in file.records if KEY in record.parts]
+    first = {names[i] for i in reading_order(names)[:120]}
+
+    def look(name: str, labelled: set[str]) -> Result:
+        some = [
+            record if record.id in labelled else record.model_copy(update={"part_labels": {}})
+            for record in file.records
+        ]
+        write_records(folder / f"{name}.jsonl", file.header, some)
+        arguments = ("--parts", "json", "-a", "0.2", "--planned", str(len(names)), "--out", folder / f"{name}.json")
+        return called("fit", folder / f"{name}.jsonl", *arguments)
+
+    printed(look("early", first))
+    printed(look("late", set(names)))
+    early, late = (CalibrationArtifact.load(folder / f"{name}.json").parts for name in ("early", "late"))
+    assert early is not None
+    assert late is not None
+    assert early.options["start"] == late.options["start"]
+    assert len(early.scores.sizes) == 120
+    gap = printed(look("gap", set(names[60:])), 2)
+    assert "follow the reading order" in " ".join(gap.split())
+
+
+def test_groups_from_the_command_line(folder: Path) -> None:
+    path = folder / "records.jsonl"
+    file = read_records(path)
+    grouped = [record.model_copy(update={"group": f"buyer {i // 2}"}) for i, record in enumerate(file.records)]
+    write_records(path, file.header, grouped)
+    fit = ("fit", path, "--parts", "json", "-a", "0.2", "--out", folder / "artifact.json", "--cluster-by-group")
+    printed(called(*fit))
+    gate = CalibrationArtifact.load(folder / "artifact.json").parts
+    assert gate is not None
+    assert gate.scores.group is not None
+    assert len(set(gate.scores.group)) == len(gate.scores.group) <= 140
+    printed(called(*fit, "--rule", "wrong_share:largest_group=8"))
+    gate = CalibrationArtifact.load(folder / "artifact.json").parts
+    assert gate is not None
+    assert gate.scores.group is not None
+    assert len(gate.scores.group) > 140
+    refused = printed(called(*fit, "--rule", "wrong_share:largest_group=7"), 2)
+    assert "a group has 8 parts, more than largest_group = 7" in " ".join(refused.replace("│", "").split())

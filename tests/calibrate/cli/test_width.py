@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import VisibleConsole, console
 from calibrate.data.records import RecordFile, write_records
+from calibrate.pipeline import part_header
 from guardrail.__main__ import list_commands, main
 from tests.calibrate.test_cascade import better
 
@@ -124,3 +125,69 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         >= 3
     )
     assert {title: width for title, width in tables.items() if width > 80} == {}
+
+
+NAMES = {"trees": "t" * 60, "shrubs": "a segment of shrubs " * 3, "herbs": f"herbs/{'h' * 54}"}
+"""Names of segments with 60 characters: in one word, in several, and behind a slash."""
+LONG_NAMES = {
+    "score": "score R -e degree",
+    "fit": "fit R -a 0.3 -e degree --by group --test-fraction 0.3 -o OUT",
+    "inspect": "inspect A",
+    "audit": "audit --records T --artifact A",
+    "evaluate": "evaluate R -a 0.3 -e degree --splits 2",
+    "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
+    "report": "report R --artifact A --test T --out OUT.html --splits 0",
+    "sample": "sample --records U --n 40 -e degree -o OUT.jsonl",
+    "combine": "ensemble R -m degree,num_sets -o OUT",
+    "cascade": "fit-cascade R L -a 0.3 -e degree -o OUT",
+}
+
+
+@pytest.fixture(scope="module")
+def long_names(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files whose segments have long names: records, those of a better model, and an artifact with a threshold each."""
+    folder = tmp_path_factory.mktemp("long")
+    records = [record.model_copy(update={"group": NAMES[str(record.group)][:60]}) for record in labelled.records]
+    file = RecordFile(folder / "records.jsonl", part_header(labelled.header, records), tuple(records))
+    paths = {"R": file.path, "L": folder / "large.jsonl", "A": folder / "a.json", "U": folder / "u.jsonl"}
+    paths["T"] = folder / "a.test.jsonl"
+    write_records(file.path, file.header, file.records)
+    unlabelled = [record.model_copy(update={"correct": None}) for record in records]
+    write_records(paths["U"], file.header.model_copy(update={"correctness": None}), unlabelled)
+    write_records(paths["L"], better(file).header, better(file).records)
+    command = [
+        "fit",
+        file.path,
+        "-a",
+        "0.3",
+        "-e",
+        "degree",
+        "--by",
+        "group",
+        "--test-fraction",
+        "0.3",
+        "-o",
+        paths["A"],
+    ]
+    assert CliRunner().invoke(app, [str(word) for word in command]).exit_code == 0
+    return paths
+
+
+@pytest.mark.parametrize("name", LONG_NAMES)
+def test_tables_with_names_of_60_characters_fit(
+    name: str, long_names: dict[str, Path], tables: dict[str, int], tmp_path: Path
+) -> None:
+    assert {len(segment[:60]) for segment in NAMES.values()} == {60}
+    files = {
+        **long_names,
+        "OUT": tmp_path / "out.json",
+        "OUT.html": tmp_path / "o.html",
+        "OUT.jsonl": tmp_path / "o.jsonl",
+    }
+    command = [str(files.get(word, word)) for word in LONG_NAMES[name].split()]
+    result = CliRunner().invoke(app, command, env={"COLUMNS": "80"})
+    assert result.exit_code in (0, 1), result.output
+    assert not (result.exit_code and "Error" in result.output), result.output
+    assert {title: width for title, width in tables.items() if width > 80} == {}
+    has_segments = any(title.startswith("Segments") for title in tables)
+    assert has_segments == (name in ("fit", "inspect", "audit", "report")), tables

@@ -201,6 +201,26 @@ def test_random_files_read_alike(records: list[dict[str, Any]], labelled: Record
 # -- What becomes of the log -------------------------------------------------------------------------------------------
 
 
+def test_torn_lines_of_a_gateway_are_left_out_of_the_columns(
+    labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(column_build, "RANGE", 70_000)
+    path, torn = tmp_path / "observed.jsonl", b'{"id": "torn", "quest\n'
+    write_records(path, labelled.header.model_copy(update={"questions_name": "observed: m"}), labelled.records)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], torn, *lines[3:70], torn, torn, *lines[70:], torn[:-1]]))
+    plain, file, _ = assert_read(path, KEY)
+    assert (len(plain.records), file.torn) == (len(labelled.records), True)
+    counted = [record.args[1] for record in caplog.records if "torn lines were left out" in record.msg and record.args]
+    assert counted[0] == sum(counted[1:]) == 3  # by records, and by the parts of the columns
+    path.write_bytes(b"".join([*lines[:3], b'{"id": 7}\n', torn, *lines[3:]]))
+    with pytest.raises(RecordError, match=":4: field 'id'"):  # written whole
+        in_columns(path)
+    path.write_bytes(b"".join([lines[0].replace(b"observed: m", b"mine"), *lines[1:3], torn, *lines[3:]]))
+    with pytest.raises(RecordError, match=":4: not JSON"):
+        in_columns(path)
+
+
 def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_build, "RANGE", 70_000)  # several files of columns
     whole = records_path.read_bytes().splitlines(keepends=True)
@@ -237,6 +257,45 @@ def test_columns_follow_a_log_that_grows_and_is_rewritten(records_path: Path, mo
     assert_read(records_path, KEY)
     (records_path.parent / "records.jsonl.cols" / "000000000000000.parquet").write_bytes(b"not Parquet")
     assert_read(records_path, KEY)
+
+
+def open_files() -> set[str]:
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return {os.readlink(link) for link in links if os.path.lexists(link)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_no_file_of_columns_is_deleted_or_replaced_while_it_is_open(
+    records_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows refuses both."""
+    monkeypatch.setattr(column_build, "RANGE", 70_000)
+    whole = records_path.read_bytes().splitlines(keepends=True)
+    touched: list[tuple[str, bool]] = []
+    unlink, replace = Path.unlink, os.replace
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        touched.append(("deleted", str(path.resolve()) in open_files()))
+        unlink(path, missing_ok)
+
+    def replaced(source: Path, target: Path) -> None:
+        if Path(target).exists():
+            touched.append(("replaced", str(Path(target).resolve()) in open_files()))
+        replace(source, target)
+
+    records_path.write_bytes(b"".join(whole[:60]))
+    in_columns(records_path)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    monkeypatch.setattr(os, "replace", replaced)
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[60:62]))
+    in_columns(records_path)
+    with records_path.open("ab") as log:
+        log.write(b"".join(whole[62:64]))
+    in_columns(records_path)  # the short last file is built again
+    records_path.write_bytes(b"".join(whole[:1] + whole[:0:-1]))
+    in_columns(records_path)  # all files belong to another log
+    assert set(touched) == {("deleted", False), ("replaced", False)}
 
 
 def test_a_killed_build_is_continued(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

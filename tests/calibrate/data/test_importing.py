@@ -143,6 +143,21 @@ def test_scores_and_confidences(tmp_path: Path) -> None:
     assert (spec.unit, spec.params["stored"]) == ("probability", "1 - value")
 
 
+def test_grades_and_confidences_of_several_systems_in_one_table(tmp_path: Path) -> None:
+    table = tmp_path / "confidence.csv"
+    table.write_text(
+        "id,group,a/error,a/stated_confidence,a/logit_confidence,b/error,b/stated_confidence,b/logit_confidence\n"
+        "0,law,0,0.9,0.8,1,0.7,0.6\n"
+    )
+    (record,) = import_file(table, ImportSettings(system="b")).file.records
+    assert (record.group, record.correct) == ("law", False)
+    scores = {name: score.value for name, score in record.scores.items()}
+    assert scores == {
+        "imported:stated_confidence": pytest.approx(0.3),
+        "imported:logit_confidence": pytest.approx(0.4),
+    }
+
+
 @pytest.mark.parametrize(
     ("row", "maps", "settings", "fragment"),
     [

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,7 @@ def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], opti
     def fitted(file: RecordFile) -> Any:
         return fit_parts_artifact(file, alpha=0.2, **options).model_copy(update={"created": ""})
 
-    first, second = (result_of(lambda file=file: fitted(file)) for file in both)
-    assert first == second
+    assert result_of(partial(fitted, both[0])) == result_of(partial(fitted, both[1]))
 
 
 def test_figures_on_other_answers_and_the_report_are_those_of_the_records(

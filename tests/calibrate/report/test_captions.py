@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from calibrate import fit
 from calibrate.evaluation.evaluate import evaluate
-from calibrate.report.figures import Items, render, risk_coverage, score_histogram
+from calibrate.report.figures import NARROW, Items, render, risk_coverage, score_histogram
 from calibrate.report.panels import across_alpha, violations
 
 RULES = ["acrc", "certified", "lec", "empirical", "fixed_sequence", "clopper_pearson", "hoeffding"]
@@ -30,7 +30,7 @@ def _items(low: float, slope: float) -> Items:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Return the faults of the figure that was drawn last, as its PNG shows it."""
+    """Return the faults of what was drawn since the last look: a figure's wide, narrow and PNG form."""
     drawn: list[Figure] = []
     save = Figure.savefig
 
@@ -39,7 +39,17 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
         save(self, *args, **settings)
 
     monkeypatch.setattr(Figure, "savefig", remember)
-    return lambda: _faults(drawn[-1])
+
+    def faults_since() -> list[str]:
+        widths = [figure.get_figwidth() for figure in drawn]
+        assert min(widths) == NARROW < max(widths)
+        found = [
+            f"{width:g} in: {fault}" for figure, width in zip(drawn, widths, strict=True) for fault in _faults(figure)
+        ]
+        drawn.clear()
+        return list(dict.fromkeys(found))
+
+    return faults_since
 
 
 def _faults(figure: Figure) -> list[str]:
@@ -115,4 +125,9 @@ def test_covered_captions_are_found(faults: Callable[[], list[str]]) -> None:
         axes.text(0.9, 0.9, "far too long for what is left" * 2, in_layout=False)
 
     render(draw, "control", "control")
-    assert faults() == ["'one' covers 'two'", f"{'far too long for what is left' * 2!r} leaves the figure"]
+    left_out = "far too long for what is left" * 2
+    assert faults() == [
+        f"{width} in: {fault}"
+        for width in (9, 5)
+        for fault in ("'one' covers 'two'", f"{left_out!r} leaves the figure")
+    ]

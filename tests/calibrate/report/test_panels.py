@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as MplFigure
 
 from calibrate.evaluation.evaluate import FEW_SPLITS, evaluate
-from calibrate.report import panels
+from calibrate.report import figures, panels
 
 
 def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,22 @@ def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyP
     for row, error, share in zip(rows, errors, answered, strict=True):
         expected = None if row.pooled is None or row.n_feasible < FEW_SPLITS else row.pooled.value
         assert (error, share) == (expected, row.acceptance.value)
+
+
+def test_ticks_end_at_the_largest_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room to the right of it is for the names of the rules."""
+    scores = np.linspace(0, 1, 200)
+    wrong = (np.arange(200) % 5 == 0).astype(int)
+    rows = evaluate(scores, wrong, rules=["acrc"], alphas=[0.1, 0.4], n_calibration=100, splits=2).rows
+    seen: list[Any] = []
+
+    def render(draw: Any, *_: Any, **__: Any) -> None:
+        seen.extend(axes := MplFigure().subplots(1, 2))
+        draw(axes, figures._LIGHT)
+
+    monkeypatch.setattr(panels, "render", render)
+    panels.across_alpha(rows, 0.2)
+    for axes in seen:
+        ticks = list(axes.get_xticks())
+        assert ticks, "the control: there are ticks"
+        assert max(ticks) <= 40 < axes.get_xlim()[1]

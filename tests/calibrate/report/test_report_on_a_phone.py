@@ -40,5 +40,17 @@ def test_figures_and_the_key_table_fit_a_phone(labelled: RecordFile, tmp_path: P
             )
             assert len(edges) >= 3
             assert max(edges) <= width
+            letters = page.evaluate(
+                "() => [...document.querySelectorAll('svg.figure text')].filter(element => element.checkVisibility())"
+                ".map(element => { const matrix = element.getScreenCTM(); "
+                "return parseFloat(getComputedStyle(element).fontSize) * Math.hypot(matrix.a, matrix.b) })"
+            )
+            assert len(letters) > 20
+            assert min(letters) > 9, "letters of this height are legible"
+            shown = page.evaluate(
+                "() => [...document.querySelectorAll('svg.figure')].filter(element => element.checkVisibility())"
+                ".map(element => element.classList[1])"
+            )
+            assert shown == 2 * ["narrow" if width == 390 else "wide"]
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         browser.close()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.scoring import header_of, made_records
 from calibrate.cli import app
 from calibrate.cli.score import print_scores
-from calibrate.data.records import read_records, write_records
+from calibrate.data.records import read_records, read_spans, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from calibrate.scoring.scores import lacking, score_file, score_records, supported, with_cache
 from calibrate.spec_syntax import parse_name
@@ -91,7 +91,7 @@ def observed(path: Path, *, problem: Unmeasured | None = None) -> Path:
     return path
 
 
-def test_only_torn_lines_of_a_gateway_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_only_torn_lines_of_a_gateway_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = observed(tmp_path / "observed.jsonl")
     header, first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + first[:40] + second + third)  # the second record is lost with the torn first
@@ -100,6 +100,12 @@ def test_only_torn_lines_of_a_gateway_are_skipped_and_counted(tmp_path: Path) ->
     assert [record.id for record in read_records(tmp_path / "scored.jsonl").records] == ["r2"]
     assert [record.id for record in read_records(path).records] == ["r2"]
     print_scores(header_written, summary)
+    assert "1 torn lines were left out" in caplog.text
+    start = len(header)
+    spans = [(start, path.stat().st_size)]
+    assert [record.id for record in read_spans(path, spans, fragments=True)] == ["r2"]
+    with pytest.raises(RecordError, match=":2: not JSON"):
+        list(read_spans(path, spans))
     for fault in (first.replace(b'"question"', b'"quest"'), b"no record\n"):  # written whole, or not by a gateway
         path.write_bytes(header + fault + third)
         with pytest.raises(RecordError, match=":2: "):

@@ -69,7 +69,7 @@ def plain(u: Any, e: Any, ids: Any, alpha: float, delta: float, rule: str, large
         shares.append((size > 0).mean() if mean else size.mean() / largest)
         p_values.append(one_by_one(excess, most, delta))
         counts.append(int(kept.sum()))
-    for part in (0.5, 0.8):
+    for part in (0.5, 0.8, 0.9, 1.0):
         needed = np.expm1(np.log(1 / delta) / (part * len(order))) * (1 - alpha) / (0.9 * alpha)
         if started := max(shares) >= needed - 1e-9:
             break
@@ -105,13 +105,13 @@ def test_a_sequence_stops_at_the_first_failure() -> None:
 
 
 def test_too_few_groups() -> None:
-    # ln 10 / (.8 G) must be at most ln(1 + .9 / 9): G >= 30.2.
-    u, e, ids = clean(30, 20)
+    # ln 10 / G must be at most ln(1 + .9 / 9): G >= 24.2.
+    u, e, ids = clean(24, 20)
     outcome = fit(u, e, alpha=0.1, rule="group_mean", groups=ids)
     assert isinstance(outcome, Infeasible)
     assert outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
-    assert "30 groups" in outcome.detail
-    u, e, ids = clean(31, 20)
+    assert "24 groups" in outcome.detail
+    u, e, ids = clean(25, 20)
     assert isinstance(fit(u, e, alpha=0.1, rule="group_mean", groups=ids), Feasible)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from calibrate.data.records import read_records
+from guardrail.errors import UsageError
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
@@ -28,9 +29,36 @@ def test_a_line_that_a_full_disk_took_in_part_is_taken_back(tmp_path: Path, monk
         return write(opened, content[:10])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="only 10 of"):
+    with pytest.raises(OSError, match="the disk is full: only 10 of"):
         lines.append("2", "q", drawn, {})
     assert path.read_bytes() == whole
     monkeypatch.setattr(os, "write", write)
     lines.append("3", "q", drawn, {})
     assert [record.id for record in read_records(path).records] == ["1", "3"]
+
+
+def test_a_disk_that_is_really_full_tears_nothing(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path, plan = tmp_path / "observed.jsonl", SamplingPlan(n=2)
+    identity = ModelIdentity(provider="p", model="m")
+    lines = RecordLines(path, name="t", model=identity, plan=plan, prompt=PromptWrapping())
+    drawn = SampleSet(question="q", primary=Sample(text="a"), samples=(Sample(text="a"), Sample(text="b")))
+    lines.append("1", "q", drawn, {})
+    whole, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (10, 0):  # a part of a line fits, or nothing
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, limits[1]))
+        try:
+            with pytest.raises(OSError, match="only 10 of" if room else "File too large"):
+                lines.append("2", "q", drawn, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == whole
+    lines.append("3", "q", drawn, {})
+    assert [record.id for record in read_records(path).records] == ["1", "3"]
+
+
+def test_a_file_that_cannot_be_begun_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path, identity = tmp_path / "file" / "observed.jsonl", ModelIdentity(provider="p", model="m")
+    with pytest.raises(UsageError, match=r"observed\.jsonl: records cannot be written here \(Not a directory\)"):
+        RecordLines(path, name="t", model=identity, plan=SamplingPlan(n=2), prompt=PromptWrapping())

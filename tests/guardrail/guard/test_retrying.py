@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
 from guardrail.guard.assess import Assessment
-from guardrail.guard.base import is_result
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
@@ -222,9 +221,9 @@ def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
 
 def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
     model, guard = turning(switch=SafetySwitch())
-    assert not is_result(guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}))
+    assert not guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}).is_result
     forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
-    assert is_result(forbidden.assess(SURE))
+    assert forbidden.assess(SURE).is_result
 
 
 @pytest.mark.parametrize("way", range(4))
@@ -326,7 +325,8 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
 @pytest.mark.parametrize("reason", Unmeasured)
 def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
     transport = (Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES)
-    assert reason.depends_on_question == (reason not in (*transport, Unmeasured.INTERRUPTED))
+    passing = (*transport, Unmeasured.MODEL_CHANGED, Unmeasured.INTERRUPTED)
+    assert reason.depends_on_question == (reason not in passing)
 
 
 # -- retries that are not the guard's own: the guard gives an abstention again, and draws nothing
@@ -630,8 +630,8 @@ def test_each_of_two_interrupted_draws_may_be_finished_and_a_third_waits_for_bot
 
 
 def done() -> Any:
+    yield from ()
     return Assessment(SampleSet(question=LATE, primary=None))
-    yield
 
 
 class Waiting(Turning):

@@ -283,7 +283,7 @@ class Counting(Prefix):
 
 
 def items(n: int, k: int) -> str:
-    return json.dumps({"x": [f"item {i} of {k}" for i in range(n)], "y": 1})
+    return json.dumps({"x": [f"{k} item {i}" for i in range(n)], "y": 1})
 
 
 def test_a_list_too_long_for_the_judge_of_its_items_is_held_back_unasked() -> None:

@@ -79,6 +79,9 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> Non
         store.put(f"call_{i}", "", verdict)
     assert store.get("call_0") is None
     assert store.get("call_1") is not None
+    store.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        store.get("call_1")
 
 
 @pytest.mark.parametrize("in_file", [True, False])

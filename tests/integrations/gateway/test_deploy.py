@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -10,7 +11,9 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
+import time
 import urllib.request
 import venv
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +26,7 @@ import pytest
 import uvicorn
 import yaml
 
+from guardrail.errors import UsageError
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.queue.deadline import Circuit
@@ -30,7 +34,7 @@ from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
-from integrations.gateway import Gateway, _serve
+from integrations.gateway import Gateway, _serve, add_arguments, run
 from tests import postgres
 from tests.integrations.gateway.conftest import MODEL, PLAIN, SURE, UNSURE, Held, Serve
 
@@ -70,6 +74,57 @@ def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store
     assert endpoint.requests == before + 5
     serve().ask(SURE, AGAIN)  # the control: without the store they draw again
     assert endpoint.requests == before + 10
+
+
+@pytest.mark.slow
+def test_workers_share_a_port_and_draw_a_question_once(endpoint: Held, tmp_path: Path) -> None:
+    config = tmp_path / "guardrail.yaml"
+    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream"}
+    alias = {"upstream": upstream, "artifact": str(make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "a.json"))}
+    models = {"support": {**alias, "probe": "off"}}
+    config.write_text(json.dumps({"version": 1, "port": 0, "reviews": str(tmp_path / "r.db"), "models": models}))
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(config), "--workers", "2"]
+    body = {"model": "support", "messages": [{"role": "user", "content": UNSURE}]}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            shared = process.stdout.readline().split(" at ")[1].split()[0]
+            ports = [int(port) for port in process.stdout.readline().rpartition(": ")[2].split(",")]
+            own = [f"http://127.0.0.1:{port}/v1" for port in ports]
+            replies = [httpx.post(f"{url}/chat/completions", json=body, timeout=60) for url in (*own, shared)]
+            assert {reply.headers["x-guardrail-abstained"] for reply in replies} == {"true"}
+            assert len({reply.headers["x-guardrail-uncertainty"] for reply in replies}) == 1
+            assert endpoint.requests == 5  # drawn once
+            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(int(pid), signal.SIGKILL)
+            assert httpx.get(f"{own[0]}/models", timeout=60).status_code == 200  # started again
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+WORKERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "--workers needs `reviews`"),
+    ({"mode": "observe"}, r"needs its own record file. Put \$\{GUARDRAIL_WORKER\}"),
+]
+
+
+@pytest.mark.parametrize(("alias", "refusal"), WORKERS)
+def test_workers_that_would_draw_twice_or_share_a_file_are_refused(
+    tmp_path: Path, alias: dict[str, Any], refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUARDRAIL_WORKER", "1")  # and put back at the end
+    artifact = str(make_artifact(MODEL).save(tmp_path / "a.json"))
+    records = {"records": {"path": str(tmp_path / "observed.jsonl")}}
+    model = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "artifact": artifact, "observe": records}
+    config = tmp_path / "guardrail.yaml"
+    config.write_text(json.dumps({"version": 1, "models": {"support": {**model, **alias}}}))
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(UsageError, match=refusal):
+        run(parser.parse_args(["--config", str(config), "--workers", "2"]))
 
 
 def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
@@ -256,6 +311,29 @@ def test_a_signal_to_stop_waits_until_a_balancer_knows(
     serving.join(20)
     assert not serving.is_alive()
     assert seen == [False, 503, "draining", True]
+
+
+@pytest.mark.slow
+def test_a_process_still_answers_for_drain_delay_after_sigterm(endpoint: Held, tmp_path: Path) -> None:
+    path = make_artifact(MODEL, threshold=0.1, n=4).save(tmp_path / "artifact.json")
+    alias = {"upstream": {"url": endpoint.url, "model": "m", "key": "k"}, "artifact": str(path), "probe": "off"}
+    config = tmp_path / "guardrail.yaml"
+    config.write_text(json.dumps({"version": 1, "port": 0, "drain_delay": 2, "models": {"support": alias}}))
+    command = [sys.executable, "-m", "guardrail", "serve", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = re.findall(r"http://[\d.:]+", process.stdout.readline())[0]
+        with httpx.Client(base_url=url, verify=PLAIN, timeout=20) as client:
+            assert client.get("/readyz").status_code == 200
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            while (ready := client.get("/readyz")).status_code == 200 and time.monotonic() < began + 5:
+                pass
+            assert ready.json()["reasons"] == ["draining"]
+            body = {"model": "support", "messages": [{"role": "user", "content": SURE}]}
+            assert client.post("/v1/chat/completions", json=body).json()["guardrail"]["accepted"]
+        process.wait(20)
+        assert time.monotonic() - began >= 2
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

@@ -113,6 +113,27 @@ def test_a_full_store_is_a_503_and_not_ready(
     assert served.http.get("/readyz").json()["ready"]
 
 
+def test_a_store_that_cannot_be_written_makes_the_gateway_unready(
+    serve: Serve, endpoint: Held, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk can still be read, so questions are answered; but other processes do not learn of their draws."""
+    served = serve(reviews=str(tmp_path / "reviews.db"))
+
+    def full(*_: object) -> None:
+        raise StoreUnavailableError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("guardrail.review.queue.expiring_keys.ExpiringKeys.add", full)
+        assert [served.ask(f"question {number}").status_code for number in range(3)] == [200] * 3
+    assert [line for line in warnings_in(caplog) if "disk is full" in line] == [
+        "guardrail serve: gateway: the store cannot be written: database or disk is full (1 times since the last line)"
+    ]
+    ready = served.http.get("/readyz")
+    assert (ready.status_code, ready.json()["reasons"]) == (503, ["store_unavailable"])
+    assert served.ask(SURE).status_code == 200
+    assert served.http.get("/readyz").json()["ready"]
+
+
 def test_observing_says_why_nothing_is_measured(serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture) -> None:
     served = observing(serve, endpoint, artifact=False, plan=COLLECT)
     body: dict[str, Any] = {**GREEDY, "messages": [{"role": "user", "content": SURE}]}
@@ -187,3 +208,19 @@ def test_an_explanation_does_not_repeat_the_text_of_a_server(serve: Serve, endpo
     shown = serve().ask("marker of a prompt").json()["guardrail"]
     assert shown["explanation"].startswith("The uncertainty could not be measured (rejected). ")
     assert "bad request" not in shown["explanation"]
+
+
+def test_records_that_cannot_be_written_are_said_to_be_lost(
+    serve: Serve, endpoint: Held, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "observed.jsonl"
+    served = observing(serve, endpoint, artifact=False, plan=COLLECT, records={"path": str(path)})
+    path.rename(tmp_path / "moved.jsonl")
+    path.mkdir()  # nothing can be appended to it
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": SURE}], "temperature": 1}
+    for _ in range(3):
+        assert served.http.post("/v1/chat/completions", json=body).status_code == 200
+    observed = counts(served)
+    assert (observed.chosen, observed.collected, observed.dropped) == (3, 0, {"unwritten": 3})
+    assert sum("records cannot be written to" in line for line in warnings_in(caplog)) == 1
+    assert "(Is a directory)" in served.http.get("/readyz").json()["warnings"]["m"][0]

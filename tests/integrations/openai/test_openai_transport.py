@@ -355,6 +355,15 @@ def test_connections_are_closed_with_the_model(endpoint: Endpoint) -> None:
     assert eventually(lambda: endpoint.open == 0)
 
 
+def test_an_idle_connection_is_closed(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("integrations._openai.clients.IDLE", 0.05)
+    model = chat(endpoint)
+    invoke(model)
+    assert endpoint.open == 1
+    assert eventually(lambda: endpoint.open == 0)
+    assert invoke(model) == "Paris"
+
+
 def test_a_sync_call_inside_a_running_loop(endpoint: Endpoint) -> None:
     async def main() -> str:
         return invoke(chat(endpoint))
