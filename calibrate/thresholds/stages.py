@@ -157,7 +157,8 @@ def _quantiles(scores: NDArray[np.float64], shares: NDArray[np.float64]) -> list
     counts = shares * scores.size
     between = np.interp(counts, np.arange(1, ranked.size + 1), ranked)
     # Below one question interpolation would return the smallest score, which accepts a question already.
-    return np.where(counts < 1 - 1e-9, -math.inf, between).tolist()
+    thresholds: list[float] = np.where(counts < 1 - 1e-9, -math.inf, between).tolist()
+    return thresholds
 
 
 @dataclass(frozen=True, slots=True)
