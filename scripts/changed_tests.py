@@ -8,8 +8,8 @@ ones. The nearest tests of a module are, in this order,
 3. the test files that import a module that imports it.
 
 A changed test file selects itself; a page or a template selects the test files that name it, and its folder's. The run
-takes the first `FILES` files, and begins no test after `SECONDS`; it names what it left. `make test` remains the whole
-answer.
+takes the first `FILES` files, and begins no test after `SECONDS`. It names the files and counts the tests it leaves.
+`make test` remains the whole answer.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequenc
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, Protocol
@@ -179,13 +180,17 @@ def header_for(
 
 def package_versions() -> dict[str, str]:
     """Versions of the installed packages that can move a number."""
-    versions = {}
-    for package in ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    names = ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai")
+    return {name: installed for name in names if (installed := _version(name)) is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """The installed version; looking it up parses the package's metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 class _CollectTally:

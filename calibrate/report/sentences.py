@@ -394,7 +394,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
 
 
 def selection(artifact: CalibrationArtifact) -> str | None:
-    """How many fits these labels have carried, and what that does to the promise; None for a single one."""
+    """The number of fits that these labels have carried, and its effect on the promise; None for a single fit."""
     counts = artifact.selection
     if counts is None or not counts.describe(None):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -139,25 +140,25 @@ def path_of(design: Scores, largest: float, ratio: float) -> list[Thresholds]:
         largest: Last threshold of the last stage.
         ratio: How far the earlier stages go, in [0, 1].
     """
-    ranked = [np.sort(column[np.isfinite(column)]) for column in design.T]
-    path: list[Thresholds] = []
-    for share in np.linspace(0.0, 1.0, POINTS + 1)[1:]:
-        shares = [ratio * share] * (len(ranked) - 1) + [share]
-        point = tuple(_quantile(column, own, len(design)) for column, own in zip(ranked, shares, strict=True))
-        # A repeated point is the same hypothesis: testing it again decides nothing.
-        if not path or point != path[-1]:
-            path.append(point)
+    shares = np.linspace(0.0, 1.0, POINTS + 1)[1:]
+    ratios = [ratio] * (design.shape[1] - 1) + [1.0]
+    columns = [_quantiles(column, own * shares) for column, own in zip(design.T, ratios, strict=True)]
+    # A repeated point is the same hypothesis: testing it again decides nothing.
+    path: list[Thresholds] = [point for point, _ in groupby(zip(*columns, strict=True))]
     return [*path, (*path[-1][:-1], largest)]
 
 
-def _quantile(ranked: NDArray[np.float64], share: float, m: int) -> float:
-    """The threshold that this share of m questions is at or below; -inf for less than one of them."""
-    count = share * m
+def _quantiles(scores: NDArray[np.float64], shares: NDArray[np.float64]) -> list[float]:
+    """The threshold that each share of the questions is at or below; -inf for less than one of them."""
+    ranked = np.sort(scores[np.isfinite(scores)])
+    if not ranked.size:
+        return [-math.inf] * shares.size
+    # The count is of all questions, measured or not, so that shares mean the same at every stage.
+    counts = shares * scores.size
+    between = np.interp(counts, np.arange(1, ranked.size + 1), ranked)
     # Below one question interpolation would return the smallest score, which accepts a question already.
-    if count < 1 - 1e-9 or not len(ranked):
-        return -math.inf
-    # The count is of all m questions, measured or not, so that shares mean the same at every stage.
-    return float(np.interp(count, np.arange(1, len(ranked) + 1), ranked))
+    thresholds: list[float] = np.where(counts < 1 - 1e-9, -math.inf, between).tolist()
+    return thresholds
 
 
 @dataclass(frozen=True, slots=True)

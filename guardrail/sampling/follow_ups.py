@@ -75,7 +75,7 @@ class FollowUp:
 
     @property
     def names(self) -> set[str]:
-        """What a plan lists for it: its name, and that of the follow-up that it reads."""
+        """The names that a plan lists for it: its own, and that of the follow-up that it reads."""
         return {self.name} if self.reads is None else {self.name, self.reads}
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
