@@ -190,7 +190,10 @@ def outcome_of(
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-        causes = {ForeignReplyError: Unmeasured.MODEL_FAILED, ModelChangedError: Unmeasured.MODEL_CHANGED}
+        causes: dict[type[Exception], Unmeasured] = {
+            ForeignReplyError: Unmeasured.MODEL_FAILED,
+            ModelChangedError: Unmeasured.MODEL_CHANGED,
+        }
         cause = causes.get(type(error), Unmeasured.UNREADABLE)
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
