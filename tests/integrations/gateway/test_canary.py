@@ -144,6 +144,13 @@ def test_a_canary_whose_calls_fail_says_so_once(
     assert served.http.get("/readyz").json()["warnings"] == {}
 
 
+def test_a_question_that_is_given_twice_is_drawn_twice(serve: Serve, endpoint: Held, questions: Path) -> None:
+    """Otherwise both would have the same score, and their bets would depend on each other."""
+    questions.write_text((json.dumps({"question": SURE}) + "\n") * 2)
+    start(serve, questions)
+    assert endpoint.requests == 10
+
+
 def test_other_questions_are_another_canary(serve: Serve, endpoint: Held, questions: Path) -> None:
     served, canary = start(serve, questions)
     questions.write_text(questions.read_text() + json.dumps({"question": SURE}) + "\n")
