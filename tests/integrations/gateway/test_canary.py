@@ -144,6 +144,13 @@ def test_a_canary_whose_calls_fail_says_so_once(
     assert served.http.get("/readyz").json()["warnings"] == {}
 
 
+def test_a_question_that_is_given_nine_times_is_drawn_nine_times(serve: Serve, endpoint: Held, questions: Path) -> None:
+    """Otherwise they would share a score, and their bets would depend on each other."""
+    questions.write_text((json.dumps({"question": SURE}) + "\n") * 9)
+    start(serve, questions)
+    assert endpoint.requests == 45
+
+
 def test_other_questions_are_another_canary(serve: Serve, endpoint: Held, questions: Path) -> None:
     served, canary = start(serve, questions)
     questions.write_text(questions.read_text() + json.dumps({"question": SURE}) + "\n")

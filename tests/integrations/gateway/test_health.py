@@ -195,7 +195,7 @@ def test_after_the_proposed_configuration_an_ordinary_app_is_measured(serve: Ser
     import yaml
 
     system, question = {"role": "system", "content": "You are a support agent."}, {"role": "user", "content": SURE}
-    ordinary = {"model": "m", "messages": [system, question], "temperature": 0.7}
+    ordinary: dict[str, Any] = {"model": "m", "messages": [system, question], "temperature": 0.7}
     others: list[dict[str, Any]] = [
         {**ordinary, "response_format": {"type": "json_object"}},
         {
