@@ -295,6 +295,7 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     assert of_confidence.answer_if == of_certainty.answer_if == f"answer if sure >= {lowest:g}"
     assert of_doubt.answer_if == f"answer if doubt <= {of_doubt.threshold:g}"
     assert of_confidence.answer_if in of_confidence._repr_html_().replace("&gt;", ">")
+    assert {f"Threshold in use: {of_doubt.answer_if}.", *of_doubt.promises} <= set(str(of_doubt).splitlines())
     own = columns(rows()).score(KEY).label("exact").fit(alpha=0.1)
     assert own.answer_if == f"answer if {KEY} <= {own.threshold:.6g} nats"
     assert columns(rows()).score(KEY).label("exact").fit(alpha=0.001).answer_if.startswith("answer nothing")
