@@ -479,6 +479,7 @@ def hostile(served: Served, model: str) -> dict[str, float]:
 # -- slow sockets and floods ------------------------------------------------------------------------------------------
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+HALF += f"Authorization: Bearer {KEY}\r\n".encode()
 SLOW = {"silent": b"", "half a head": HALF, "a body that does not come": HALF + b"Content-Length: 100\r\n\r\n{"}
 """What a slow socket sends."""
 

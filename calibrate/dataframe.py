@@ -154,6 +154,7 @@ class Records:
         delta: float | None = 0.1,
         groups: Groups = "category",
         cap: int | None = None,
+        cut: float | None = None,
     ) -> CalibrationArtifact:
         """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
 
@@ -165,11 +166,13 @@ class Records:
             delta: Failure probability.
             groups: Whether groups are categories, or clusters of dependent answers.
             cap: Another cap than that of the parts.
+            cut: Largest uncertainty of a part that was labelled, fixed before labelling.
 
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
         """
-        artifact = fit_parts_artifact(self.file, alpha=alpha, kind=kind, rule=rule, delta=delta, groups=groups, cap=cap)
+        options: dict[str, Any] = {"kind": kind, "rule": rule, "delta": delta, "groups": groups, "cap": cap, "cut": cut}
+        artifact = fit_parts_artifact(self.file, alpha=alpha, **options)
         self.artifact = counted_parts(artifact, self._fits, key_of_parts(self.file, kind))
         return self.artifact
 
@@ -403,6 +406,11 @@ class Records:
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
 
     def _refuse_unready(self) -> None:
+        if self.file.header.part_keys and not self.file.header.whole_answer_keys:
+            raise UsageError(
+                "these records are scored by the parts of answers, and whole answers are asked for: call "
+                "fit_parts(alpha=...), or score() and label() first."
+            )
         """Refuse to fit records without scores or labels, and name the call that makes them."""
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
         if not self.file.header.estimators:

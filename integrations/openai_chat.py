@@ -359,8 +359,8 @@ class OpenAICompatibleChat(NativeChat):
         """
         bound = None if self.system_fingerprint is None else Pin(system_fingerprint=self.system_fingerprint)
         held = []
-        for pin in (bound, self.pin):
-            for change in () if pin is None else pin.changes(reply):
+        for pin in filter(None, (bound, self.pin)):
+            for change in pin.changes(reply):
                 new = change not in self._changes and len(self._changes) < MOST_VALUES
                 if new:
                     self._changes.add(change)

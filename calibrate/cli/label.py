@@ -318,7 +318,7 @@ def label(
         refuse_with_parts(
             rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
         )
-        _label_parts(source, target, parts, people, cut)
+        _label_by_parts(source, target, parts, people, cut)
         return
     if cut is not None:
         raise UsageError("--cut is about parts: add --parts json, sentences or claims, or leave it out.")
@@ -338,23 +338,6 @@ def label(
         labelled = labelling.label(None if by_rule else limit)
     if labelled is not None:
         _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
-
-
-def _label_parts(source: Path, target: Path, parts: str, people: _PeopleOptions, cut: float | None) -> None:
-    """Label parts by people or by the references, once people are done."""
-    labels = people.path(source)
-    keep_inputs([labels], [target, source])
-    if people.review_store is not None and labels is not None:
-        if not label_parts_on_page(source, parts, labels, people.review_store, cut):
-            return
-    elif people.interactive and labels is not None:
-        if not label_parts_by_hand(source, parts, labels, people.seed, cut):
-            return
-    elif cut is not None:
-        raise UsageError("--cut is for people: it goes with --interactive or --review-store.")
-    label_by_parts(source, target, parts, labels)
-    tail = "" if cut is None else f" --cut {cut:g}"
-    finish([target], f"calibrate fit {listed([target])} --parts {parts} --alpha 0.1{tail}")
 
 
 def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rule: bool, undecided: bool) -> None:
@@ -599,6 +582,23 @@ def shares(record: Record) -> list[tuple[str, float]]:
     """Distinct samples (normalised; shown as first seen) with their share, most frequent first."""
     texts = [sample.comparable for sample in record.drawn.samples] if record.drawn is not None else []
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
+
+
+def _label_by_parts(source: Path, target: Path, kind: str, people: _PeopleOptions, cut: float | None) -> None:
+    """Label parts by their references, or as people do."""
+    labels = people.path(source)
+    keep_inputs([labels], [target, source])
+    if people.review_store is not None and labels is not None:
+        if not label_parts_on_page(source, kind, labels, people.review_store, cut):
+            return
+    elif people.interactive and labels is not None:
+        if not label_parts_by_hand(source, kind, labels, people.seed, cut):
+            return
+    elif cut is not None:
+        raise UsageError("--cut is for people: it goes with --interactive or --review-store.")
+    label_by_parts(source, target, kind, labels)
+    tail = "" if cut is None else f" --cut {cut:g}"
+    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1{tail}")
 
 
 def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:

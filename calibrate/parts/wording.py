@@ -126,12 +126,12 @@ def share_of(k: int, n: int) -> str:
 
 
 def paths_table(parts: AnswerParts, limits: Sequence[float | None], columns: PartColumns) -> list[tuple[str, ...]]:
-    """Rows of path, parts, wrong, kept and wrong among kept."""
+    """Rows of path, parts, wrong, kept and wrong among kept; with a cut, nobody knows how many of all are wrong."""
     return [
         (
             row.path,
             str(row.parts),
-            share_of(row.wrong, row.parts),
+            share_of(row.wrong, row.parts) if parts.cut is None else "-",
             share_of(row.kept, row.parts),
             share_of(row.kept_wrong, row.kept),
         )

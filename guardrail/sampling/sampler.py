@@ -184,6 +184,11 @@ class Sampler:
         fresh = yield from asking._native_call(model, [prompts[place] for place in places])
         overtaken = False
         for place, part in zip(places, fresh, strict=True):
+            failed = part.problem is not None and not part.problem.depends_on_question
+            if failed and not self._lacks(joined(sets[place], part.model_copy(update={"problem": None}))):
+                # The memory keeps answers and no failure of the transport: the next attempt would find a whole set.
+                sets[place] = joined(sets[place], part)
+                continue
             noted = yield from self.memory.note(f"{names[place]}:part {counts[place]}", part)
             overtaken |= noted is not part  # another attempt has drawn this part meanwhile, and perhaps less of it
             whole = joined(sets[place], noted)

@@ -1,6 +1,7 @@
 """Verdicts on tool calls and answers, kept for as long as a person may take to decide.
 
-The memory of draws (`guardrail.sampling.draws`) cannot give them: it forgets within minutes, and knows prompts, not calls.
+The memory of draws (`guardrail.sampling.draws`) cannot give them: it forgets within minutes, and knows prompts, not
+calls.
 """
 
 from __future__ import annotations

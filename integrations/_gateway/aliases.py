@@ -185,8 +185,9 @@ class ServedAlias:
 
     def _bound(self, upstream: Upstream) -> str | None:
         """The fingerprint to which the artifact is bound, if it was calibrated with one."""
-        stages = getattr(self.artifact, "stages", (self.artifact,))
-        model = None if self.artifact is None else stages[self.config.upstream.index(upstream)].model
+        stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
+        artifact = stages[self.config.upstream.index(upstream)]
+        model = None if artifact is None else artifact.model
         bound = model is not None and model.provider == OpenAICompatibleChat.PROVIDER
         return model.revision if model is not None and bound else None
 

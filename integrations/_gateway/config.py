@@ -195,7 +195,8 @@ class Alias(_Strict):
     """For ``mode: observe``."""
     pass_through: tuple[str, ...] = ()
     """Further paths below /v1, e.g. embeddings or files, that pass to the upstream **without a verdict**, with what is
-    below them. A path that generates text passes only by its full name."""
+    below them. A path that generates text passes only by its full name. With ``mode: observe`` also responses and
+    chat/completions, for what the upstream has stored."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -217,9 +218,10 @@ class Alias(_Strict):
             "fallback takes the place of on_abstain. Leave one of them out": self.fallback is not None
             and self.on_abstain != "message",
         }  # fmt: skip
+        kept = frozenset({"models"} if observes else {"chat", "models", "responses"})  # a guarded alias keeps nothing
         rules |= {
             f"pass_through must name paths such as embeddings or audio/speech, got {path!r}": not _PATH.fullmatch(path)
-            or path.partition("/")[0] in ("chat", "models", "responses")
+            or path.partition("/")[0] in kept
             or path == "messages"
             for path in self.pass_through
         }
@@ -277,7 +279,7 @@ class Config(_Strict):
     """Seconds until the body of a request must be complete."""
     max_connections: int = Field(default=2000, ge=1)
     """Open connections, at most half of the files that the process may open. A further one takes the place of the
-    connection that has been longest without a request."""
+    connection that has been longest without a whole request."""
     max_connections_per_address: int | None = Field(default=None, ge=1)
     """Open connections of one client address; None for no limit, since behind a proxy all have its address."""
     max_concurrency: int = Field(default=64, ge=1)

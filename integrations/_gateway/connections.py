@@ -39,7 +39,7 @@ class Connections:
     """The open connections of one server.
 
     Args:
-        most: Open connections. One more closes the oldest that has no request under way, or is closed itself.
+        most: Open connections. One more closes the oldest that has no whole request under way, or is closed itself.
         most_per_address: Open connections of one client address; None for no limit.
         header_timeout: Seconds until a request's head must be complete.
         clock: The time, in seconds.
@@ -71,6 +71,11 @@ class Connections:
                 """Whether no request is under way."""
                 return self.cycle is None or bool(self.cycle.response_complete)
 
+            @property
+            def may_go(self) -> bool:
+                """Whether no whole request is under way: a body may never come."""
+                return self.waits or bool(self.cycle.more_body)
+
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
                 self.since = limits._clock()
@@ -95,7 +100,7 @@ class Connections:
         if self._per_address is not None and self._by_address[address] >= self._per_address:
             return self._refuse(connection)
         if len(self._open) >= self._most:
-            oldest = next((other for other in self._open if other.waits), None)
+            oldest = next((other for other in self._open if other.may_go), None)
             self._refuse(oldest or connection)
             if oldest is None:
                 return None

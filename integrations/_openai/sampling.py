@@ -190,8 +190,8 @@ def outcome_of(
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-        causes = {ForeignReplyError: Unmeasured.MODEL_FAILED, ModelChangedError: Unmeasured.MODEL_CHANGED}
-        cause = causes.get(type(error), Unmeasured.UNREADABLE)
+        cause = Unmeasured.MODEL_FAILED if isinstance(error, ForeignReplyError) else Unmeasured.UNREADABLE
+        cause = Unmeasured.MODEL_CHANGED if isinstance(error, ModelChangedError) else cause
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)
 

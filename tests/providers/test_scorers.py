@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage
 
 from guardrail import Guardrail, Scorer
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Unmeasured
+from guardrail.types import Bindings, Unmeasured
 from guardrail.verdict import Verdict
 from integrations.scorers import evaluated, langchain_decision
 
@@ -29,8 +29,11 @@ CALLING = AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": 2}, "id":
 PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
 
 
-def verdict(own: Scorer, model: ScriptedChat = MODEL) -> Verdict:
-    artifact = make_artifact(model, estimator=own.estimator)
+TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parameters": {}}},))
+
+
+def verdict(own: Scorer, model: ScriptedChat = MODEL, bindings: Bindings | None = None) -> Verdict:
+    artifact = make_artifact(model, estimator=own.estimator, bindings=bindings)
     return Guardrail(model=model, artifact=artifact, scorer=own, remember=0).assess("q?")
 
 
@@ -96,7 +99,7 @@ def test_a_decision_model_of_langchain_about_an_answer_and_about_a_tool_call(ans
     judged = verdict(own)
     assert (judged.accepted, judged.uncertainty.value, judged.cost.calls) == (True, 0.25, 2)
     assert own.params == {"model": "m", "wrong": "The answer is wrong.", "client": "langchain Remote"}
-    assert verdict(own, ScriptedChat(default=[CALLING])).uncertainty.value == 0.25
+    assert verdict(own, ScriptedChat(default=[CALLING]), TOOLS).uncertainty.value == 0.25
     text, call = answers.seen
     assert text["questions"] == {"wrong": {"type": "noul", "instructions": "The answer is wrong."}}
     assert [(turn["role"], turn["text"]) for turn in text["state"]] == [("human", "q?"), ("ai", "Paris")]

@@ -88,7 +88,7 @@ def print_fits(artifact: CalibrationArtifact | CascadeArtifact, fits: Fits) -> N
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
     """Print how many labels contradict an extreme score, and the first few.
 
-    Scores and grades alone show nothing to compare: then the ids are printed, which the user's own files know.
+    Scores and grades alone show nothing to compare: then ids and questions are printed, which the user's files know.
     """
     contradicting = suspicious(records, key)
     text = second_look(contradicting)
@@ -100,10 +100,11 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
             answer, against = record.shown_answer, " / ".join(record.references)
             parts = [f"answered {shortened(answer)}"] if answer else []
             parts += [f"reference {shortened(against)}"] if against else []
-            print_line(f"  {record.id}, labelled {kind}: {', '.join(parts) or 'neither answer nor reference on file'}")
+            nothing = f"asked {shortened(record.question)}, neither answer nor reference on file"
+            print_line(f"  {record.id}, labelled {kind}: {', '.join(parts) or nothing}")
     looked = (*contradicting.wrong[:most], *contradicting.right[:most])
     if not any(record.shown_answer for record in looked):
-        print_line("  These records have no answers: look the ids up where the answers were graded.")
+        print_line("  These records have no answers: look them up where the answers were graded.")
     elif not any(record.references for record in looked):
         print_line("  These records have no references: judge the answers by what you know of the questions.")
 

@@ -68,7 +68,7 @@ _OTHER_NAMES = {
         "expected",
         "expected_answer",
     ),
-    "answer": ("response", "output", "prediction", "completion", "model_answer"),
+    "answer": ("response", "output", "prediction", "completion", "model_answer", "reply"),
     "samples": ("generations", "completions", "responses"),
     "correct": ("is_correct", "right", "ok"),
     "error": ("is_error", "wrong"),

@@ -277,7 +277,10 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
 def test_scores_and_grades_alone_have_nothing_to_look_at_twice(imported: Path) -> None:
     shown = run("fit", imported, "--alpha", "0.2", "--out", imported.with_suffix(".json"))
     assert "Have a second look" in shown
-    assert "These records have no answers: look the ids up where the answers were graded." in shown
+    assert ", neither answer nor reference on file" in shown
+    questions = [repr(record.question) for record in read_records(imported).records]
+    assert any(f"asked {question}, neither" in shown for question in questions)
+    assert "These records have no answers: look them up where the answers were graded." in shown
     assert "answered ''" not in shown
 
 

@@ -15,6 +15,7 @@ from calibrate.cli import app
 from calibrate.data.records import Record, read_records, write_records
 from calibrate.parts.rules import reading_order
 from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
 
@@ -248,6 +249,15 @@ def test_in_python() -> None:
 
 ANSWERS = ["One is right. Two is not.", "One is right. Two is so.", "One is right. Two is not."]
 MODEL = ScriptedChat(script={f"q{i}": list[str | Exception](ANSWERS) for i in range(4)})
+
+
+def test_in_python_a_fit_of_whole_answers_names_that_of_parts() -> None:
+    records = from_frame(
+        [{"question": "q", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}] * 2}], parts="json"
+    )
+    records.score_parts("json").label_parts()
+    with pytest.raises(UsageError, match=r"scored by the parts of answers.*fit_parts\(alpha=\.\.\.\)"):
+        records.fit(alpha=0.1)
 
 
 def test_collect_asks_the_model_about_sentences(tmp_path: Path) -> None:

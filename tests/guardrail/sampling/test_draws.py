@@ -122,6 +122,26 @@ class Native(ScriptedChat):
         return self.draw_samples(*args, **kwargs)
 
 
+class Doubtful(Native):
+    """Gives all samples, and says that something is wrong with them."""
+
+    reason: Unmeasured = Unmeasured.MODEL_FAILED
+
+    def draw_samples(self, *args: Any, **kwargs: Any) -> list[SampleSet]:
+        whole = super().draw_samples(*args, **kwargs)
+        return [drawn.model_copy(update={"problem": self.reason}) for drawn in whole]
+
+
+@pytest.mark.parametrize(("reason", "calls"), [(Unmeasured.MODEL_FAILED, 3), (Unmeasured.EMPTY_ANSWER, 1)])
+def test_a_whole_set_with_a_failure_stays_one_and_a_result_is_kept(reason: Unmeasured, calls: int) -> None:
+    model = Doubtful(asked=[], reason=reason)
+    sampler = Sampler(model, SamplingPlan(n=3), memory=Draw(Draws(), "key"))
+    for _ in range(3):
+        (drawn,) = sampler.draw([PROMPT])
+        assert (drawn.problem, len(drawn.samples)) == (reason, 3)
+    assert len(model.asked) == calls
+
+
 def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> None:
     model = Native(asked=[], outcomes=[(False, 2), (True, 1), (True, 2)])
     sampler = Sampler(model, SamplingPlan(n=5, seed=0), memory=Draw(Draws(), "key"))

@@ -190,6 +190,35 @@ def test_the_proposed_configuration_is_valid_and_matches() -> None:
     assert plan.bindings.response_format == {"type": "json_object"}
 
 
+def test_after_the_proposed_configuration_an_ordinary_app_is_measured(serve: Serve, endpoint: Held) -> None:
+    """The loop of an operator: requests do not match, the YAML is pasted with the system prompt, and they do."""
+    import yaml
+
+    system, question = {"role": "system", "content": "You are a support agent."}, {"role": "user", "content": SURE}
+    ordinary = {"model": "m", "messages": [system, question], "temperature": 0.7}
+    others: list[dict[str, Any]] = [
+        {**ordinary, "response_format": {"type": "json_object"}},
+        {
+            **ordinary,
+            "messages": [*ordinary["messages"], {"role": "assistant", "content": "a"}, ordinary["messages"][1]],
+        },
+        {**ordinary, "temperature": 0.2},
+    ]
+
+    def asked(**observe: Any) -> Any:
+        served = observing(serve, endpoint, artifact=False, **observe)
+        for body in (*[ordinary] * 3, *others):
+            assert served.http.post("/v1/chat/completions", json=body).status_code == 200
+        return counts(served), served.http.get("/guardrail/v1/observed").json()["m"]["shapes"]["matching"]
+
+    before, matching = asked(plan=COLLECT)
+    assert (before.not_comparable, before.collected, matching["share"]) == (6, 0, 0.5)
+    proposed = yaml.safe_load(matching["yaml"])["observe"]
+    assert "prompt: {system: the system prompt of 24 characters" in matching["yaml"]
+    after, _ = asked(**proposed, prompt={"system": system["content"]})
+    assert (after.not_comparable, after.collected) == (3, 3)
+
+
 def test_a_held_answer_is_one_line_in_the_log_without_a_prompt(
     serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,6 +125,7 @@ class Connection:
 
     def __init__(self, *, waits: bool = True, since: float = 0.0, idle: bool = False) -> None:
         self.transport, self.waits, self.since = Transport(), waits, since
+        self.may_go = waits
         self.timeout_keep_alive_task = object() if idle else None
 
 
@@ -136,7 +137,7 @@ def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pyte
             limits.opened(connection, "a")
         assert [other.transport.aborted for other in (asks, silent, later, new)] == [False, True, False, False]
         for connection in (later, new):
-            connection.waits = False
+            connection.may_go = False
         last = Connection()
         limits.opened(last, "a")
     assert last.transport.aborted
@@ -187,7 +188,11 @@ def is_closed(client: socket.socket) -> bool:
         return False
 
 
-def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve) -> None:
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("content", [HALF[:13], HALF + b"Content-Length: 100\r\n\r\n{"], ids=["head", "body"])
+def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve, content: bytes) -> None:
     """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
     gateway: Gateway = serve(max_connections=3).gateway
     with running(gateway, http=_Limits(gateway.config).protocol) as server, ExitStack() as stack:
@@ -196,7 +201,7 @@ def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve) -> None:
         silent = [stack.enter_context(socket.create_connection(target, timeout=20)) for _ in range(40)]
         for client in silent[::2]:
             with suppress(ConnectionError):  # closed already
-                client.sendall(b"POST /v1/chat")
+                client.sendall(content)
         for _ in range(5):
             assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
         assert all(is_closed(client) for client in silent[:37])

@@ -107,6 +107,16 @@ def test_an_upstream_without_a_key_and_headers_beyond_ascii(
     assert served.ask().headers.get_list("set-cookie") == ["a=1", "b=2"]
 
 
+@pytest.mark.parametrize("mode", ["400", "echo_401"])
+def test_an_error_that_echoes_our_key_reaches_no_client(serve: Serve, endpoint: Held, mode: str) -> None:
+    served = observing(serve, endpoint)
+    endpoint.mode = mode
+    body = {"messages": [{"role": "user", "content": SURE}], **GREEDY}
+    reply = served.http.post("/v1/chat/completions", json=body)
+    assert "***" in reply.text
+    assert "sk-upstream" not in reply.text
+
+
 def test_an_upstream_that_is_gone_is_an_error(serve: Serve, endpoint: Held) -> None:
     served = observing(serve, endpoint)
     endpoint.mode = "reset"

@@ -98,6 +98,20 @@ def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
     assert served.http.post("/v1/messages/count_tokens", json={"model": "support"}).status_code == 200
 
 
+def test_stored_responses_pass_to_an_observed_upstream_and_never_to_a_guarded_one(
+    serve: Serve, upstream: Upstream
+) -> None:
+    served = serve(more={"watched": {**alias(upstream, "responses", "conversations"), "mode": "observe"}})
+    for method, path in (("GET", "responses/r_1"), ("DELETE", "responses/r_1"), ("GET", "conversations/c_1/items")):
+        reply = served.http.request(method, f"/v1/{path}", headers={"authorization": "Bearer any"})
+        assert reply.headers["x-guardrail-guarded"] == "false"
+    assert upstream.seen == ["GET /v1/responses/r_1", "DELETE /v1/responses/r_1", "GET /v1/conversations/c_1/items"]
+    for path in ("responses", "responses/compact", "responses/"):
+        reply = served.http.post(f"/v1/{path}", json={"model": "support", "input": "sure?", "stream": False})
+        assert "x-guardrail-guarded" not in reply.headers
+    assert len(upstream.seen) == 3
+
+
 def test_a_key_passes_its_models_only_and_several_need_a_name(serve: Serve, upstream: Upstream) -> None:
     (ann, one), (bob, two) = key_named("ann", models=["support"]), key_named("bob")
     more = {"other": {**alias(upstream, "files"), "mode": "observe"}}

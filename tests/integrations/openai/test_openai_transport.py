@@ -128,6 +128,7 @@ def test_ctrl_c_frees_everything(endpoint: Endpoint) -> None:
 
     def interrupt() -> None:
         endpoint.stalled.wait(10)
+        time.sleep(0.2)  # a request may arrive before its caller waits for it
         signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
