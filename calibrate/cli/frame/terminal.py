@@ -60,7 +60,9 @@ class _WholeTable(Table):
             yield from super().__rich_console__(console, unlimited)
             return
         surplus = Measurement.get(console, unlimited, self).maximum - options.max_width
-        texts = [column for column in self.columns if column.justify == "left"]
+        # Where the numbers alone are too wide, fixed widths of the texts make rich leave whole columns out.
+        fits = sum(column.min_width or 0 for column in self.columns) <= options.max_width
+        texts = [column for column in self.columns if fits and column.justify == "left"]
         widths = {id(column): max((cell_len(str(cell)) for cell in column.cells), default=0) for column in texts}
         for column in sorted(texts, key=lambda column: -widths[id(column)]):
             folded = max(column.min_width or 0, widths[id(column)] - max(surplus, 0))
