@@ -313,13 +313,14 @@ async def load(arguments: argparse.Namespace, url: str, folder: Path, stack: Exi
 
 async def workers(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure the throughput of guarded questions with one and with two processes on one store."""
-    calls, store = {}, str(folder / "reviews.db")
+    calls, lean, store = {}, Lean(), str(folder / "reviews.db")
     for count in (1, 2):
         served = stack.enter_context(gateway(folder, url, arguments.n, workers=count, reviews=store, remember=0))
-        calls[f"guarded, {count}"] = Lean().asking(served.url, "together")
+        calls[f"guarded, {count}"] = lean.asking(served.url, "together")
     print("50 lean clients by number of processes", flush=True)
     await throughput(calls, 50, 1)
     print_shares(await throughput(calls, 50, max(3, arguments.rounds // 10), each=8), "guarded, 1")
+    await lean.session.close()
 
 
 def processor_seconds(pid: int) -> float:

@@ -667,7 +667,8 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str, cut: fl
             decided = {part.place: part.action == "approve" for part in item.decision.parts}
             # Of an answer that was decided as a whole, only an approval says something about each part.
             whole = True if item.decision.action == "approve" else None
-            write(record, {part.place: decided.get(part.place, whole) for part in parts})
+            # Only what the item shows was decided: it may be older than this cut or these uncertainties.
+            write(record, {part.place: decided.get(part.place, whole) for part in item.content.parts})
     waiting = len(queue) - sum(record.id in done for record in queue)
     if not waiting:
         return True

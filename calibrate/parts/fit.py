@@ -539,7 +539,7 @@ def held_out_parts(
         raise UsageError("this artifact gates whole answers; give records without --parts.")
     key = key_of_parts(file, gate.spec.kind)
     require_same_parts(artifact, file, key)
-    data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=None)
+    data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=gate.cut)
     refuse_fitted(artifact, data.records, "test")
     limits = thresholds_of(gate, data.parts)
     return part_figures(data.parts, limits, allowed=gate.allowed, columns=data.columns), data

@@ -475,3 +475,30 @@ def test_groups_from_the_command_line(folder: Path) -> None:
     assert len(gate.scores.group) > 140
     refused = printed(called(*fit, "--rule", "wrong_share:largest_group=7"), 2)
     assert "a group has 8 parts, more than largest_group = 7" in " ".join(refused.replace("│", "").split())
+
+
+def test_an_item_of_a_smaller_cut_labels_only_the_parts_that_it_shows(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from guardrail.review import PartDecision, ReviewStore, by_parts
+
+    path = record_file(tmp_path / "records.jsonl", invoices(30)).path
+    printed(called("score", path, "--parts", "json"))
+    arguments = ("label", path, "--parts", "json", "--review-store", tmp_path / "reviews.db", "--cut")
+    printed(called(*arguments, "0"))
+    seen: dict[str, set[str]] = {}
+    with ReviewStore(tmp_path / "reviews.db") as store:
+        while (lease := store.claim("ann")) is not None:
+            content = lease.item.content
+            places = [part.place for part in content.parts]
+            seen[content.question] = set(places)
+            decisions = [PartDecision(place=place, action="approve") for place in places]
+            store.decide(lease, by_parts(content, decisions))
+    printed(called(*arguments, "0.9"))
+    wider = 0
+    for record in read_records(path).records:
+        if record.question in seen and KEY in record.part_labels:
+            parts, right = record.parts[KEY], record.part_labels[KEY].right
+            shown = [part.place in seen[record.question] for part in parts]
+            assert right == tuple(True if each else None for each in shown)
+            wider += shown.count(False)
+    assert wider

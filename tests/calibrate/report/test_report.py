@@ -110,7 +110,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "calibrate fit records.jsonl",
     ):
         assert words in page.text, words
-    assert html.count('<svg role="img"') == 4
+    assert html.count('<svg role="img"') == 8  # each figure, and its narrow form
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "img", "object"}
