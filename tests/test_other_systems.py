@@ -140,7 +140,8 @@ def left_to_the_system(source: str) -> list[str]:
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         given = {keyword.arg for keyword in node.keywords}
-        if name in ("ProcessPoolExecutor", "Pool", "Process") and not given & {"mp_context", None}:
+        of_a_context = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call)  # see get_context
+        if name in ("ProcessPoolExecutor", "Pool", "Process") and not (given & {"mp_context", None} or of_a_context):
             used.append(name)
         if name == "get_context" and [getattr(argument, "value", None) for argument in node.args] != ["spawn"]:
             used.append(name)

@@ -158,7 +158,12 @@ class _Memory:
 
     def _leave(self, name: str) -> Steps[None]:
         """Remember that the draw is unfinished, unless nothing of it has arrived or another attempt has finished it."""
-        if self.content and self.prompt.begun and (yield from self.prompt.get(name)) is None:
+        try:
+            finished = not (self.content and self.prompt.begun) or (yield from self.prompt.get(name)) is not None
+        except GuardrailError as error:  # what interrupted the draw, such as a cancellation, must reach the caller
+            log.warning("guardrail: an interrupted draw could not be shared: %s", error)
+            return
+        if not finished:
             yield from self._change(
                 lambda contents: contents if self.content in contents else [*contents, dict(self.content)]
             )

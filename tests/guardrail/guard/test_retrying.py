@@ -759,3 +759,18 @@ def test_the_setting_is_part_of_a_guards_configuration() -> None:
     assert "remember" not in usual.to_config()["settings"]  # versions before it would refuse the name
     _, shared = turning(remember=Draws())
     assert "remember" in shared.to_config()["needs"]
+
+
+def test_a_store_that_fails_hides_no_cancellation(caplog: pytest.LogCaptureFixture) -> None:
+    from types import SimpleNamespace
+
+    from guardrail.errors import GuardrailError
+    from guardrail.guard.assess import _Memory
+
+    def get(name: str) -> Any:
+        raise GuardrailError("the store is down")
+        yield
+
+    memory: Any = SimpleNamespace(content={"clock": "a"}, prompt=SimpleNamespace(begun=True, get=get))
+    assert list(_Memory._leave(memory, "verdict")) == []
+    assert "could not be shared: the store is down" in caplog.text
