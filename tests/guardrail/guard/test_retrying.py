@@ -768,7 +768,8 @@ def test_a_store_that_fails_hides_no_cancellation(caplog: pytest.LogCaptureFixtu
     from guardrail.guard.assess import _Memory
 
     def get(name: str) -> Any:
-        raise GuardrailError("the store is down")
+        if name:
+            raise GuardrailError("the store is down")
         yield
 
     memory: Any = SimpleNamespace(content={"clock": "a"}, prompt=SimpleNamespace(begun=True, get=get))
