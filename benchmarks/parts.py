@@ -344,7 +344,7 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
             calibrations=calibrations,
         )
         found += [
-            Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
+            Line(row.rule, alpha, row.right_kept or 0.0, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
             for row in rows
         ]
     return found

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .evaluation.audit import audit
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
+    from .parts.records import RecordParts
     from .pipeline import fit_artifact, held_out, refit
     from .report import write_report
     from .scoring.scores import score_records
@@ -48,6 +49,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
+    "RecordParts",
     "Records",
     "Rule",
     "Step",
@@ -84,6 +86,7 @@ _MODULES = {
     "Record": "data.records",
     "RecordFile": "data.records",
     "RecordHeader": "data.records",
+    "RecordParts": "parts.records",
     "Records": "dataframe",
     "Rule": "thresholds",
     "Step": "agent_steps",

@@ -13,11 +13,7 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.errors import RecordError, UsageError, require
-from guardrail.judges import Entailment
-from guardrail.parts.claims import TEXT_SPECS
-from guardrail.parts.json_fields import json_spec
-from guardrail.parts.measure import parts_measure
-from guardrail.parts.spec import Kind, PartsSpec
+from guardrail.parts.spec import Kind
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -33,11 +29,10 @@ from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
 from .evaluation.planning import with_labels_needed
-from .fits import Fits, FitSettings, beside, counted, counted_parts
-from .parts.answers import key_of_parts, label_parts, measure_records, with_usual_cap
+from .fits import Fits, FitSettings, beside, counted
 from .parts.documents import import_document_rows
-from .parts.fit import PartsRule, fit_parts_artifact
 from .parts.page import write_parts_report
+from .parts.records import RecordParts
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -53,7 +48,8 @@ class Records:
     ``from_frame(df, ...).score().label()``, then ``compare``, ``fit``, ``evaluate``, ``report``. The steps are the
     functions of this package, which also work alone: `score_records`, `label_records`, `evaluate`, `fit_artifact`,
     `write_report`, and on plain arrays `calibrate.fit` and `calibrate.evaluate`. ``score``, ``label`` and ``fit``
-    change this object, as in most notebooks, so a cell may be run again.
+    change this object, as in most notebooks, so a cell may be run again. ``parts`` has these steps for the parts of
+    answers.
 
     Args:
         file: Header and records, e.g. of `read_records`.
@@ -63,6 +59,7 @@ class Records:
         file: The present records, a frozen value.
         artifact: What `fit` made last; None before it, and after new scores or labels.
         notes: What a reader of the records should know.
+        fits: The fits on the labels of these records.
     """
 
     def __init__(self, file: RecordFile, notes: Sequence[str] = ()) -> None:
@@ -70,7 +67,7 @@ class Records:
         self.artifact: CalibrationArtifact | None = None
         self.notes = tuple(notes)
         # Records without a file, of a data frame, remember their fits in this object.
-        self._fits = Fits([beside(file.path)] if file.path.is_file() else [])
+        self.fits = Fits([beside(file.path)] if file.path.is_file() else [])
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -82,11 +79,11 @@ class Records:
         target = Fits([beside(Path(path))])
         written = {fit.fit for fit in target.read()}
         write_records(path, self.file.header, self.file.records)
-        for fit in self._fits.read():
+        for fit in self.fits.read():
             if fit.fit not in written:
                 target.add(fit)
         # Later fits of this object are on the labels of that file as well.
-        self._fits.paths = sorted({*self._fits.paths, *target.paths})
+        self.fits.paths = sorted({*self.fits.paths, *target.paths})
 
     def __len__(self) -> int:
         return len(self.file.records)
@@ -103,78 +100,13 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def score_parts(self, kind: Kind = "json", *, entailment: Entailment | None = None, **options: Any) -> Self:
-        """Split every answer into parts and measure each: ``calibrate score --parts`` in Python.
+    def parts(self, kind: Kind = "json") -> RecordParts:
+        """The parts of the answers, with the same steps: ``records.parts("json").score().label().fit(alpha=0.05)``.
 
         Args:
             kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
-            entailment: Of sentences and claims: the entailment model. Default: the model itself was asked
-                (`collect --parts`).
-            **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``,
-                ``cap``) or `guardrail.parts.sentences.sentence_spec` (``cap``, ``least``) take them. The default cap
-                is that of the schema, else the 90th percentile of the numbers of parts (the median below 300 answers).
-
-        Raises:
-            UsageError: The records lack what the parts need.
         """
-        given = options.pop("cap", None)
-
-        def make(cap: int | None) -> PartsSpec:
-            if kind == "json":
-                return json_spec(self.file.header.plan.bindings, cap=given or cap, **options)
-            largest = given or cap
-            if largest is None:
-                raise UsageError(f"{kind} need a cap.")
-            return TEXT_SPECS[kind](largest, entailment=entailment, **options)
-
-        spec = with_usual_cap(make, self.file.records, entailment)
-        self.file = measure_records(self.file, parts_measure(spec, entailment=entailment))
-        self.artifact = None
-        return self
-
-    def label_parts(self, kind: str | None = None) -> Self:
-        """Compare the fields of every answer with its reference, each by its judge.
-
-        Args:
-            kind: "json"; default: the only parts of these records.
-
-        Raises:
-            UsageError: No parts or references.
-        """
-        self.file = label_parts(self.file, key_of_parts(self.file, kind))
-        self.artifact = None
-        return self
-
-    def fit_parts(
-        self,
-        *,
-        alpha: float,
-        kind: str | None = None,
-        rule: PartsRule | str | None = None,
-        delta: float | None = 0.1,
-        groups: Groups = "category",
-        cap: int | None = None,
-        cut: float | None = None,
-    ) -> CalibrationArtifact:
-        """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
-
-        Args:
-            alpha: Target, in (0, 1). Choose it before you look at results.
-            kind: "json", "sentences" or "claims"; default: the only parts of these records.
-            rule: Name of a rule, or `calibrate.parts.fit.PartsRule` with its options; default: the share of wrong parts
-                among those kept, per part for JSON and per answer for prose.
-            delta: Failure probability.
-            groups: Whether groups are categories, or clusters of dependent answers.
-            cap: Another cap than that of the parts.
-            cut: Largest uncertainty of a part that was labelled, fixed before labelling.
-
-        Raises:
-            UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
-        """
-        options: dict[str, Any] = {"kind": kind, "rule": rule, "delta": delta, "groups": groups, "cap": cap, "cut": cut}
-        artifact = fit_parts_artifact(self.file, alpha=alpha, **options)
-        self.artifact = counted_parts(artifact, self._fits, key_of_parts(self.file, kind))
-        return self.artifact
+        return RecordParts(self, kind)
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
@@ -224,7 +156,7 @@ class Records:
         files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
         parts_of_these = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
         for part in parts_of_these:  # a fit before the cut has seen the labels of both
-            part._fits = self._fits
+            part.fits = self.fits
         return parts_of_these
 
     def compare(
@@ -366,7 +298,7 @@ class Records:
         own = not isinstance(rule, str) and rule.name not in RULES
         options = {"rule": getattr(rule, "__dict__", repr(rule))} if own else {}
         settings = FitSettings(key, delta, options, tuple(declare))
-        self.artifact = with_labels_needed(counted(make, self._fits, settings, strict=strict))
+        self.artifact = with_labels_needed(counted(make, self.fits, settings, strict=strict))
         return self.artifact
 
     def report(
@@ -409,7 +341,7 @@ class Records:
         if self.file.header.part_keys and not self.file.header.whole_answer_keys:
             raise UsageError(
                 "these records are scored by the parts of answers, and whole answers are asked for: call "
-                "fit_parts(alpha=...), or score() and label() first."
+                "parts().fit(alpha=...), or score() and label() first."
             )
         """Refuse to fit records without scores or labels, and name the call that makes them."""
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))

@@ -90,6 +90,7 @@ def test_logged_generations_in_a_frame(
     printed = capsys.readouterr().out
     for output in (
         "Appaloosa\nHELD BACK",
+        "They support the promise: ",
         "0.3 75 0\n",
         "half\n",
         "['lexical_similarity', 'discrete_semantic_entropy',",

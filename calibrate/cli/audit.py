@@ -26,6 +26,7 @@ from ..data.records import RecordReader
 from ..data.table import among
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
+from ..parts.audit import measured_alike
 from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
@@ -34,7 +35,7 @@ from .frame.app import app
 from .frame.files import open_files, open_pool, read_pool, warn_undecided
 from .frame.next_commands import listed, merged_command
 from .frame.options import RecordsArgument
-from .frame.parts import audit_by_parts, measured_by_parts
+from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
@@ -129,7 +130,7 @@ def drift(
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
         if loaded.parts is not None:
-            file, key = measured_by_parts(loaded, file)
+            file, key = measured_alike(loaded, file)
             parts = (record.parts.get(key, ()) for record in file.records)
             scores = [mean_uncertainty([part.uncertainty for part in some]) for some in parts]
         else:

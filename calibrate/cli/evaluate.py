@@ -30,8 +30,8 @@ from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.next_commands import listed
-from .frame.options import PartsOption
-from .frame.parts import evaluate_by_parts, refuse_with_parts
+from .frame.options import CutOption, PartsOption
+from .frame.parts import evaluate_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -107,6 +107,7 @@ def evaluate(
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     parts: PartsOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
 
@@ -130,8 +131,10 @@ def evaluate(
             seed=seed,
             csv_path=csv_path,
             json_path=json_path,
+            cut=cut,
         )
         return
+    refuse_without_parts(cut=cut)
     files = open_files(records)
     for file in files:
         warn_undecided(file)

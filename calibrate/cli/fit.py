@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -39,7 +39,7 @@ from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
 from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
-from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts
+from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_early_stopping, print_fits, print_second_look, print_verdict
 
@@ -352,6 +352,7 @@ def fit(
             strict=counting.strict,
         )
         return
+    refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:

@@ -43,6 +43,7 @@ from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
 from ..parts.answers import key_of_parts, needs_label, part_names
+from ..parts.rules import check_cut
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scoring.reach import waits_for_label
@@ -51,8 +52,8 @@ from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
-from .frame.parts import label_by_parts, refuse_with_parts
+from .frame.options import CutOption, EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.parts import cut_flag, label_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -290,13 +291,7 @@ def label(
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     parts: PartsOption = None,
-    cut: Annotated[
-        float | None,
-        typer.Option(
-            help="With --parts, by hand: largest uncertainty of a part that a person is asked about. Fit with the same "
-            "--cut; parts above it are never kept, and answers without such a part count without a label."
-        ),
-    ] = None,
+    cut: CutOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
@@ -320,8 +315,7 @@ def label(
         )
         _label_by_parts(source, target, parts, people, cut)
         return
-    if cut is not None:
-        raise UsageError("--cut is about parts: add --parts json, sentences or claims, or leave it out.")
+    refuse_without_parts(cut=cut)
     labelling = _Labelling(source, target, rule, people)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
@@ -586,6 +580,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
 
 def _label_by_parts(source: Path, target: Path, kind: str, people: _PeopleOptions, cut: float | None) -> None:
     """Label parts by their references, or as people do."""
+    check_cut(cut)
     labels = people.path(source)
     keep_inputs([labels], [target, source])
     if people.review_store is not None and labels is not None:
@@ -597,8 +592,7 @@ def _label_by_parts(source: Path, target: Path, kind: str, people: _PeopleOption
     elif cut is not None:
         raise UsageError("--cut is for people: it goes with --interactive or --review-store.")
     label_by_parts(source, target, kind, labels)
-    tail = "" if cut is None else f" --cut {cut:g}"
-    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1{tail}")
+    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1{cut_flag(cut)}")
 
 
 def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:

@@ -18,13 +18,14 @@ from ..data.progress import bar
 from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
 from ..evaluation.planning import plan as simulate
+from ..parts.evaluate import SIZES
 from ..scoring.reach import draw_to_label, refuse_reach_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
-from .frame.parts import plan_by_parts, refuse_with_parts
+from .frame.options import CutOption, EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.parts import plan_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
@@ -64,6 +65,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     parts: PartsOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
@@ -90,12 +92,14 @@ def plan(
             alpha=alpha,
             rules=rule or (),
             delta=delta,
-            sizes=n or DEFAULT_SIZES[:5],
+            sizes=n or SIZES,
             repetitions=repetitions,
             seed=seed,
             json_path=json_path,
+            cut=cut,
         )
         return
+    refuse_without_parts(cut=cut)
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)

@@ -6,7 +6,6 @@ import difflib
 import inspect
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,7 +39,6 @@ from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..evaluation.planning import with_labels_needed
 from ..fits import Fits, FitSettings, beside, counted
-from ..parts.answers import spec_of_key
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -360,11 +358,11 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         print_line(line)
     model = resolve_model(settings.model)
     files = [path for some, path in both if some]
+    spec = None
     for some, path in both[: len(files)]:
         ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        score_by_parts(path, path, how, None)
-        how = replace(how, cap=spec_of_key(read_records(path).header, f"parts_{kind}").cap)
+        spec = score_by_parts(path, path, how, None, spec)
         if kind == "json":
             label_by_parts(path, path, kind, None)
     unlabelled = [path for path in files if f"parts_{kind}" not in read_records(path).header.part_correctness]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,7 +38,7 @@ from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import listed, next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
-from .frame.parts import ScoreParts, refuse_with_parts, score_by_parts
+from .frame.parts import ScoreParts, refuse_with_parts, refuse_without_parts, score_by_parts
 from .frame.terminal import console, finish, say_stalled, table
 from .frame.verdicts import print_advice
 
@@ -133,6 +133,8 @@ def score(
         score_by_parts(source, target, by_parts, entailment)
         finish([target], f"calibrate label {listed([target])} --parts {by_parts.parts}")
         return
+    own = {name: value for name, value in asdict(by_parts).items() if value != getattr(ScoreParts, name)}
+    refuse_without_parts(**own)
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)

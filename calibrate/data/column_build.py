@@ -29,7 +29,7 @@ from guardrail.types import Unmeasured
 from .part_columns import PartColumns
 from .progress import Progress
 from .questions import Question, question_digest, row_digest
-from .record import RecordHeader
+from .record import RecordHeader, refuse_other_lengths
 from .records import is_fragment, line_number, may_have_fragments, parse_header, parse_record, warn_of_fragments
 from .table import answered_text, asked_text, flags_of, kind_of
 
@@ -37,7 +37,7 @@ __all__ = ["Shown", "current_parts", "read_header"]
 
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "4"
+_LAYOUT = "5"
 """Version of the columns; files of another version are built again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core, which halves the time."""
@@ -352,7 +352,8 @@ def _decoder() -> Any:
     any_score: Any = struct("Score", value=float | None, reason=(Unmeasured | None, None))
     share = Annotated[float, msgspec.Meta(ge=0, le=1)]
     any_part: Any = struct("Part", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
-    any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(int | None, None))
+    count = Annotated[int, msgspec.Meta(ge=0)]
+    any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(count | None, None))
     row = struct(
         "Row",
         id=str,
@@ -380,6 +381,12 @@ def _decoded_together(lines: Sequence[bytes]) -> list[Any] | None:
     try:
         rows = [decoder.decode(line) for line in lines]
     except (refusal, UnicodeDecodeError):
+        return None
+    try:
+        for row in rows:
+            if row.part_labels:
+                refuse_other_lengths(row)
+    except ValueError:
         return None
     # `Uncertainty` demands a finite value or a reason, which types alone cannot say.
     scores = [score for row in rows for score in row.scores.values()]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from guardrail.artifact import Reach
 from guardrail.parts.part import Part
@@ -17,7 +17,7 @@ from guardrail.uncertainty import EstimatorSpec
 
 from .questions import Question
 
-__all__ = ["NO_REFERENCE", "PartLabels", "Record", "RecordHeader", "was_looked_at"]
+__all__ = ["NO_REFERENCE", "PartLabels", "Record", "RecordHeader", "refuse_other_lengths", "was_looked_at"]
 
 NO_REFERENCE = "there is no reference"
 """Label detail of an answer that no rule was asked about, because its question has no reference."""
@@ -28,6 +28,21 @@ def was_looked_at(label_detail: str) -> bool:
     return label_detail not in ("", NO_REFERENCE)
 
 
+def refuse_other_lengths(record: Any) -> None:
+    """Refuse labels of parts that are not as many as the parts.
+
+    Args:
+        record: A record, or what `calibrate.data.column_build` decodes of its line, which has the same fields.
+
+    Raises:
+        ValueError: The numbers are named.
+    """
+    for key, labels in record.part_labels.items():
+        parts = record.parts.get(key)
+        if parts is not None and len(parts) != len(labels.right):
+            raise ValueError(f"{len(labels.right)} labels for {len(parts)} parts of {key!r}; label each part once")
+
+
 class PartLabels(Frozen):
     """Labels of the parts of an answer."""
 
@@ -35,7 +50,7 @@ class PartLabels(Frozen):
     """Whether each part is right; None where that cannot be decided, which a fit counts as wrong."""
     missed: tuple[str, ...] = Field(default=(), exclude_if=lambda missed: not missed)
     """Paths of the reference's fields that no part matches."""
-    n_reference: int | None = Field(default=None, exclude_if=lambda count: count is None)
+    n_reference: int | None = Field(default=None, ge=0, exclude_if=lambda count: count is None)
     """Fields of the reference; None where a person labelled."""
 
 
@@ -117,6 +132,11 @@ class Record(Frozen):
     """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""
     """Why ``correct`` cannot be decided, in words."""
+
+    @model_validator(mode="after")
+    def _a_label_for_each_part(self) -> Self:
+        refuse_other_lengths(self)
+        return self
 
     @property
     def is_undecided(self) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.judges import Entailment, Judge
 from guardrail.parts.claims import claims_of
-from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure, smallest
+from guardrail.parts.json_fields import ABSENT, document_of, leaf_fields, leaves, reference_document
+from guardrail.parts.measure import PartsMeasure, call_of, compare_with_gold, parts_estimator, parts_measure, smallest
 from guardrail.parts.part import Part
 from guardrail.parts.spec import PartsSpec
 from guardrail.specs import CorrectnessSpec
@@ -23,6 +26,7 @@ from guardrail.uncertainty.selfcheck import sentences
 
 from ..data.part_columns import PartColumns, lists_of
 from ..data.progress import Progress, silent
+from ..data.questions import read_rows
 from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
@@ -35,19 +39,23 @@ __all__ = [
     "key_of_parts",
     "label_parts",
     "labels_by_hand",
+    "labels_of_file",
     "measure_file",
     "measure_records",
     "needs_label",
     "numbers_of_parts",
     "packed_answers",
     "part_names",
+    "spec_of_answers",
     "spec_of_key",
-    "with_usual_cap",
     "without_labels",
 ]
 
 REFERENCE = "part_reference"
 """Name of the label rule that compares JSON fields with a reference, each by its judge."""
+JUDGE = "a judge"
+MOST_PATHS = 30
+"""Most paths of fields that an error lists."""
 MANY = 300
 """Answers from which on the cap is the 90th percentile of their numbers of parts; below, it is the median."""
 
@@ -107,21 +115,84 @@ def numbers_of_parts(records: Iterable[Record], measure: PartsMeasure) -> list[i
     return [count for count in counts if count]
 
 
-def with_usual_cap(
-    make: Callable[[int | None], PartsSpec], records: Sequence[Record], entailment: Entailment | None = None
+def spec_of_answers(
+    make: Callable[[int | None], PartsSpec],
+    records: Sequence[Record],
+    *,
+    cap: int | None = None,
+    schema: Mapping[str, Any] | None = None,
+    entailment: Entailment | None = None,
 ) -> PartsSpec:
-    """A specification with the cap of its schema, or with `cap_of_counts` of these answers where it has none.
+    """The specification of the parts of these answers.
 
     Args:
         make: From a cap to the specification; refuses None where the schema gives no cap.
         records: Answers, whose labels play no part.
+        cap: Most parts that are ever kept; default: that of the schema, or `cap_of_counts` of these answers where it
+            has none.
+        schema: The JSON schema of the answers.
         entailment: The entailment model of sentences.
+
+    Raises:
+        UsageError: A path of a judge, a key field or an optional field is that of no field.
     """
     try:
-        return make(None)
+        spec = make(cap)
     except UsageError:
+        if cap is not None:
+            raise
         counts = numbers_of_parts(records, parts_measure(make(1), entailment=entailment))
-    return make(cap_of_counts(counts))
+        spec = make(cap_of_counts(counts))
+    _refuse_unknown_paths(spec, records, schema)
+    return spec
+
+
+def _refuse_unknown_paths(spec: PartsSpec, records: Sequence[Record], schema: Mapping[str, Any] | None) -> None:
+    """Refuse paths that no field has, in the schema, an answer, a sample or a reference.
+
+    A judge there would never be asked, and an optional field there would be a right part of every answer.
+    """
+    known = set() if schema is None else set(leaf_fields(schema, spec.keys).paths)
+    waiting = dict.fromkeys(spec.keys, "a key field") | dict.fromkeys(spec.optional, "an optional field")
+    waiting |= dict.fromkeys(spec.judges, JUDGE)
+    for record in (None, *records):
+        if record is not None:
+            known |= _field_paths(record, spec)
+        waiting = {path: what for path, what in waiting.items() if not _is_path(path, known, whole=what == JUDGE)}
+        if not waiting:
+            return
+    path, what = next(iter(waiting.items()))
+    fields = ", ".join(sorted(known)[:MOST_PATHS]) + (", ..." if len(known) > MOST_PATHS else "")
+    raise UsageError(
+        f"{what} is named for {path!r}, and no answer, sample or reference has that field. Fields: "
+        f"{fields or 'none'}. Write the path as it is listed: '*' stands for any item of a list, and a list of objects "
+        "is one field unless a key field is named for it."
+    )
+
+
+def _is_path(path: str, known: Set[str], *, whole: bool) -> bool:
+    """Whether a path is that of a field, or for other purposes than judging, of an object or list that holds some."""
+    return path in known or (not whole and any(each.startswith(f"{path}/") for each in known))
+
+
+def _field_paths(record: Record, spec: PartsSpec) -> set[str]:
+    """Paths of the fields in the answer, the samples and the references of a record, where these can be read."""
+    drawn = record.drawn
+    if drawn is None or drawn.primary is None:
+        return set()
+    call, paths = call_of(drawn.primary), set[str]()
+    read = [
+        *(partial(document_of, answer, call) for answer in (drawn.primary, *drawn.samples)),
+        *(partial(reference_document, reference, call) for reference in record.references),
+    ]
+    for document in read:
+        try:
+            value = document()
+        except ValueError:
+            continue
+        value = value[0] if isinstance(value, tuple) else value
+        paths |= {leaf.pattern for leaf in leaves(value, spec, {}) if leaf.value is not ABSENT}
+    return paths
 
 
 # -- Measuring ---------------------------------------------------------------------------------------------------------
@@ -268,6 +339,21 @@ def _with_labels(record: Record, key: str, labels: PartLabels | None) -> Record:
 def _labelled(file: RecordFile, key: str, records: tuple[Record, ...], spec: CorrectnessSpec) -> RecordFile:
     header = file.header.model_copy(update={"part_correctness": {**file.header.part_correctness, key: spec}})
     return RecordFile(file.path, header, records, file.torn)
+
+
+def labels_of_file(file: RecordFile, key: str, path: Path) -> RecordFile:
+    """`labels_by_hand` from the rows of a file.
+
+    Raises:
+        RecordError: The file cannot be read.
+        UsageError: As `labels_by_hand`.
+    """
+    try:
+        rows = [row.values for row in read_rows(path)]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    return labels_by_hand(file, key, rows, path.name, digest)
 
 
 def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]], name: str, sha256: str) -> RecordFile:

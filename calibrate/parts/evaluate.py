@@ -13,10 +13,27 @@ from numpy.typing import NDArray
 from guardrail.errors import UsageError
 
 from ..data.progress import Progress, silent
+from ..data.records import RecordFile
+from ..data.split import one_per_question
+from ..evaluation.planning import DEFAULT_SIZES
+from .answers import key_of_parts, packed_answers
 from .fit import PartsRule, fit_parts
 from .rules import RULES, AnswerParts
 
-__all__ = ["PartsRow", "answers_needed", "compared_rules", "evaluate_parts", "simulate_parts"]
+__all__ = [
+    "SIZES",
+    "PartsRow",
+    "answers_needed",
+    "chosen_rules",
+    "compared_rules",
+    "evaluate_parts",
+    "pilot_parts",
+    "plan_parts",
+    "simulate_parts",
+]
+
+SIZES = DEFAULT_SIZES[:5]
+"""Numbers of labelled answers that are simulated by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +45,7 @@ class PartsRow:
         alpha: Its target.
         n: Answers it is fitted on.
         kept: Share of parts kept.
-        right_kept: Share of right parts kept.
+        right_kept: Share of right parts kept; None with a cut, above which nobody knows which parts are right.
         shown: Share of answers of which something is kept.
         complete: Share of answers of which everything is kept.
         wrong: Share of wrong ones among the kept; None if nothing is ever kept.
@@ -41,13 +58,37 @@ class PartsRow:
     alpha: float
     n: int
     kept: float
-    right_kept: float
+    right_kept: float | None
     shown: float
     complete: float
     wrong: float | None
     broken: float | None
     violated: float
     infeasible: float
+
+
+def pilot_parts(file: RecordFile, kind: str, *, cap: int | None = None, cut: float | None = None) -> AnswerParts:
+    """The labelled answers of a file, one for each question.
+
+    Args:
+        file: Records with parts and labels.
+        kind: "json", "sentences" or "claims".
+        cap: Another cap than that of the parts.
+        cut: Parts above it are never kept and need no label, as in `fit_parts_artifact`.
+
+    Raises:
+        UsageError: As `packed_answers`.
+    """
+    return packed_answers(file, key_of_parts(file, kind), part=one_per_question(file.records), cap=cap, cut=cut).parts
+
+
+def chosen_rules(kind: str, rules: Sequence[PartsRule | str]) -> list[PartsRule]:
+    """Rules with the defaults of a kind of parts, from rules or their texts.
+
+    Raises:
+        UsageError: As `PartsRule.read`.
+    """
+    return [PartsRule.read(rule).resolved(kind) for rule in rules]
 
 
 def compared_rules(kind: str) -> list[PartsRule]:
@@ -93,7 +134,7 @@ def evaluate_parts(
         order = rng.permutation(parts.n)
         return parts.take(order[:n]), parts.take(order[n:])
 
-    return _rows(draw, rules, alphas, delta, n, splits, seed, progress)
+    return _rows(draw, rules, alphas, delta, n, splits, seed, progress, parts.cut)
 
 
 def simulate_parts(
@@ -125,7 +166,39 @@ def simulate_parts(
         # An answer that is drawn twice is two draws, and needs two names.
         return replace(some, ids=tuple(map(str, range(n)))), pool
 
-    return _rows(draw, rules, alphas, delta, n, calibrations, seed, progress)
+    return _rows(draw, rules, alphas, delta, n, calibrations, seed, progress, pool.cut)
+
+
+def plan_parts(
+    pool: AnswerParts,
+    *,
+    rules: Sequence[PartsRule],
+    alpha: float,
+    sizes: Sequence[int],
+    delta: float = 0.1,
+    calibrations: int = 250,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> list[PartsRow]:
+    """`simulate_parts` for several numbers of answers, in this order.
+
+    Args:
+        pool: Labelled answers.
+        rules: Rules, with their unit.
+        alpha: Target.
+        sizes: Answers of a calibration.
+        delta: Failure probability.
+        calibrations: Simulated calibrations of each size.
+        seed: Seed.
+        progress: Reports sizes done.
+    """
+    rows: list[PartsRow] = []
+    for done, n in enumerate(sizes, start=1):
+        rows += simulate_parts(
+            pool, rules=rules, alphas=[alpha], n=n, delta=delta, calibrations=calibrations, seed=seed
+        )
+        progress(done, len(sizes))
+    return rows
 
 
 def _rows(
@@ -137,13 +210,15 @@ def _rows(
     runs: int,
     seed: int,
     progress: Progress,
+    cut: float | None,
 ) -> list[PartsRow]:
     rows = []
     pairs = [(rule, alpha) for alpha in alphas for rule in rules]
     for done, (rule, alpha) in enumerate(pairs, start=1):
         rng = np.random.default_rng(seed)
         results = [_counted(*draw(rng), rule, alpha, delta) for _ in range(runs)]
-        rows.append(_mean(rule, alpha, n, results))
+        row = _mean(rule, alpha, n, results)
+        rows.append(row if cut is None else replace(row, right_kept=None))
         progress(done, len(pairs))
     return rows
 

@@ -23,6 +23,7 @@ from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
+from ..spec_syntax import parse_rule
 from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
@@ -106,6 +107,18 @@ class PartsRule:
                 f"start_share must be in (0, 0.9], got {rule.start_share}. Leave it out for {rule.start:g}."
             )
         return rule
+
+    @classmethod
+    def read(cls, rule: PartsRule | str | None) -> PartsRule:
+        """From a text as ``--rule`` takes it, such as "wrong_share:per=answer"; None for the default, a rule as it is.
+
+        Raises:
+            UsageError: As `of`, or a text that cannot be read.
+        """
+        if isinstance(rule, PartsRule):
+            return rule
+        parsed = None if rule is None else parse_rule(rule)
+        return cls.of(*parsed) if isinstance(parsed, tuple) else cls.of(parsed, {})
 
     @classmethod
     def again(cls, gate: PartsGate) -> PartsRule:
@@ -208,7 +221,8 @@ def fit_parts_artifact(
         records: Records with parts and their labels (``score --parts``, ``label --parts``).
         alpha: Target: the share of wrong parts, or of answers with one, as the rule says.
         kind: "json", "sentences" or "claims"; default: the only one in the file.
-        rule: Name or rule; default: `wrong_share`, per part for JSON and per answer for prose.
+        rule: A rule, or its text as ``--rule`` takes it; default: `wrong_share`, per part for JSON and per answer for
+            prose.
         delta: Failure probability; None for `clean_answers` on average.
         part: Fit on these records only.
         groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
@@ -226,7 +240,7 @@ def fit_parts_artifact(
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     key = key_of_parts(file, kind)
-    chosen = PartsRule.of(rule, {}) if rule is None or isinstance(rule, str) else rule
+    chosen = PartsRule.read(rule)
     if chosen.largest_group is not None and groups != "cluster":
         raise UsageError("largest_group is for groups of dependent answers: add --cluster-by-group, or leave it out.")
     if chosen.largest_group is not None and chosen.name not in (None, "wrong_share"):

@@ -18,18 +18,11 @@ from ..pipeline import hashes_of_fit
 from ..report import page as whole_answers
 from ..report.figures import Figure, Palette, render
 from .answers import MeasuredParts, key_of_parts, packed_answers, part_names
+from .audit import Tested, check_on
 from .figures import curve, kept_of, part_figures
-from .fit import held_out_parts, require_same_parts, thresholds_of
+from .fit import require_same_parts, thresholds_of
 from .promises import figures_lines, promise_line
-from .wording import (
-    Tested,
-    bands_table,
-    caveats,
-    check_promise,
-    facts,
-    path_warnings,
-    paths_table,
-)
+from .wording import bands_table, caveats, facts, path_warnings, paths_table
 
 __all__ = ["write_parts_report"]
 
@@ -83,8 +76,8 @@ def write_parts_report(
     sections = [_section("Calibration", artifact, data)]
     held_out, result = None, None
     if test is not None:
-        _, held_out = held_out_parts(artifact, test)
-        result = check_promise(gate, held_out.parts, thresholds_of(gate, held_out.parts))
+        result = check_on(artifact, test)
+        held_out = result.data
         sections.insert(0, _section("Answers kept out of the fit", artifact, held_out))
     figure = _figure(artifact, data, held_out)
     shown = held_out or data

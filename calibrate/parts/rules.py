@@ -44,6 +44,7 @@ __all__ = [
     "Found",
     "Per",
     "both",
+    "check_cut",
     "clean_answers",
     "clean_shown",
     "reading_order",
@@ -107,11 +108,12 @@ class AnswerParts:
             cut: A largest uncertainty that was fixed before labelling; parts above it are never kept.
 
         Raises:
-            UsageError: No answers, lists of different lengths, a repeated id, or a cap below 1.
+            UsageError: No answers, lists of different lengths, a repeated id, a cap below 1, or a cut outside [0, 1].
         """
         names = tuple(map(str, range(len(uncertainties)))) if ids is None else tuple(ids)
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
             raise UsageError(f"cap must be a whole number of parts, at least 1, got {cap!r}.")
+        check_cut(cut)
         if not names:
             raise UsageError("no answers (n = 0). Calibration needs labelled answers with their parts.")
         if not len(names) == len(uncertainties) == len(wrong):
@@ -195,6 +197,16 @@ class AnswerParts:
         has = size > place
         values[has] = self.uncertainty[order][at[has]]
         return values
+
+
+def check_cut(cut: float | None) -> None:
+    """Refuse a cut that is not an uncertainty of parts.
+
+    Raises:
+        UsageError: It lies outside [0, 1].
+    """
+    if cut is not None and not 0 <= cut <= 1:
+        raise UsageError(f"a cut is an uncertainty of parts, in [0, 1], got {cut}. Leave it out to label every part.")
 
 
 def _is_right(label: Any) -> bool:

@@ -477,11 +477,13 @@ class Fields:
         most: Most parts that an answer can have; None if a list has no ``maxItems``.
         optional: Paths of fields that an answer may leave out.
         unbounded: Paths of the lists without ``maxItems``.
+        paths: Paths of the leaf fields, with "*" for the items of a list that are parts.
     """
 
     most: int | None
     optional: tuple[str, ...]
     unbounded: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Fields:
@@ -493,6 +495,7 @@ def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None
     """
     optional: list[str] = []
     unbounded: list[str] = []
+    paths: list[str] = []
 
     def count(part: Any, path: str, refs: tuple[str, ...]) -> int:
         part, refs = _resolved(part, schema, refs)
@@ -502,17 +505,16 @@ def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None
             optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
             return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
         items = part.get("items") if part.get("type") == "array" else None
-        if not isinstance(items, Mapping):
-            return 1
-        item, _ = _resolved(items, schema, refs)
-        if item.get("type") in ("object", "array") and path not in (keys or {}):
+        item, _ = _resolved(items, schema, refs) if isinstance(items, Mapping) else ({}, refs)
+        if not isinstance(items, Mapping) or (item.get("type") in ("object", "array") and path not in (keys or {})):
+            paths.append(path)
             return 1
         if "maxItems" not in part:
             unbounded.append(path)
         return max(1, int(part.get("maxItems", 1))) * count(items, f"{path}/*", refs)
 
     most = count(schema, "", ())
-    return Fields(None if unbounded else most, tuple(optional), tuple(unbounded))
+    return Fields(None if unbounded else most, tuple(optional), tuple(unbounded), tuple(paths))
 
 
 def _resolved(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -567,7 +569,7 @@ def json_spec(
         UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
     """
     read_from = schema or schema_of(bindings)
-    fields = Fields(None, (), ()) if read_from is None else leaf_fields(read_from, keys)
+    fields = Fields(None, (), (), ()) if read_from is None else leaf_fields(read_from, keys)
     cap = fields.most if cap is None else cap
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
@@ -19,6 +19,9 @@ __all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Proce
 Kind = Literal["json", "sentences", "claims"]
 """Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text; the claims that
 the model finds in a text."""
+
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class Procedure(Frozen):
@@ -127,30 +130,30 @@ class PartScores(Frozen):
 class PartFigures(Frozen):
     """Counts of a gate of parts on labelled answers. An answer is shown iff some part of it is kept."""
 
-    answers: int
+    answers: Count
     """Answers whose parts were measured."""
-    shown: int
+    shown: Count
     """Answers of which some part is kept."""
-    complete: int
+    complete: Count
     """Answers of which every part is kept."""
-    broken: int
+    broken: Count
     """Shown answers that keep more wrong parts than the promise allows."""
-    parts: int
+    parts: Count
     """Parts."""
-    wrong: int
+    wrong: Count
     """Wrong ones among them."""
-    kept: int
+    kept: Count
     """Parts that are kept."""
-    kept_wrong: int
+    kept_wrong: Count
     """Wrong ones among them."""
     wrong_per_answer: float | None
     """Mean over the shown answers of the share of wrong parts among those kept; None if none is shown."""
     broken_interval: tuple[float, float] | None
     """95 % Clopper-Pearson interval of the share of shown answers that are broken. On calibration answers it is
     post-selection: it describes them and certifies nothing. None if none is shown."""
-    reference: int | None = None
+    reference: Count | None = None
     """Fields of the references; None where there are none (sentences, labels by hand)."""
-    recalled: int | None = None
+    recalled: Count | None = None
     """Fields of the references that kept parts match."""
     recall_interval: tuple[float, float] | None = None
     """95 % interval of the share that is recalled, normal approximation over answers."""
@@ -173,17 +176,17 @@ class PartsGate(Frozen):
     """A part is kept iff its uncertainty is at most this; None keeps nothing."""
     per: Literal["part", "answer"]
     """Unit of the share: all parts kept, or the mean over answers that show something."""
-    allowed: int = 0
+    allowed: Count = 0
     """Wrong parts that an answer may keep without counting as broken."""
-    cut: float | None = None
+    cut: float | None = Field(default=None, ge=0, le=1)
     """Largest uncertainty of a part that was labelled, if only parts below a cut were; None: all were."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the rule as they were used: the grid of thresholds and how it was fixed, the start, the seed."""
-    n_unmeasured_answers: int = 0
+    n_unmeasured_answers: Count = 0
     """Answers that could not be split or had no samples. They abstain and are left out of the fit."""
-    n_unmeasured_parts: int = 0
+    n_unmeasured_parts: Count = 0
     """Parts of the other answers that could not be measured. They are held back and stay in the fit."""
-    n_undecided: int = 0
+    n_undecided: Count = 0
     """Parts whose label could not be decided; they count as wrong."""
     bands: tuple[int, ...] = Field(default=(), exclude_if=lambda bands: not bands)
     """Largest numbers of parts of the bands that have their own thresholds, ascending; the last band is open. Empty for

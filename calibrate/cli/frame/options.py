@@ -22,6 +22,7 @@ from .terminal import print_line
 __all__ = [
     "MODEL_HELP",
     "AddressOption",
+    "CutOption",
     "EstimatorOption",
     "LooksOption",
     "MissingOption",
@@ -49,6 +50,16 @@ PartsOption = Annotated[
     typer.Option(
         help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
         "tools' arguments, sentences, or claims, which the model finds in its answer by one more call (docs: Parts)."
+    ),
+]
+
+
+CutOption = Annotated[
+    float | None,
+    typer.Option(
+        help="With --parts: largest uncertainty of a part that people are asked about, fixed before labelling. Parts "
+        "above it are never kept and need no label, and answers without a part up to it count without one. Give the "
+        "same to label, plan, evaluate and fit."
     ),
 ]
 

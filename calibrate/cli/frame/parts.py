@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,19 +15,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import UsageError
 from guardrail.judges import Entailment, Judge, make_judge
 from guardrail.notebook import percent
 from guardrail.parts.claims import TEXT_SPECS
-from guardrail.parts.json_fields import DateJudge, json_spec
+from guardrail.parts.json_fields import DateJudge, json_spec, schema_of
 from guardrail.parts.measure import parts_measure
-from guardrail.parts.spec import PartFigures, PartsSpec
+from guardrail.parts.spec import PartsSpec
 from guardrail.types import SamplingPlan
 
 from ...data.progress import bar
-from ...data.questions import read_rows
 from ...data.records import Record, RecordFile, read_records, write_records
-from ...data.split import Groups, one_per_question, split
+from ...data.split import Groups, split
 from ...evaluation.evaluate import csv_text
 from ...fits import Fits, counted_parts
 from ...fits import beside as memory_beside
@@ -36,31 +34,31 @@ from ...parts.answers import (
     MeasuredParts,
     key_of_parts,
     label_parts,
-    labels_by_hand,
+    labels_of_file,
     measure_file,
-    measure_records,
     packed_answers,
-    with_usual_cap,
+    spec_of_answers,
 )
-from ...parts.evaluate import PartsRow, answers_needed, compared_rules, evaluate_parts, simulate_parts
-from ...parts.fit import PartsRule, fit_parts_artifact, held_out_parts, require_same_parts, thresholds_of
+from ...parts.audit import PartsAudit, Tested, audit_parts, check_on
+from ...parts.evaluate import (
+    PartsRow,
+    answers_needed,
+    chosen_rules,
+    compared_rules,
+    evaluate_parts,
+    pilot_parts,
+    plan_parts,
+)
+from ...parts.fit import PartsRule, fit_parts_artifact, thresholds_of
 from ...parts.page import write_parts_report
 from ...parts.promises import figures_lines, promise_line
-from ...parts.wording import (
-    Tested,
-    bands_table,
-    caveats,
-    check_promise,
-    facts,
-    path_warnings,
-    paths_table,
-)
+from ...parts.wording import bands_table, caveats, facts, path_warnings, paths_table
 from ...pipeline import CERTIFICATE_DELTA, part_header
 from ...scoring.names import named_entailment
-from ...spec_syntax import assignment, parse_name, parse_rule
+from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_pool
 from .next_commands import listed
-from .options import PartsOption
+from .options import CutOption, PartsOption
 from .terminal import console, finish, print_line, table
 from .verdicts import print_fits
 
@@ -69,14 +67,15 @@ __all__ = [
     "ScoreParts",
     "audit_by_parts",
     "check_rule",
+    "cut_flag",
     "evaluate_by_parts",
     "fit_by_parts",
     "inspect_parts",
     "label_by_parts",
-    "measured_by_parts",
     "plan_by_parts",
     "print_parts",
     "refuse_with_parts",
+    "refuse_without_parts",
     "report_by_parts",
     "score_by_parts",
 ]
@@ -125,7 +124,23 @@ class ScoreParts:
         ),
     ] = 0.5
 
-    def spec(self, plan: SamplingPlan, cap: int | None, entailment: Entailment | None) -> PartsSpec:
+    def spec_of(self, file: RecordFile, entailment: Entailment | None) -> PartsSpec:
+        """The specification for the answers of a file.
+
+        Raises:
+            UsageError: As `calibrate.parts.answers.spec_of_answers`.
+        """
+        plan = file.header.plan
+        schema = schema_of(plan.bindings) if self.schema is None else _schema(self.schema)
+
+        def make(cap: int | None) -> PartsSpec:
+            return self._spec(plan, schema, cap, entailment)
+
+        return spec_of_answers(make, file.records, cap=self.cap, schema=schema, entailment=entailment)
+
+    def _spec(
+        self, plan: SamplingPlan, schema: Mapping[str, Any] | None, cap: int | None, entailment: Entailment | None
+    ) -> PartsSpec:
         """The specification for records of a plan.
 
         Raises:
@@ -137,7 +152,7 @@ class ScoreParts:
             return TEXT_SPECS[self.parts](cap, entailment=entailment, least=self.least)
         return json_spec(
             plan.bindings,
-            schema=None if self.schema is None else _schema(self.schema),
+            schema=schema,
             judges={path: _field_judge(text) for path, text in map(assignment, self.field_judge or ())},
             keys=dict(map(assignment, self.key_field or ())),
             optional=self.optional_field,
@@ -160,19 +175,16 @@ def _field_judge(text: str) -> Judge:
     return DateJudge(**params) if name == "date" else make_judge(name, **params)
 
 
-def score_by_parts(source: Path, target: Path, options: ScoreParts, entailment: str | None) -> None:
-    """Split every answer and measure its parts."""
+def score_by_parts(
+    source: Path, target: Path, options: ScoreParts, entailment: str | None, spec: PartsSpec | None = None
+) -> PartsSpec:
+    """Split every answer and measure its parts, by this specification or that of the options; returns it."""
     model = None if entailment is None else named_entailment(entailment)
-    first = read_records(source)
-    plan = first.header.plan
-    if options.cap is not None:
-        spec = options.spec(plan, options.cap, model)
-    else:
-        spec = with_usual_cap(lambda cap: options.spec(plan, cap, model), first.records, model)
-    measure = parts_measure(spec, entailment=model)
+    spec = spec or options.spec_of(read_records(source), model)
     with bar(console, "measuring parts", "records") as progress:
-        _, key = measure_file(source, target, measure, progress=progress)
+        _, key = measure_file(source, target, parts_measure(spec, entailment=model), progress=progress)
     _print_measured(read_records(target), key, spec)
+    return spec
 
 
 def _print_measured(file: RecordFile, key: str, spec: PartsSpec) -> None:
@@ -209,14 +221,7 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -
 
     def change(file: RecordFile) -> RecordFile:
         key = key_of_parts(file, kind)
-        if labels is None:
-            return label_parts(file, key)
-        try:
-            rows = [row.values for row in read_rows(labels)]
-            digest = hashlib.sha256(labels.read_bytes()).hexdigest()
-        except OSError as error:
-            raise RecordError(f"{labels} cannot be read: {error}") from error
-        return labels_by_hand(file, key, rows, labels.name, digest)
+        return label_parts(file, key) if labels is None else labels_of_file(file, key, labels)
 
     file = changed_file(source, target, change)
     key = key_of_parts(file, kind)
@@ -243,10 +248,7 @@ class FitParts:
         int | None,
         typer.Option(help="With --parts: another cap than that of the parts. Fix it before looking at labels."),
     ] = None
-    cut: Annotated[
-        float | None,
-        typer.Option(help="With --parts: parts above this uncertainty were not labelled and are never kept."),
-    ] = None
+    cut: CutOption = None
     planned: Annotated[
         int | None,
         typer.Option(
@@ -264,6 +266,11 @@ class FitParts:
     ] = None
 
 
+def cut_flag(cut: float | None) -> str:
+    """The cut as the next command takes it."""
+    return "" if cut is None else f" --cut {cut:g}"
+
+
 def refuse_with_parts(**options: object) -> None:
     """Refuse options of whole answers together with --parts.
 
@@ -273,6 +280,18 @@ def refuse_with_parts(**options: object) -> None:
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
         raise UsageError(f"--{given.replace('_', '-')} is about whole answers: leave it out with --parts.")
+
+
+def refuse_without_parts(**options: object) -> None:
+    """Refuse options of parts where whole answers are meant.
+
+    Raises:
+        UsageError: Naming the first one that was given.
+    """
+    given = next((name for name, value in options.items() if value is not None and value != []), None)
+    if given is not None:
+        flag = given.replace("_", "-")
+        raise UsageError(f"--{flag} is about parts: add --parts json, sentences or claims, or leave it out.")
 
 
 def _bands(text: str | None) -> tuple[int, ...]:
@@ -309,7 +328,7 @@ def fit_by_parts(
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
     file = open_pool(records)
     chosen = replace(
-        PartsRule.of(*_rule(rule)), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
+        PartsRule.read(rule), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
     )
     part: Sequence[Record] = file.records
     rest: Sequence[Record] | None = None
@@ -338,7 +357,9 @@ def fit_by_parts(
     print_parts(artifact)
     print_paths(artifact, packed_answers(file, key_of_parts(file, options.parts), part=part, cap=options.cap))
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
-    result = None if held_out is None else print_tested(artifact, *held_out_parts(artifact, held_out))
+    result = None if held_out is None else check_on(artifact, held_out)
+    if result is not None:
+        print_tested(artifact, result)
     tests = test or ([beside] if rest is not None else [])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in tests)
     if report is None:
@@ -352,14 +373,7 @@ def fit_by_parts(
 
 def check_rule(text: str | None) -> None:
     """Refuse a ``--rule`` that parts do not have."""
-    PartsRule.of(*_rule(text))
-
-
-def _rule(text: str | None) -> tuple[str | None, dict[str, Any]]:
-    if text is None:
-        return None, {}
-    parsed = parse_rule(text)
-    return (parsed, {}) if isinstance(parsed, str) else (parsed[0], dict(parsed[1]))
+    PartsRule.read(text)
 
 
 # -- What every command prints about a gate of parts -------------------------------------------------------------------
@@ -397,16 +411,14 @@ def print_paths(artifact: CalibrationArtifact, data: MeasuredParts) -> None:
         print_line(line, "yellow")
 
 
-def print_tested(artifact: CalibrationArtifact, figures: PartFigures, data: MeasuredParts, **test: Any) -> Tested:
+def print_tested(artifact: CalibrationArtifact, result: PartsAudit) -> None:
     """Print the gate's figures on answers that it was not fitted on, and the test of its promise."""
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
-    print_line(f"On {figures.answers} answers that it was not fitted on:", "bold")
-    for line in figures_lines(gate, figures):
+    print_line(f"On {result.figures.answers} answers that it was not fitted on:", "bold")
+    for line in figures_lines(gate, result.figures):
         print_line(line)
-    result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), **test)
     print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
-    return result
 
 
 def inspect_parts(artifact: CalibrationArtifact) -> None:
@@ -463,21 +475,6 @@ def _written_report(
     return write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
 
 
-def measured_by_parts(loaded: CalibrationArtifact, file: RecordFile) -> tuple[RecordFile, str]:
-    """Records with their parts as the artifact says, and the key of these.
-
-    Raises:
-        UsageError: The records were made otherwise.
-    """
-    gate = loaded.parts
-    assert gate is not None, "an artifact of parts"
-    key = f"parts_{gate.spec.kind}"
-    if key not in file.header.estimators:
-        file = measure_records(file, parts_measure(gate.spec))
-    require_same_parts(loaded, file, key)
-    return file, key
-
-
 def audit_by_parts(
     loaded: CalibrationArtifact, file: RecordFile, *, level: float, target: float | None, as_json: bool
 ) -> None:
@@ -486,18 +483,13 @@ def audit_by_parts(
     Raises:
         typer.Exit: With code 1 where they refute it.
     """
-    gate = loaded.parts
-    assert gate is not None, "an artifact of parts"
-    file, key = measured_by_parts(loaded, file)
-    if key not in file.header.part_correctness:
-        file = label_parts(file, key)
-    figures, data = held_out_parts(loaded, file)
+    result = audit_parts(loaded, file, level=level, target=target)
     if as_json:
-        result = check_promise(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
-        typer.echo(json.dumps({**asdict(result), "figures": figures.model_dump(mode="json")}, indent=1))
+        said = {name: getattr(result, name) for name in ("verdict", "sentence", "p_refuted", "p_supported")}
+        typer.echo(json.dumps({**said, "figures": result.figures.model_dump(mode="json")}, indent=1))
     else:
-        result = print_tested(loaded, figures, data, level=level, target=target)
-        print_paths(loaded, data)
+        print_tested(loaded, result)
+        print_paths(loaded, result.data)
     if result.verdict == "refuted":
         raise typer.Exit(1)
 
@@ -514,15 +506,14 @@ def evaluate_by_parts(
     seed: int,
     csv_path: Path | None,
     json_path: Path | None,
+    cut: float | None,
 ) -> None:
     """Compare rules for parts over random splits."""
-    file = open_pool(records)
-    data = packed_answers(file, key_of_parts(file, kind), part=one_per_question(file.records))
-    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or compared_rules(kind)
+    parts = pilot_parts(open_pool(records), kind, cut=cut)
     with bar(console, "comparing rules", "rows") as progress:
         rows = evaluate_parts(
-            data.parts,
-            rules=chosen,
+            parts,
+            rules=chosen_rules(kind, rules) or compared_rules(kind),
             alphas=alphas,
             delta=delta,
             n_calibration=n_calibration,
@@ -531,7 +522,7 @@ def evaluate_by_parts(
             progress=progress,
         )
     _print_rows(
-        rows, f"Parts ({kind}), {data.parts.n} answers, {splits} splits", "VR: splits above alpha on their test part"
+        rows, f"Parts ({kind}), {parts.n} answers, {splits} splits", "VR: splits above alpha on their test part"
     )
     written = []
     for path in (csv_path, json_path):
@@ -541,7 +532,7 @@ def evaluate_by_parts(
             text = csv_text(content) if path is csv_path else json.dumps(content, indent=1) + "\n"
             path.write_text(text, encoding="utf-8", newline="")
             written.append(path)
-    finish(written, f"calibrate fit {listed(records)} --parts {kind} --alpha {alphas[0]:g}")
+    finish(written, f"calibrate fit {listed(records)} --parts {kind} --alpha {alphas[0]:g}{cut_flag(cut)}")
 
 
 def plan_by_parts(
@@ -555,31 +546,36 @@ def plan_by_parts(
     repetitions: int,
     seed: int,
     json_path: Path | None,
+    cut: float | None,
 ) -> None:
     """Simulate calibrations of several sizes on a pilot with labelled parts."""
-    file = open_pool(pilot)
-    data = packed_answers(file, key_of_parts(file, kind), part=one_per_question(file.records))
-    chosen = [PartsRule.of(*_rule(text)).resolved(kind) for text in rules] or [PartsRule().resolved(kind)]
-    rows: list[PartsRow] = []
+    parts = pilot_parts(open_pool(pilot), kind, cut=cut)
     with bar(console, "simulating", "sizes") as progress:
-        for done, n in enumerate(sizes, start=1):
-            rows += simulate_parts(
-                data.parts, rules=chosen, alphas=[alpha], n=n, delta=delta, calibrations=repetitions, seed=seed
-            )
-            progress(done, len(sizes))
-    title = f"{repetitions} calibrations on answers like the {data.parts.n} of the pilot"
+        rows = plan_parts(
+            parts,
+            rules=chosen_rules(kind, rules or ["wrong_share"]),
+            alpha=alpha,
+            sizes=sizes,
+            delta=delta,
+            calibrations=repetitions,
+            seed=seed,
+            progress=progress,
+        )
+    title = f"{repetitions} calibrations on answers like the {parts.n} of the pilot"
     _print_rows(rows, title, "VR: calibrations above alpha")
-    share = float(np.minimum(data.parts.size, data.parts.cap).mean() / data.parts.cap)
-    print_line(
-        f"Without a single wrong part {answers_needed(alpha, delta, share)} answers would do, if every part were "
-        f"kept: an answer has {share * data.parts.cap:.1f} of at most {data.parts.cap} parts on average."
-    )
+    kept = float(np.isfinite(parts.uncertainty).sum() / parts.n)
+    which = "every part" if cut is None else f"every part up to the cut of {cut:g}"
+    if kept:
+        print_line(
+            f"Without a single wrong part {answers_needed(alpha, delta, kept / parts.cap)} answers would do, if "
+            f"{which} were kept: an answer has {kept:.1f} of at most {parts.cap} such parts on average."
+        )
     written = []
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
         written.append(json_path)
-    finish(written, f"calibrate fit RECORDS --parts {kind} --alpha {alpha:g}")
+    finish(written, f"calibrate fit RECORDS --parts {kind} --alpha {alpha:g}{cut_flag(cut)}")
 
 
 def _print_rows(rows: Sequence[PartsRow], title: str, violated: str) -> None:

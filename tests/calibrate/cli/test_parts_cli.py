@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,6 +15,7 @@ from typer.testing import CliRunner, Result
 from calibrate import from_frame
 from calibrate.cli import app
 from calibrate.data.records import Record, read_records, write_records
+from calibrate.parts.answers import needs_label
 from calibrate.parts.rules import reading_order
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -137,6 +140,69 @@ def test_evaluate_and_plan(folder: Path) -> None:
     assert "Without a single wrong part 16 answers would do" in text
 
 
+@pytest.mark.parametrize(
+    "command", ["evaluate {} -a 0.15 --splits 4", "plan --pilot {} -a 0.15 --n 150 --repetitions 5"]
+)
+def test_parts_above_a_cut_need_no_label_and_are_never_kept(folder: Path, command: str) -> None:
+    """The same figures with the labels above the cut as without them, and nobody says how many right parts pass."""
+    file = read_records(folder / "records.jsonl")
+
+    def without(record: Record) -> Record:
+        if KEY not in record.part_labels:
+            return record
+        labels, parts = record.part_labels[KEY], record.parts[KEY]
+        right = tuple(
+            label if needs_label(part, 0.2) else None for label, part in zip(labels.right, parts, strict=True)
+        )
+        return record.model_copy(update={"part_labels": {KEY: labels.model_copy(update={"right": right})}})
+
+    write_records(folder / "cut.jsonl", file.header, list(map(without, file.records)))
+    tables = {}
+    for name in ("records", "cut"):
+        arguments = command.format(folder / f"{name}.jsonl").split()
+        table = folder / f"{name}.json"
+        text = printed(called(*arguments, "--parts", "json", "--json", table, "--cut", "0.2"))
+        assert "--cut 0.2" in text.splitlines()[-1]
+        tables[name] = json.loads(table.read_text())
+    assert tables["records"] == tables["cut"]
+    assert all(row["right_kept"] is None and row["kept"] > 0 for row in tables["cut"] if row["rule"][:5] == "wrong")
+    unlimited = called(*command.format(folder / "records.jsonl").split(), "--parts", "json", "--json", table)
+    printed(unlimited)
+    kept = [sum(row["kept"] for row in rows) for rows in (tables["cut"], json.loads(table.read_text()))]
+    assert kept[0] < kept[1]
+    assert "in [0, 1], got 1.5" in printed(
+        called(*command.format(folder / "records.jsonl").split(), "--parts", "json", "--cut", "1.5"), 2
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit {} -a 0.1 --cut 0",
+        "fit {} -a 0.1 --cap 3",
+        "fit {} -a 0.1 --planned 300",
+        "evaluate {} -a 0.1 --cut 0.2",
+        "plan --pilot {} -a 0.1 --cut 0.2",
+        "label {} --cut 0.2",
+        "score {} --field-judge /total=numeric",
+        "score {} --cap 3",
+    ],
+)
+def test_options_of_parts_without_parts_are_refused(folder: Path, command: str) -> None:
+    flag = next(word for word in reversed(command.split()) if word.startswith("--"))
+    text = printed(called(*command.format(folder / "records.jsonl").split()), 2)
+    assert f"{flag} is about parts: add --parts" in " ".join(text.replace("│", "").split())
+
+
+def test_a_judge_of_a_field_that_is_not_there_is_refused_before_anything_is_written(folder: Path) -> None:
+    before = (folder / "records.jsonl").read_bytes()
+    arguments = ("score", folder / "records.jsonl", "--parts", "json")
+    text = printed(called(*arguments, "--field-judge", "/totl=numeric"), 2)
+    assert "'/totl'" in text
+    assert "/buyer, /due, /number, /total" in " ".join(text.replace("│", "").split())
+    assert (folder / "records.jsonl").read_bytes() == before
+
+
 def test_labels_by_hand_part_by_part(tmp_path: Path) -> None:
     path = record_file(tmp_path / "records.jsonl", invoices(2)).path
     printed(called("score", path, "--parts", "json", "--cap", "4"))
@@ -235,16 +301,67 @@ def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     assert "a reference must be a JSON document" in result.output
 
 
-def test_in_python() -> None:
+def test_in_python(tmp_path: Path) -> None:
+    """Every step has the name and the result of its command."""
     rows = [
-        {"question": f"q{i}", "references": {"a": i, "b": "x"}, "samples": [{"a": i, "b": "x"}] * 3} for i in range(60)
+        {
+            "id": record.id,
+            "question": record.question,
+            "references": json.loads(record.references[0]),
+            "answer": record.drawn.primary.text,
+            "samples": [sample.text for sample in record.drawn.samples],
+        }
+        for record in invoices(280)
+        if record.drawn is not None and record.drawn.primary is not None
     ]
-    records = from_frame(rows, parts="json").score_parts("json").label_parts()
-    artifact = records.fit_parts(alpha=0.1)
+    records = from_frame(rows, parts="json")
+    parts = records.parts("json").score(cap=4).label()
+    records.write(tmp_path / "records.jsonl")
+
+    def by_command(name: str, *options: str | Path) -> Any:
+        (out, path) = tmp_path / f"{name}.json", tmp_path / "records.jsonl"
+        pilot = ("--pilot", path) if name == "plan" else (path,)
+        printed(called(name, *pilot, "--parts", "json", "-a", "0.15", *options, "--json", out))
+        return json.loads(out.read_text())
+
+    table = parts.evaluate(alphas=[0.15], splits=3, cut=0.6)
+    assert [asdict(row) for row in table] == by_command("evaluate", "--splits", "3", "--cut", "0.6")
+    table = parts.plan(alpha=0.15, sizes=[150], repetitions=3, cut=0.6)
+    assert [asdict(row) for row in table] == by_command("plan", "--n", "150", "--repetitions", "3", "--cut", "0.6")
+
+    train, test = records.split(0.3)
+    artifact = train.parts().fit(alpha=0.15, rule="wrong_share:per=answer")
+    assert train.artifact is artifact
     assert artifact.parts is not None
-    assert artifact.parts.threshold == 0
-    assert artifact.parts.figures is not None
-    assert artifact.parts.figures.recalled == 120
+    assert artifact.parts.per == "answer"
+    artifact.save(tmp_path / "artifact.json")
+    result = test.parts().audit(artifact)
+    test.write(tmp_path / "test.jsonl")
+    audit = called("audit", "--records", tmp_path / "test.jsonl", "--artifact", tmp_path / "artifact.json", "--json")
+    said = json.loads(printed(audit))
+    assert (result.verdict, result.p_refuted, result.figures.kept) == (
+        said["verdict"],
+        said["p_refuted"],
+        said["figures"]["kept"],
+    )
+    with pytest.raises(UsageError, match="fitted on"):
+        train.parts().audit(artifact)
+    with pytest.raises(UsageError, match=r"--strict|declared|carried"):
+        train.parts().fit(alpha=0.15, rule="clean_shown", strict=True)
+    assert train.report(tmp_path / "report.html", test=test)[0].is_file()
+
+
+def test_in_python_people_label_and_new_parts_forget_the_artifact() -> None:
+    frame = [{"question": f"q{i}", "answer": {"a": i}, "samples": [{"a": i}] * 3} for i in range(30)]
+    records = from_frame(frame, parts="json")
+    parts = records.parts().score()
+    with pytest.raises(UsageError, match=r"no record of .* has a reference"):
+        parts.label()
+    parts.label([{"id": record.id, "parts": {"/a": True}} for record in records.file.records])
+    assert parts.fit(alpha=0.2).parts is not None
+    assert records.artifact is not None
+    parts.score(cap=2)
+    assert records.artifact is None
 
 
 ANSWERS = ["One is right. Two is not.", "One is right. Two is so.", "One is right. Two is not."]
@@ -255,8 +372,8 @@ def test_in_python_a_fit_of_whole_answers_names_that_of_parts() -> None:
     records = from_frame(
         [{"question": "q", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}] * 2}], parts="json"
     )
-    records.score_parts("json").label_parts()
-    with pytest.raises(UsageError, match=r"scored by the parts of answers.*fit_parts\(alpha=\.\.\.\)"):
+    records.parts("json").score().label()
+    with pytest.raises(UsageError, match=r"scored by the parts of answers.*parts\(\)\.fit\(alpha=\.\.\.\)"):
         records.fit(alpha=0.1)
 
 

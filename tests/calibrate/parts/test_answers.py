@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from calibrate.data.records import RecordFile, read_records
+from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.parts.answers import (
     cap_of_counts,
     key_of_parts,
@@ -16,12 +18,13 @@ from calibrate.parts.answers import (
     measure_file,
     measure_records,
     packed_answers,
-    with_usual_cap,
+    spec_of_answers,
 )
 from guardrail.errors import UsageError
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
 from guardrail.parts.sentences import sentence_spec
+from guardrail.parts.spec import PartsSpec
 from guardrail.types import Unmeasured
 from tests.calibrate.parts.cards import N_SAMPLES, SCHEMA, invoices, record_file, sentences
 
@@ -145,12 +148,48 @@ def test_sentences_are_named_by_number_and_need_labels_by_hand(tmp_path: Path) -
 
 def test_the_cap_is_that_of_the_schema_or_a_quantile() -> None:
     records = invoices(20)
-    assert with_usual_cap(lambda cap: json_spec(schema=SCHEMA, cap=cap), records).cap == 4
-    assert with_usual_cap(lambda cap: json_spec(cap=cap), records).cap == 4
+    assert spec_of_answers(lambda cap: json_spec(schema=SCHEMA, cap=cap), records).cap == 4
+    assert spec_of_answers(lambda cap: json_spec(cap=cap), records).cap == 4
+    assert spec_of_answers(lambda cap: json_spec(cap=cap), records, cap=2).cap == 2
     assert cap_of_counts([1, 2, 9]) == 2
     assert cap_of_counts([1] * 269 + [5] * 31) == 5
     with pytest.raises(UsageError, match="no answer could be split"):
         cap_of_counts([])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"judges": {"/totl": "numeric"}}, "a judge is named for '/totl'.*/buyer, /due, /number, /total"),
+        ({"judges": {"/number/*": "numeric"}}, "a judge is named for '/number/\\*'"),
+        ({"judges": {"total": "numeric"}}, "a judge is named for 'total'"),
+        ({"keys": {"/items": "sku"}}, "a key field is named for '/items'"),
+        ({"optional": ["/deu"]}, "an optional field is named for '/deu'"),
+    ],
+)
+def test_a_path_that_no_field_has_is_refused_with_the_fields(options: dict[str, Any], words: str) -> None:
+    """Such a judge was never asked, and such an optional field was a right part of every answer."""
+    with pytest.raises(UsageError, match=words):
+        spec_of_answers(lambda cap: json_spec(cap=cap, **options), invoices(5))
+
+
+def test_paths_of_the_schema_of_samples_and_of_references_are_fields() -> None:
+    record = invoices(1)[0]
+    other = {"tags": ["a"], "items": [{"sku": 1, "price": 2}], "buyer": {"name": "x"}}
+    inside = record.model_copy(update={"references": (json.dumps(other),)})
+
+    def made(records: Sequence[Record], schema: dict[str, Any] | None = None, **options: Any) -> PartsSpec:
+        return spec_of_answers(lambda cap: json_spec(cap=4, **options), records, schema=schema)
+
+    paths = {"/tags/*": "exact", "/items/*/price": "numeric"}
+    spec = made([record, inside], judges=paths, keys={"/items": "sku"}, optional=["/buyer"])
+    assert sorted(spec.judges) == sorted(paths)
+    with pytest.raises(UsageError, match="a list of objects is one field unless"):
+        made([record, inside], judges=paths)
+    schema = {"type": "object", "properties": {"tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3}}}
+    assert made([record], schema, judges={"/tags/*": "exact"}).judges
+    with pytest.raises(UsageError, match="Fields: none"):
+        made([], judges={"/tags/*": "exact"})
 
 
 def test_keys(measured: RecordFile) -> None:

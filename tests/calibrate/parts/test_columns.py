@@ -20,7 +20,7 @@ from calibrate.data.column_store import ColumnRecords, open_records
 from calibrate.data.part_columns import PartColumns
 from calibrate.data.record import PartLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.parts.answers import label_parts, measure_records, packed_answers
+from calibrate.parts.answers import label_parts, measure_records
 from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts
 from calibrate.parts.page import write_parts_report
 from guardrail.errors import RecordError, UsageError
@@ -202,13 +202,21 @@ def test_a_bad_part_is_refused_by_file_line_and_field(
     assert ":4: " in str(by_column.value)
 
 
-def test_labels_that_do_not_fit_the_parts_are_refused_by_name(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [({"right": [True]}, r"1 labels for \d parts of 'parts_json'"), ({"n_reference": -2}, "n_reference.*-2")],
+)
+def test_labels_that_do_not_fit_the_parts_are_refused_by_file_and_line(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: dict[str, Any], why: str
 ) -> None:
-    file = read_records(log)
-    place = next(i for i, record in enumerate(file.records) if KEY in record.part_labels)
-    short = file.records[place].model_copy(update={"part_labels": {KEY: PartLabels(right=(True,))}})
-    path = tmp_path / "short.jsonl"
-    write_records(path, file.header, [*file.records[:place], short, *file.records[place + 1 :]])
-    with by_columns(monkeypatch), pytest.raises(UsageError, match=f"'{short.id}' has 5 uncertainties and 1 labels"):
-        packed_answers(open_records(path), KEY)
+    path = tmp_path / "bad.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    place = next(i for i, line in enumerate(lines[1:], start=1) if KEY in json.loads(line).get("part_labels", {}))
+    record = json.loads(lines[place])
+    record["part_labels"][KEY] |= labels
+    path.write_text("\n".join([*lines[:place], json.dumps(record), *lines[place + 1 :]]) + "\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=f"bad.jsonl:{place + 1}: .*{why}") as by_records:
+        read_records(path)
+    with by_columns(monkeypatch), pytest.raises(RecordError) as by_column:
+        open_records(path)
+    assert str(by_column.value) == str(by_records.value)

@@ -1,0 +1,230 @@
+"""The parts of records in Python: each step of a calibration is a method, under the name that it has for answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.judges import Entailment
+from guardrail.parts.claims import TEXT_SPECS
+from guardrail.parts.json_fields import json_spec, schema_of
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.spec import Kind, PartsSpec
+from guardrail.plain_json import canonical_json, sha256_hex
+
+from ..data.records import RecordFile
+from ..data.split import Groups
+from ..fits import Fits, counted_parts
+from ..pipeline import CERTIFICATE_DELTA
+from .answers import key_of_parts, label_parts, labels_by_hand, labels_of_file, measure_records, spec_of_answers
+from .audit import LEVEL, PartsAudit, audit_parts
+from .evaluate import SIZES, PartsRow, chosen_rules, compared_rules, evaluate_parts, pilot_parts, plan_parts
+from .fit import PartsRule, fit_parts_artifact
+
+__all__ = ["RecordParts"]
+
+
+class _Holder(Protocol):
+    """The records that the parts belong to."""
+
+    file: RecordFile
+    artifact: CalibrationArtifact | None
+    fits: Fits
+
+
+class RecordParts:
+    """The parts of the answers of `calibrate.Records`, as `Records.parts` returns them.
+
+    ``from_frame(df, parts="json").parts("json").score().label()``, then ``fit``, ``evaluate``, ``audit``, ``plan``.
+    ``score``, ``label`` and ``fit`` change the records. `Records.split`, `write` and `report` serve parts as well.
+
+    Args:
+        records: The records.
+        kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
+    """
+
+    def __init__(self, records: _Holder, kind: Kind) -> None:
+        self._records = records
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        """The short form."""
+        return f"{self._records!r}.parts({self.kind!r})"
+
+    @property
+    def _file(self) -> RecordFile:
+        return self._records.file
+
+    def score(self, *, cap: int | None = None, entailment: Entailment | None = None, **options: Any) -> Self:
+        """Split every answer into parts and measure each: ``calibrate score --parts``.
+
+        Args:
+            cap: Most parts of an answer that are ever kept. Default: that of the schema, else the 90th percentile of
+                the numbers of parts (the median below 300 answers).
+            entailment: Of sentences and claims: the entailment model. Default: the model itself was asked
+                (`collect --parts`).
+            **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``) or
+                `guardrail.parts.sentences.sentence_spec` (``least``) take them.
+
+        Raises:
+            UsageError: The records lack what the parts need, or a path in the options is that of no field.
+        """
+        bindings = self._file.header.plan.bindings
+        schema = options.get("schema") or schema_of(bindings)
+
+        def make(largest: int | None) -> PartsSpec:
+            if self.kind == "json":
+                return json_spec(bindings, cap=largest, **options)
+            if largest is None:
+                raise UsageError(f"{self.kind} need a cap.")
+            return TEXT_SPECS[self.kind](largest, entailment=entailment, **options)
+
+        spec = spec_of_answers(make, self._file.records, cap=cap, schema=schema, entailment=entailment)
+        return self._changed(measure_records(self._file, parts_measure(spec, entailment=entailment)))
+
+    def label(self, labels: str | Path | Iterable[Mapping[str, Any]] | None = None) -> Self:
+        """Label the parts: ``calibrate label --parts``.
+
+        Args:
+            labels: What people decided: rows ``{"id": ..., "parts": {"/total": True, ...}}``, or a file of them; see
+                `calibrate.parts.answers.labels_by_hand`. Default: the fields of every answer are compared with its
+                reference, each by its judge.
+
+        Raises:
+            UsageError: The records have no such parts, or neither labels nor references fit them.
+        """
+        key = key_of_parts(self._file, self.kind)
+        if labels is None:
+            return self._changed(label_parts(self._file, key))
+        if isinstance(labels, str | Path):
+            return self._changed(labels_of_file(self._file, key, Path(labels)))
+        rows = [dict(row) for row in labels]
+        return self._changed(labels_by_hand(self._file, key, rows, "labels", sha256_hex(canonical_json(rows))))
+
+    def fit(
+        self,
+        *,
+        alpha: float,
+        rule: PartsRule | str | None = None,
+        delta: float | None = CERTIFICATE_DELTA,
+        groups: Groups = "category",
+        cap: int | None = None,
+        cut: float | None = None,
+        strict: bool = False,
+    ) -> CalibrationArtifact:
+        """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
+
+        Args:
+            alpha: Target, in (0, 1). Choose it before you look at results.
+            rule: As ``--rule`` takes it ("wrong_share:per=answer"), or `calibrate.parts.fit.PartsRule` with its
+                options; default: the share of wrong parts among those kept, per part for JSON and per answer for prose.
+            delta: Failure probability; None for `clean_answers` on average.
+            groups: Whether groups are categories, or clusters of dependent answers.
+            cap: Another cap than that of the parts.
+            cut: Largest uncertainty of a part that was labelled, fixed before labelling.
+            strict: Refuse another fit on labels that have carried one.
+
+        Raises:
+            UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
+        """
+        artifact = fit_parts_artifact(
+            self._file, alpha=alpha, kind=self.kind, rule=rule, delta=delta, groups=groups, cap=cap, cut=cut
+        )
+        key = key_of_parts(self._file, self.kind)
+        artifact = counted_parts(artifact, self._records.fits, key, strict=strict)
+        self._records.artifact = artifact
+        return artifact
+
+    def evaluate(
+        self,
+        *,
+        alphas: Sequence[float],
+        rules: Sequence[PartsRule | str] = (),
+        n_calibration: int | None = None,
+        splits: int = 100,
+        seed: int = 0,
+        delta: float = CERTIFICATE_DELTA,
+        cap: int | None = None,
+        cut: float | None = None,
+    ) -> list[PartsRow]:
+        """Compare rules over random splits: ``calibrate evaluate --parts``. ``pandas.DataFrame(rows)`` is a table.
+
+        Args:
+            alphas: Targets.
+            rules: As in `fit`; default: all, that of the kind first.
+            n_calibration: Answers to fit on in each split; default: half.
+            splits: Random splits.
+            seed: Of the splits.
+            delta: Failure probability.
+            cap: As in `fit`.
+            cut: As in `fit`.
+
+        Raises:
+            UsageError: No labels, an unknown rule, or too few answers.
+        """
+        return evaluate_parts(
+            pilot_parts(self._file, self.kind, cap=cap, cut=cut),
+            rules=chosen_rules(self.kind, rules) or compared_rules(self.kind),
+            alphas=alphas,
+            delta=delta,
+            n_calibration=n_calibration,
+            splits=splits,
+            seed=seed,
+        )
+
+    def plan(
+        self,
+        *,
+        alpha: float,
+        rules: Sequence[PartsRule | str] = ("wrong_share",),
+        sizes: Sequence[int] = SIZES,
+        delta: float = CERTIFICATE_DELTA,
+        repetitions: int = 250,
+        seed: int = 0,
+        cap: int | None = None,
+        cut: float | None = None,
+    ) -> list[PartsRow]:
+        """Simulate calibrations of several sizes on these answers as a pilot: ``calibrate plan --parts``.
+
+        Args:
+            alpha: Target.
+            rules: As in `fit`.
+            sizes: Labelled answers of a calibration.
+            delta: Failure probability.
+            repetitions: Simulated calibrations of each size.
+            seed: Of the simulation.
+            cap: As in `fit`.
+            cut: As in `fit`.
+
+        Raises:
+            UsageError: No labels, or an unknown rule.
+        """
+        return plan_parts(
+            pilot_parts(self._file, self.kind, cap=cap, cut=cut),
+            rules=chosen_rules(self.kind, rules),
+            alpha=alpha,
+            sizes=sizes,
+            delta=delta,
+            calibrations=repetitions,
+            seed=seed,
+        )
+
+    def audit(self, artifact: CalibrationArtifact, *, level: float = LEVEL, target: float | None = None) -> PartsAudit:
+        """Test the promise of a gate that was not fitted on these records: ``calibrate audit``.
+
+        Args:
+            artifact: The gate. Records without parts or labels are measured and labelled as it says.
+            level: Probability of refuting a gate whose risk is exactly its target; and of supporting it.
+            target: Share to test instead of the artifact's alpha.
+
+        Raises:
+            UsageError: It was fitted on some of these records, or they were made otherwise.
+        """
+        return audit_parts(artifact, self._file, level=level, target=target)
+
+    def _changed(self, file: RecordFile) -> Self:
+        self._records.file, self._records.artifact = file, None
+        return self
