@@ -22,6 +22,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from langchain_core.messages import BaseMessage
 from pydantic import SecretStr
 from rich.table import Table
 
@@ -40,9 +41,11 @@ from guardrail.gate import accepts
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure
 from guardrail.parts.spec import PartFigures
+from guardrail.plain_json import sha256_hex
 from guardrail.review import Content, PartDecision, ReviewStore, by_parts, ticket
 from guardrail.review.audits import audit_sample
 from guardrail.types import Sample
+from guardrail.verdict import Verdict
 from integrations.openai_chat import OpenAICompatibleChat
 
 __all__ = ["ALPHA", "Result", "extract", "main", "run", "show"]
@@ -133,9 +136,14 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
 
 def extract(chat: OpenAICompatibleChat, artifact: CalibrationArtifact, store: ReviewStore) -> Any:
     """The guarded model: gives an `Invoice`, or a `Partial` whose other fields wait in the queue."""
-    audits = audit_sample(store, rate=AUDITED)
-    guard = Guardrail(model=chat, artifact=artifact, on_abstain=ticket(store), on_verdict=audits)
+    audits = audit_sample(store, rate=AUDITED, key=request)
+    guard = Guardrail(model=chat, artifact=artifact, on_abstain=ticket(store, key=request), on_verdict=audits)
     return guard.prompt | guard.with_structured_output(Invoice)
+
+
+def request(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:
+    """The name of a request: each invoice is asked about once. By it audits and test items are chosen."""
+    return sha256_hex(messages[-1].text)
 
 
 def decide_fields(

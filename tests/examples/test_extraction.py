@@ -12,6 +12,7 @@ from examples.extraction.__main__ import run, show
 from examples.extraction.invoices import invoices
 from examples.extraction.reader import read
 from guardrail import CalibrationArtifact
+from guardrail.plain_json import sha256_hex
 from guardrail.review import ReviewStore
 
 
@@ -42,6 +43,8 @@ def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:
         assert sum(len(item.decision.parts) for item in items if item.decision and item.content.kind == "answer") == (
             result.decided
         )
+        # Another run decides about the same invoices: the request is named by its document, not at random.
+        assert {item.key.removeprefix("audit:") for item in items} <= {sha256_hex(question) for question in truth}
     with CONSOLE.capture() as screen:
         show(result)
     lines = screen.get().splitlines()
