@@ -123,10 +123,12 @@ def collect(
         return
     unknown = sum(not question.references for question in loaded.questions)
     if unknown and not no_references:
+        without = f"{unknown} of {len(loaded.questions)} questions have no reference. People can label their answers"
         print_line(
-            f"{unknown} of {len(loaded.questions)} questions have no reference. People can label their answers: score "
-            "them, and let `calibrate sample` draw which. To label "
-            f"300 from the lower half of the scores takes {POOL_FACTOR * 300 * 2} questions."
+            f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
+            f"scores takes {POOL_FACTOR * 300 * 2} questions."
+            if drawing.parts is None
+            else f"{without} part by part: score them, and `calibrate label --cut` asks about the certain parts only."
         )
     by_parts = "" if drawing.parts is None else f" --parts {drawing.parts}"
     finish([out], f"calibrate score {listed([out])}{by_parts}")

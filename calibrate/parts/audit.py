@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from guardrail.parts.measure import parts_measure
 from guardrail.parts.spec import PartFigures, PartsGate
 
 from ..data.records import RecordFile
+from ..data.split import one_per_cluster, one_per_question
 from ..thresholds.betting import betting_p
 from ..thresholds.bounds import binomial_tail
 from .answers import MeasuredParts, label_parts, measure_records
@@ -133,6 +134,9 @@ def check_on(
 ) -> PartsAudit:
     """Test the promise on labelled answers that the gate was not fitted on.
 
+    The figures count all of them. The test reads one of equal questions and, where the calibration answers were in
+    clusters, one of each cluster: it takes answers as independent.
+
     Args:
         artifact: An artifact of parts.
         file: Records with labelled parts, measured as the artifact says.
@@ -145,7 +149,14 @@ def check_on(
     figures, data = held_out_parts(artifact, file)
     gate = artifact.parts
     assert gate is not None, "held_out_parts looks"
-    tested = check_promise(gate, data.parts, thresholds_of(gate, data.parts), level=level, target=target)
+    clustered = gate.scores.group is not None
+    units = one_per_question(one_per_cluster(data.records) if clustered else data.records)
+    fewer = len(units) < len(data.records)
+    parts = held_out_parts(artifact, file, units)[1].parts if fewer else data.parts
+    tested = check_promise(gate, parts, thresholds_of(gate, parts), level=level, target=target)
+    if fewer:
+        which = "one of each cluster" if clustered else "one of equal questions"
+        tested = replace(tested, sentence=f"{tested.sentence} Tested on {parts.n} of these answers, {which}.")
     return PartsAudit(**{each.name: getattr(tested, each.name) for each in fields(tested)}, figures=figures, data=data)
 
 

@@ -94,7 +94,7 @@ def chosen_rules(kind: str, rules: Sequence[PartsRule | str]) -> list[PartsRule]
 def compared_rules(kind: str) -> list[PartsRule]:
     """The rules that are compared by default: the default of the kind first."""
     share = [PartsRule("wrong_share", "part"), PartsRule("wrong_share", "answer")]
-    others = [PartsRule(name, "part") for name in RULES if name != "wrong_share"]
+    others = [PartsRule(name).resolved(kind) for name in RULES if name != "wrong_share"]
     return [*(share if kind == "json" else share[::-1]), *others]
 
 

@@ -113,7 +113,8 @@ def caveats(gate: PartsGate) -> list[str]:
         "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate.",
     ]
     if gate.rule == "wrong_share":
-        lines.append("It is about all parts together, not about each field: a rare field may err far more often.")
+        if gate.spec.kind == "json":
+            lines.append("It is about all parts together, not about each field: a rare field may err far more often.")
         lines.append(
             "It says nothing certain about the share of answers with a wrong part; that figure is an estimate."
         )

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrate.data.record import PartLabels
 from calibrate.data.records import RecordFile
 from calibrate.parts.answers import label_parts, measure_records, packed_answers
-from calibrate.parts.audit import check_promise
+from calibrate.parts.audit import check_on, check_promise
 from calibrate.parts.evaluate import compared_rules, evaluate_parts, simulate_parts
 from calibrate.parts.figures import kept_of, part_figures, path_rows
 from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts, thresholds_of
@@ -182,6 +183,34 @@ def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported() -> N
     mixed = [[1, 0] if i % 5 == 0 else [0, 0] for i in range(200)]  # 10 %, the target
     parts = AnswerParts.of(u, mixed, cap=2, ids=[f"t{i}" for i in range(200)])
     assert check_promise(gate, parts, [0.1] * 200).verdict == "undecided"
+
+
+def test_answers_of_a_cluster_count_once_in_the_test_of_the_promise(file: RecordFile, fresh: RecordFile) -> None:
+    """A fifth of 40 clusters is wrong throughout: eight answers of a cluster say no more than one."""
+    some = [record for record in fresh.records if KEY in record.parts][:40]
+    records = []
+    for g, record in enumerate(some):
+        wrong = PartLabels(right=(g % 5 > 0,) * 4)
+        own = tuple(part.model_copy(update={"uncertainty": 0.0}) for part in record.parts[KEY])
+        update = {"group": f"g{g}", "parts": {KEY: own}, "part_labels": {KEY: wrong}}
+        records += [
+            record.model_copy(update={**update, "id": f"{record.id}-{k}", "question": f"{record.question} {k}"})
+            for k in range(8)
+        ]
+    test = RecordFile(fresh.path, fresh.header, tuple(records))
+    clusters = [record.model_copy(update={"group": f"own {i}"}) for i, record in enumerate(file.records)]
+    clustered = RecordFile(file.path, file.header, tuple(clusters))
+    each = check_on(fit_parts_artifact(file, alpha=0.15), test)
+    once = check_on(fit_parts_artifact(clustered, alpha=0.15, groups="cluster"), test)
+    assert (each.verdict, once.verdict) == ("refuted", "undecided")
+    assert once.figures == each.figures
+    assert once.sentence.endswith("Tested on 40 of these answers, one of each cluster.")
+    again = [record.model_copy(update={"id": f"{record.id} again"}) for record in test.records]
+    repeated = check_on(
+        fit_parts_artifact(file, alpha=0.15), RecordFile(fresh.path, fresh.header, (*test.records, *again))
+    )
+    assert repeated.sentence.endswith("Tested on 320 of these answers, one of equal questions.")
+    assert repeated.p_refuted > each.p_refuted / 4  # by other ids in another order, and not by twice as many answers
 
 
 def _gate(wrong: list[list[int]]):  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
-from calibrate.parts.answers import key_of_parts, measure_records, with_usual_cap
+from calibrate.parts.answers import key_of_parts, measure_records, spec_of_answers
 from calibrate.pipeline import narrowed_plan
 from guardrail import Guardrail, Reason
 from guardrail.errors import UsageError
@@ -218,7 +218,7 @@ def test_records_are_scored_and_fail_without_the_replies(tmp_path: Path) -> None
     plan = plan_for([parts_estimator(parts_measure(claim_spec(1)))], n=4)
     records = [record.model_copy(update={"question": Q, "drawn": drawn_by(plan)}) for record in file.records]
     file = type(file)(file.path, file.header.model_copy(update={"plan": plan}), records)
-    spec = with_usual_cap(lambda cap: claim_spec(cap or _refuse()), records)
+    spec = spec_of_answers(lambda cap: claim_spec(cap or _refuse()), records)
     assert spec.cap == 3
     measured = measure_records(file, parts_measure(spec))
     key = key_of_parts(measured, "claims")
