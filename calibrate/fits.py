@@ -267,6 +267,7 @@ def counted_cascade(
             questions="",
         ),
         strict=strict,
+        ways=_WAYS,
     )
     return artifact.model_copy(
         update={
@@ -314,17 +315,18 @@ def counted_parts(
             questions="",
         ),
         strict=strict,
+        ways=_WAYS_OF_PARTS,
     )
     return artifact.model_copy(update={"selection": selection})
 
 
-def _at_whole_delta(fits: Fits, questions: NDArray[np.uint64], fit: Fit, *, strict: bool) -> Selection:
+def _at_whole_delta(fits: Fits, questions: NDArray[np.uint64], fit: Fit, *, strict: bool, ways: str) -> Selection:
     """Remember a fit that spends all of its delta, and return the count with it."""
     fit = fit.model_copy(update={"family": fit.fit, "questions": Fit.packed(questions)})
     with fits.held():
         earlier = [each for each in fits.read() if each.shares(questions)]
         if strict and any(each.family != fit.family for each in earlier):
-            raise UsageError(f"{_count(earlier)} --strict refuses another one. {_WAYS}")
+            raise UsageError(f"{_count(earlier)} --strict refuses another one. {ways}")
         if all(each.fit != fit.fit for each in earlier):
             fits.add(fit)
     families = {each.family: each.spent for each in reversed(earlier) if each.family != fit.family}
@@ -338,6 +340,12 @@ def selection_warning(artifact: CalibrationArtifact | CascadeArtifact) -> str | 
     if selection is None or selection.fits == 1:
         return None
     spent = selection.spent(_whole_delta(artifact))
+    if isinstance(artifact, CalibrationArtifact) and artifact.parts is not None:
+        return (
+            f"These labels, or a part of them, have carried {selection.fits} fits. Each spends its whole failure "
+            f"probability, together {spent:.2g}: whichever of them you use, the certificate holds with "
+            f"{percent(1 - spent)} confidence. {_WAYS_OF_PARTS}"
+        )
     return (
         f"These labels, or a part of them, have carried {selection.fits} fits. This one spends "
         f"{spent - selection.others:.2g} of the failure probability and the others {selection.others:.2g}: whichever "
@@ -350,6 +358,12 @@ _WAYS = (
     "Fit on fresh labels, let --estimator auto compare scores on questions that the fit does not use, or declare "
     "scores before the first fit (--declare NAME,NAME) or looks before the first label (calibrate sample --looks "
     "100,200,400)."
+)
+
+
+_WAYS_OF_PARTS = (
+    "Choose the rule before the first fit, fit on fresh labels, or fit while labels come in with --planned, which "
+    "counts as one fit."
 )
 
 

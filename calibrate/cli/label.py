@@ -589,9 +589,9 @@ def _label_by_parts(source: Path, target: Path, kind: str, people: _PeopleOption
     elif people.interactive and labels is not None:
         if not label_parts_by_hand(source, kind, labels, people.seed, cut):
             return
-    elif cut is not None:
-        raise UsageError("--cut is for people: it goes with --interactive or --review-store.")
-    label_by_parts(source, target, kind, labels)
+    elif cut is not None and labels is None:
+        raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
+    label_by_parts(source, target, kind, labels, cut)
     finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1{cut_flag(cut)}")
 
 
@@ -617,8 +617,8 @@ def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: f
     name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name} --parts {kind} --interactive goes on; calibrate label {name} --parts {kind} --labels "
-        f"{labels_name} stops here",
+        f"calibrate label {name} --parts {kind} --interactive{cut_flag(cut)} goes on; calibrate label {name} --parts "
+        f"{kind} --labels {labels_name}{cut_flag(cut)} stops here",
     )
     return False
 

@@ -34,9 +34,9 @@ from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.bindings import read_bindings
-from guardrail.errors import AbstainedError, ArtifactTamperedError, UsageError
+from guardrail.errors import AbstainedError, ArtifactMismatchError, ArtifactTamperedError, UsageError
 from guardrail.guard.assess import INTERRUPTED, Remembered
-from guardrail.judges import EntailmentScores
+from guardrail.judges import EntailmentScores, make_judge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.monitor.canary import BASELINE
@@ -213,6 +213,37 @@ def test_an_artifact_of_parts_has_version_3_and_all_that_its_threshold_was_fitte
     assert stored.promises[1] == (
         "At calibration 2 of 2 answers show something (100 %); 1 of these keep a wrong part (50 %)."
     )
+
+
+def test_a_guard_judges_by_a_stored_artifact_of_parts() -> None:
+    """Splitter, support, judge, optional field, key field and cap are those of the file."""
+    items = [{"sku": "x", "price": 2}, {"sku": "y", "price": 3}]
+    answer = {"total": 10.5, "items": items, "note": "n"}
+    others = [
+        {**answer, "items": items[::-1]},
+        {**answer, "items": items[::-1]},
+        {**answer, "note": "m"},
+        {**answer, "note": "m", "items": [items[0], {"sku": "y", "price": 4}]},
+    ]
+    chat = model(json.dumps(answer).replace("10.5", "1.05e1"), *map(json.dumps, others))
+    with pytest.raises(ArtifactMismatchError, match=r"judge of the field /total differs: .* version=5"):
+        Guardrail(model=chat, artifact=FOLDER / "artifact-parts.json")
+    # With the present version of that judge, all else as it was stored.
+    written = json.loads((FOLDER / "artifact-parts.json").read_text())
+    for spec in (written["estimator"]["params"], written["parts"]["spec"]):
+        spec["support"]["params"]["judges"]["/total"] = make_judge("numeric").spec.model_dump()
+    guard = Guardrail(model=chat, artifact=CalibrationArtifact.from_stored(written))
+    verdict = guard.assess(QUESTION)
+    assert {part.path: (part.uncertainty, part.kept) for part in verdict.parts} == {
+        "/total": (0.0, True),
+        "/items/0/sku": (0.0, True),
+        "/items/0/price": (0.0, True),
+        "/items/1/sku": (0.0, False),  # beyond the cap of 3
+        "/items/1/price": (0.25, False),
+        "/note": (0.5, False),
+        "/due": (0.0, False),
+    }
+    assert json.loads(guard.invoke(QUESTION).text) == {"total": 10.5, "items": [{"sku": "x", "price": 2}]}
 
 
 def test_records_of_parts_read_back() -> None:

@@ -36,6 +36,7 @@ from ...parts.answers import (
     label_parts,
     labels_of_file,
     measure_file,
+    needs_label,
     packed_answers,
     spec_of_answers,
 )
@@ -216,8 +217,8 @@ def _print_measured(file: RecordFile, key: str, spec: PartsSpec) -> None:
     console.print(table(f"Parts: {spec.kind}", ("", ""), rows))
 
 
-def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -> None:
-    """Label the parts of every answer: by its reference, or as people did."""
+def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None, cut: float | None = None) -> None:
+    """Label the parts of every answer: by its reference, or as people did, who saw no part above the cut."""
 
     def change(file: RecordFile) -> RecordFile:
         key = key_of_parts(file, kind)
@@ -225,18 +226,27 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None) -
 
     file = changed_file(source, target, change)
     key = key_of_parts(file, kind)
-    labelled = [record.part_labels[key] for record in file.records if key in record.part_labels]
-    right = [label for some in labelled for label in some.right]
+    labelled = [
+        [
+            label
+            for label, part in zip(record.part_labels[key].right, record.parts[key], strict=True)
+            if needs_label(part, cut)
+        ]
+        for record in file.records
+        if key in record.part_labels and key in record.parts
+    ]
+    right = [label for some in labelled for label in some]
+    up_to = "" if cut is None else f" up to the cut of {cut:g}"
     undecided = right.count(None)
     wrong = len(right) - right.count(True)
     print_line(
-        f"{len(labelled)} of {len(file.records)} answers have labelled parts: {wrong} of {len(right)} parts are wrong "
-        f"({percent(wrong / len(right) if right else None)})"
+        f"{len(labelled)} of {len(file.records)} answers have labelled parts: {wrong} of {len(right)} parts{up_to} are "
+        f"wrong ({percent(wrong / len(right) if right else None)})"
         + (f", {undecided} of them undecided, which count as wrong." if undecided else ".")
     )
-    broken = sum(any(label is not True for label in some.right) for some in labelled)
+    broken = sum(any(label is not True for label in some) for some in labelled)
     share = percent(broken / len(labelled) if labelled else None)
-    print_line(f"{broken} of {len(labelled)} answers have a wrong part ({share}).")
+    print_line(f"{broken} of {len(labelled)} answers have a wrong part{up_to} ({share}).")
 
 
 @dataclass(frozen=True, slots=True)

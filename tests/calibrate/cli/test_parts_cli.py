@@ -106,7 +106,12 @@ def test_fits_of_parts_count_on_their_labels(folder: Path) -> None:
     assert counted is not None
     assert (counted.fits, counted.others) == (2, 0.1)
     assert "holds with 80 % confidence" in " ".join(printed(called("inspect", artifact)).split())
-    assert "--strict refuses" in printed(called(*arguments, "-a", "0.1", "--rule", "clean_answers", "--strict"), 2)
+    assert "Each spends its whole failure probability, together 0.2" in text
+    refused = printed(called(*arguments, "-a", "0.1", "--rule", "clean_answers", "--strict"), 2)
+    assert "--strict refuses" in refused
+    for said in (text, refused):  # the ways out are ways of parts
+        assert "--planned" in said
+        assert "--declare" not in said
     # The order of looks that were planned beforehand is one fit.
     for _ in range(2):
         printed(called(*arguments, "-a", "0.1", "--planned", "280"))
@@ -211,6 +216,24 @@ def test_labels_by_hand_part_by_part(tmp_path: Path) -> None:
     printed(called("label", path, "--parts", "json", "--interactive", typed="y\n" * 4))
     labels = {record.id: record.part_labels[KEY].right for record in read_records(path).records}
     assert sorted(labels.values(), key=str) == sorted([(True, False, None, True), (True,) * 4], key=str)
+
+
+def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_part_above_it(tmp_path: Path) -> None:
+    path = record_file(tmp_path / "records.jsonl", invoices(12)).path
+    printed(called("score", path, "--parts", "json"))
+    sure = [sum(needs_label(part, 0.0) for part in record.parts[KEY]) for record in read_records(path).records]
+    arguments = ("label", path, "--parts", "json", "--cut", "0")
+    text = "".join(printed(called(*arguments, "--interactive", typed="y\n" * 5 + "q\n")).split())
+    assert "--interactive--cut0goeson" in text
+    assert "records.labels.jsonl--cut0stopshere" in text
+    text = printed(called(*arguments, "--interactive", typed="y\n" * sum(sure)))
+    assert f"0 of {sum(sure)} parts up to the cut of 0 are wrong (0 %)." in text
+    assert "undecided" not in text
+    again = printed(called(*arguments, "--labels", tmp_path / "records.labels.jsonl"))
+    assert again.splitlines()[-1].endswith("--alpha 0.1 --cut 0")
+    assert "it goes with --interactive, --review-store or --labels" in " ".join(
+        printed(called(*arguments), 2).replace("│", "").split()
+    )
 
 
 CARDS = """id,prompt,gold,s1,s2,s3
