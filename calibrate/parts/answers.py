@@ -441,7 +441,7 @@ class MeasuredParts:
         n_unmeasured: Answers that could not be measured. They abstain and are left out.
         n_unlabelled: Measured answers without labels.
         n_unmeasured_parts: Parts of the labelled answers that could not be measured.
-        n_undecided: Labels that could not be decided.
+        n_undecided: Labels of parts that could not be decided; those above the cut need none.
     """
 
     records: RecordTable
@@ -505,7 +505,7 @@ def packed_answers(
         n_unmeasured=int((~everything.measured).sum()),
         n_unlabelled=len(waiting),
         n_unmeasured_parts=int(np.isnan(columns.uncertainty).sum()),
-        n_undecided=int((columns.right < 0).sum()),
+        n_undecided=int(((columns.right < 0) & (columns.uncertainty <= (np.inf if cut is None else cut))).sum()),
     )
 
 

@@ -135,6 +135,7 @@ class PartsRule:
             clean_alpha=None if clean == gate.alpha else clean,
             bands=gate.bands,
             band_delta=options.get("band_delta", "together"),
+            planned=options.get("planned"),
         )
 
     @property
@@ -144,10 +145,22 @@ class PartsRule:
 
     @property
     def text(self) -> str:
-        """The rule as ``--rule`` takes it."""
-        unit = f":per={self.per}" if self.name in ("wrong_share", "both") and self.per else ""
-        unit += f",start_share={self.start:g}" if unit and self.start != replace(self, start_share=None).start else ""
-        return f"{self.name}{unit}"
+        """The rule as ``--rule`` takes it, with the options that are not the default."""
+        defaults = replace(PartsRule(self.name), per=None)
+        names = ["allowed", "clean_alpha"]
+        if self.name in ("wrong_share", "both"):
+            names = ["per", "seed", "start", "largest_group", *names]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(defaults, name)}
+        if "start" in given:
+            given["start_share"] = given.pop("start")
+        options = ",".join(f"{name}={value}" for name, value in given.items())
+        return f"{self.name}:{options}" if options else f"{self.name}"
+
+    @property
+    def flags(self) -> str:
+        """The options of the fit that ``--rule`` does not take, as flags."""
+        bands = f" --by-length {','.join(map(str, self.bands))} --segment-delta {self.band_delta}" if self.bands else ""
+        return bands + ("" if self.planned is None else f" --planned {self.planned}")
 
     def resolved(self, kind: str) -> PartsRule:
         """With the defaults of a kind of parts."""

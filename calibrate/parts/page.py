@@ -17,7 +17,7 @@ from ..data.table import among
 from ..pipeline import hashes_of_fit
 from ..report import page as whole_answers
 from ..report.figures import Figure, Palette, render
-from .answers import MeasuredParts, key_of_parts, packed_answers, part_names
+from .answers import MeasuredParts, key_of_parts, needs_label, packed_answers, part_names
 from .audit import Tested, check_on
 from .figures import curve, kept_of, part_figures
 from .fit import require_same_parts, thresholds_of
@@ -125,7 +125,7 @@ def _section(name: str, artifact: CalibrationArtifact, data: MeasuredParts) -> _
         data.parts.n,
         figures_lines(gate, figures),
         path_warnings(gate, data.parts, limits, data.columns),
-        paths_table(data.parts, limits, data.columns),
+        paths_table(data.parts, limits, data.columns) if gate.spec.kind == "json" else (),
         bands_table(data.parts, limits, gate.allowed),
     )
 
@@ -169,21 +169,22 @@ def _examples(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> l
     return [
         {
             "question": record.question,
-            "parts": _example_parts(record, key, kept[start[i] : start[i + 1]]),
+            "parts": _example_parts(record, key, kept[start[i] : start[i + 1]], gate.cut),
         }
         for i in range(0, len(data.records), step)[:MOST_EXAMPLES]
         for record in [data.records[i]]
     ]
 
 
-def _example_parts(record: Record, key: str, kept: Sequence[bool]) -> list[dict[str, Any]]:
+def _example_parts(record: Record, key: str, kept: Sequence[bool], cut: float | None) -> list[dict[str, Any]]:
     parts, right = record.parts[key], record.part_labels[key].right
     return [
         {
             "name": name,
             "text": "(left out)" if part.absent else part.text,
             "kept": flag,
-            "right": label is True,
+            # Nobody judged a part above the cut.
+            "label": {True: "", False: "wrong", None: "undecided" if needs_label(part, cut) else ""}[label],
             "score": "not measured" if part.uncertainty is None else f"{part.uncertainty:.2g}",
         }
         for name, part, flag, label in zip(part_names(parts), parts, kept, right, strict=True)

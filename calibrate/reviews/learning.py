@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ def _fit_parts(
         file,
         alpha=gate.alpha if alpha is None else alpha,
         kind=gate.spec.kind,
-        rule=PartsRule.again(gate) if rule in (None, gate.rule) else rule,
+        rule=replace(PartsRule.again(gate), planned=None) if rule in (None, gate.rule) else rule,
         delta=delta,
         groups=groups,
         cap=gate.spec.cap,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -502,6 +503,32 @@ def test_parts_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) 
     ]  # fmt: skip
     assert decision.candidate is not None
     assert decision.candidate.text == '{"number": "A-1", "total": 12.50, "buyer": "Halden sea"}'
+
+
+def test_the_field_of_a_replacement_appears_with_the_choice_and_keeps_line_breaks(
+    open_as: Open, store: ReviewStore
+) -> None:
+    address = "Halden Ltd\nSea Road 1\nHalden"
+    parts = (
+        {"path": "/number", "text": '"A-1"', "uncertainty": 0.4, "kept": False},
+        {"path": "/address", "text": json.dumps(address), "uncertainty": 0.5, "kept": False},
+    )
+    store.enqueue(held_back("Invoice?", json.dumps({"number": "A-1", "address": address}), parts=parts))
+    page = open_as("ann")
+    press(page, "n")
+    fields = [page.get_by_label(f"{name}, in its place") for name in ("number", "address")]
+    for field in fields:
+        expect(field).to_be_hidden()
+    page.keyboard.press("a")
+    page.keyboard.press("e")
+    expect(fields[0]).to_be_hidden()
+    expect(fields[1]).to_be_focused()
+    page.keyboard.press("End")
+    page.keyboard.type(", Norway")
+    page.keyboard.press("Enter")  # ends the edit: no line is added
+    page.keyboard.press("s")
+    expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
+    assert json.loads(decision_of(store).parts[1].text) == f"{address}, Norway"
 
 
 def test_parts_can_be_decided_without_scripts(open_as: Open, store: ReviewStore) -> None:

@@ -39,6 +39,7 @@ from ...parts.answers import (
     needs_label,
     packed_answers,
     spec_of_answers,
+    spec_of_key,
 )
 from ...parts.audit import PartsAudit, Tested, audit_parts, check_on
 from ...parts.evaluate import (
@@ -474,15 +475,21 @@ def _written_report(
 ) -> tuple[list[Path], Tested | None]:
     gate = loaded.parts
     assert gate is not None, "an artifact of parts"
-    rule = f"--rule {gate.rule}:per={gate.per}" if gate.rule in ("wrong_share", "both") else f"--rule {gate.rule}"
+    file, rule = open_pool(records), PartsRule.again(gate)
     files, name = listed(records), listed([artifact])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test)
+    flags = f"--parts {gate.spec.kind} --alpha {gate.alpha:g} --rule {rule.text}{rule.flags}{cut_flag(gate.cut)}"
+    if gate.delta not in (None, CERTIFICATE_DELTA):
+        flags += f" --delta {gate.delta:g}"
+    if gate.scores.group is not None:
+        flags += " --cluster-by-group"
+    if gate.spec.cap != spec_of_key(file.header, key_of_parts(file, gate.spec.kind)).cap:
+        flags += f" --cap {gate.spec.cap}"
     commands = (
-        f"calibrate fit {files} --parts {gate.spec.kind} --alpha {gate.alpha:g} {rule} --out {name}",
+        f"calibrate fit {files} {flags} --out {name}",
         f"calibrate report {files} --artifact {name}{tail} --out {listed([out])}",
     )
-    test_file = open_pool(test) if test else None
-    return write_parts_report(out, loaded, open_pool(records), test=test_file, commands=commands)
+    return write_parts_report(out, loaded, file, test=open_pool(test) if test else None, commands=commands)
 
 
 def audit_by_parts(

@@ -16,6 +16,9 @@ __all__ = ["PartRow", "decision_by_parts", "rows_of"]
 
 ALTERNATIVES = 3
 """Most other values of the samples that a row shows."""
+LINE, MOST_LINES = 60, 8
+"""Characters in a line of the field that an edit is written in, and its most lines. A field of one line would drop line
+breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class PartRow:
     part: PartVerdict
     others: tuple[tuple[str, int], ...]
     samples: int
+
+    @property
+    def lines(self) -> int:
+        """Lines of the field that an edit is written in."""
+        return min(MOST_LINES, sum(1 + len(line) // LINE for line in self.before.split("\n")))
 
     @property
     def support(self) -> str:

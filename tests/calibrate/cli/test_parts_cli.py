@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from calibrate import from_frame
 from calibrate.cli import app
+from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, read_records, write_records
 from calibrate.parts.answers import needs_label
 from calibrate.parts.rules import reading_order
@@ -116,6 +119,58 @@ def test_fits_of_parts_count_on_their_labels(folder: Path) -> None:
     for _ in range(2):
         printed(called(*arguments, "-a", "0.1", "--planned", "280"))
     assert CalibrationArtifact.load(artifact).selection.fits == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        "--rule wrong_share:per=answer,start_share=0.5,seed=3 --cap 3",
+        "--rule clean_answers:allowed=1 --delta 0.2",
+        "--rule both:clean_alpha=0.3",
+        "--by-length 2,4 --segment-delta each",
+        "--cut 0.4 --planned 280",
+        "--cluster-by-group --rule wrong_share:largest_group=8",
+    ],
+)
+def test_the_command_in_the_report_makes_the_same_gate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, flags: str
+) -> None:
+    monkeypatch.chdir(folder)
+    file = read_records("records.jsonl")
+    grouped = [record.model_copy(update={"group": f"buyer {i // 2}"}) for i, record in enumerate(file.records)]
+    write_records("records.jsonl", file.header, grouped)
+    printed(called("fit", "records.jsonl", "--parts", "json", "-a", "0.2", *flags.split(), "--out", "artifact.json"))
+    printed(called("report", "records.jsonl", "--artifact", "artifact.json", "--out", "report.html"))
+    page = html.unescape(Path("report.html").read_text())
+    (command,) = re.findall("calibrate (fit .*) --out artifact.json", page)
+    printed(called(*shlex.split(command), "--out", "again.json"))
+    first, again = (CalibrationArtifact.load(name).parts for name in ("artifact.json", "again.json"))
+    assert first == again
+
+
+def test_a_report_says_wrong_of_parts_that_people_judged_only(folder: Path) -> None:
+    """Above the cut nobody was asked: such a part is neither wrong nor undecided."""
+    path = folder / "records.jsonl"
+    file = read_records(path)
+
+    def labelled(record: Record) -> Record:
+        if KEY not in record.part_labels:
+            return record
+        right = tuple(True if needs_label(part, 0.0) else None for part in record.parts[KEY])
+        return record.model_copy(update={"part_labels": {KEY: PartLabels(right=right)}})
+
+    write_records(path, file.header, list(map(labelled, file.records)))
+    arguments = ("fit", path, "--parts", "json", "-a", "0.2", "--out", folder / "artifact.json")
+    for cut, said in (("0", 0), ("1", 1)):
+        printed(called(*arguments, "--cut", cut))
+        gate = CalibrationArtifact.load(folder / "artifact.json").parts
+        assert gate is not None
+        assert (gate.n_undecided > 0) == said
+        printed(called("report", path, "--artifact", folder / "artifact.json", "--out", folder / "report.html"))
+        page = (folder / "report.html").read_text()
+        assert 'class="wrong">wrong<' not in page
+        assert ('class="wrong">undecided<' in page) == said
 
 
 def test_a_promise_that_new_answers_refute(folder: Path) -> None:

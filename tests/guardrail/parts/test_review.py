@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from guardrail import Guardrail, Partial
 from guardrail.errors import UsageError
+from guardrail.parts.part import PartVerdict
 from guardrail.review import (
     Candidate,
     Content,
@@ -231,6 +232,20 @@ def test_a_text_is_written_without_quotes(store: ReviewStore, post: Callable[...
     (item,) = store.items()
     assert item.decision is not None
     assert item.decision.parts[1].text == '"a \\"b\\""'
+
+
+def test_a_long_text_or_one_of_several_lines_is_edited_in_as_many_lines(
+    store: ReviewStore, post: Callable[..., Any]
+) -> None:
+    parts = [
+        PartVerdict(path=f"/{i}", text=json.dumps(text), uncertainty=0.5, kept=False)
+        for i, text in enumerate(("short", "two\nlines", "x" * 150, "\n" * 40))
+    ]
+    store.enqueue(content().model_copy(update={"parts": tuple(parts), "candidate": Candidate(text="{}")}))
+    page, _ = post({})
+    assert re.findall('<textarea name="value:([0-9])" rows="([0-9]+)"', page) == [("1", "2"), ("2", "3"), ("3", "8")]
+    assert ">\ntwo\nlines</textarea>" in page
+    assert '<input name="value:0" value="short"' in page
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ const nextOpen = (from) => {
 const goOn = (part) => (nextOpen(part) ?? document.querySelector(".by-part [data-key=s]")).focus();
 const decide = (part, way) => {
   const radio = part.querySelector(`[data-way="${way}"]`);
-  const field = part.querySelector("input[name^='value:']");
+  const field = part.querySelector("[name^='value:']");
   radio.checked = true;
   part.dataset.decided = radio.value;
   if (way === "e") {
@@ -36,15 +36,15 @@ const byPart = (event) => {
   return true;
 };
 parts.forEach((part) => {
-  const field = part.querySelector("input[name^='value:']");
+  const field = part.querySelector("[name^='value:']");
   part.addEventListener("change", () => { part.dataset.decided = part.querySelector("input:checked")?.value ?? ""; });
   field.addEventListener("input", () => {
     part.querySelector("[data-way=e]").checked = true;
     part.dataset.decided = "edit";
   });
   field.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
-    event.preventDefault(); // Enter ends the edit; it must not send the form
+    if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault(); // Enter ends the edit; it must not send the form, nor begin a line
     goOn(part);
   });
 });
