@@ -352,7 +352,7 @@ def _refuse_gaps(used: RecordTable, data: MeasuredParts, key: str, rule: PartsRu
     if gap is not None:
         raise UsageError(
             f"with looks, labels follow the reading order, and {gap!r} has none although later answers have. Label in "
-            "the order of `calibrate label --interactive`."
+            f"the order of `calibrate label --interactive --seed {rule.seed}`, the seed of the rule."
         )
 
 

@@ -72,14 +72,16 @@ def decide_all(store: ReviewStore) -> None:
         store.decide(lease, decide(lease.item.content))
 
 
-def asked(folder: Path, *, n: int, rate: float = 1.0) -> tuple[CalibrationArtifact, str]:
+def asked(
+    folder: Path, *, n: int, rate: float = 1.0, threshold: float = 0.25, cut: float | None = None
+) -> tuple[CalibrationArtifact, str]:
     """A queue after n questions were asked through a guard of fields, with every item decided."""
     model = ScriptedChat(script=script_of(n))
     artifact = make_artifact(
-        model, parts=SPEC, threshold=0.25, n=4, alpha=0.25, bindings=bindings_for(response_format=FORMAT)
+        model, parts=SPEC, threshold=threshold, n=4, alpha=0.25, bindings=bindings_for(response_format=FORMAT)
     )
     assert artifact.parts is not None
-    gate = artifact.parts.model_copy(update={"rule": "wrong_share", "delta": 0.1})
+    gate = artifact.parts.model_copy(update={"rule": "wrong_share", "delta": 0.1, "cut": cut})
     artifact = artifact.model_copy(update={"parts": gate})
     artifact.save(folder / "artifact.json")
     url = str(folder / "reviews.db")
@@ -209,3 +211,17 @@ def test_undecided_answers_count_as_wrong_in_every_part(queue: tuple[Calibration
         learned = learn(pool, artifact, name="r", missing="wrong")
     open_ones = [record for record in (*learned.file.records, *learned.test) if record.question == "open?"]
     assert [record.part_labels["parts_json"].right for record in open_ones] == [(None, None, None)]
+
+
+def test_decisions_lift_a_cut_because_people_decided_every_part(tmp_path: Path) -> None:
+    """Nothing above the cut was labelled for the first gate; of an audited answer every part is."""
+    artifact, url = asked(tmp_path, n=N, threshold=0.0, cut=0.0)
+    with ReviewStore(url) as store:
+        learned = learn(read_reviews(store, [artifact]), artifact, name="reviews", alpha=0.45)
+    assert artifact.parts is not None
+    new = learned.artifact.parts
+    assert new is not None
+    assert (artifact.parts.cut, new.cut, new.n_undecided) == (0.0, None, 0)
+    assert new.threshold is not None
+    assert new.threshold > 0
+    assert learned.old.kept < learned.new.kept  # type: ignore[union-attr]
