@@ -30,7 +30,7 @@ from ..data.questions import read_rows
 from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
-from .rules import AnswerParts
+from .rules import AnswerParts, check_cut
 
 __all__ = [
     "MeasuredParts",
@@ -38,6 +38,7 @@ __all__ = [
     "cap_of_counts",
     "key_of_parts",
     "label_parts",
+    "labelled_to",
     "labels_by_hand",
     "labels_of_file",
     "measure_file",
@@ -46,11 +47,14 @@ __all__ = [
     "numbers_of_parts",
     "packed_answers",
     "part_names",
+    "refuse_unlabelled",
     "spec_of_answers",
     "spec_of_key",
     "without_labels",
 ]
 
+CUT = "cut"
+"""Parameter of labels by hand: people were asked about no part above it."""
 REFERENCE = "part_reference"
 """Name of the label rule that compares JSON fields with a reference, each by its judge."""
 JUDGE = "a judge"
@@ -341,7 +345,7 @@ def _labelled(file: RecordFile, key: str, records: tuple[Record, ...], spec: Cor
     return RecordFile(file.path, header, records, file.torn)
 
 
-def labels_of_file(file: RecordFile, key: str, path: Path) -> RecordFile:
+def labels_of_file(file: RecordFile, key: str, path: Path, cut: float | None = None) -> RecordFile:
     """`labels_by_hand` from the rows of a file.
 
     Raises:
@@ -353,10 +357,17 @@ def labels_of_file(file: RecordFile, key: str, path: Path) -> RecordFile:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
-    return labels_by_hand(file, key, rows, path.name, digest)
+    return labels_by_hand(file, key, rows, path.name, digest, cut)
 
 
-def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]], name: str, sha256: str) -> RecordFile:
+def labels_by_hand(
+    file: RecordFile,
+    key: str,
+    rows: Iterable[Mapping[str, Any]],
+    name: str,
+    sha256: str,
+    cut: float | None = None,
+) -> RecordFile:
     """Labels that people gave to parts, as rows ``{"id": ..., "parts": {"/total": true, ...}}``.
 
     A key is the path of a field, or the number of a sentence from 1. null means that a person could not decide, which
@@ -369,6 +380,8 @@ def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]]
         rows: The labels.
         name: Name of their file.
         sha256: Hash of its content.
+        cut: The largest uncertainty of a part that people were asked about, fixed before labelling; the file remembers
+            it. None: they were asked about all.
 
     Raises:
         UsageError: A label of a record or part that does not exist, or a part without a label; both are named.
@@ -385,9 +398,10 @@ def labels_by_hand(file: RecordFile, key: str, rows: Iterable[Mapping[str, Any]]
     records = tuple(
         _with_labels(record, key, _by_hand(record, key, labels_of.get(record.id), name)) for record in file.records
     )
-    return _labelled(
-        file, key, records, CorrectnessSpec(name=GIVEN, version=1, params={"file": name, "sha256": sha256})
-    )
+    check_cut(cut)
+    reach = {} if cut is None else {CUT: cut}
+    spec = CorrectnessSpec(name=GIVEN, version=1, params={"file": name, "sha256": sha256, **reach})
+    return _labelled(file, key, records, spec)
 
 
 def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: str) -> PartLabels | None:
@@ -472,15 +486,19 @@ def packed_answers(
         key: Key of the parts.
         part: These records only; default: all.
         cap: Another cap than that of the parts.
-        cut: Parts above it are never kept and need no label.
+        cut: Parts above it are never kept and need no label; default: that of the labels, if people were asked up to
+            one.
 
     Raises:
-        UsageError: The file has no labels of parts, or no answer has both parts and labels.
+        UsageError: The file has no labels of parts, no answer has both parts and labels, or the labels end below the
+            cut.
     """
     header = file.header
     if key not in header.part_correctness:
         kind = key.removeprefix("parts_")
         raise UsageError(f"the parts of {file.path} have no labels. Run: calibrate label {file.typed} --parts {kind}")
+    cut = labelled_to(file, key) if cut is None else cut
+    refuse_unlabelled(file, key, cut)
     spec = spec_of_key(header, key)
     spec = spec if cap is None else spec.model_copy(update={"cap": cap})
     used = table_of(file.records if part is None else part)
@@ -507,6 +525,26 @@ def packed_answers(
         n_unmeasured_parts=int(np.isnan(columns.uncertainty).sum()),
         n_undecided=int(((columns.right < 0) & (columns.uncertainty <= (np.inf if cut is None else cut))).sum()),
     )
+
+
+def labelled_to(file: RecordFile, key: str) -> float | None:
+    """The cut up to which people were asked about the parts of a file; None if its labels have none."""
+    spec = file.header.part_correctness.get(key)
+    return None if spec is None else spec.params.get(CUT)
+
+
+def refuse_unlabelled(file: RecordFile, key: str, limit: float | None) -> None:
+    """Refuse a cut or a threshold above that up to which people were asked: parts between would count as wrong.
+
+    Raises:
+        UsageError: Both are named.
+    """
+    end = labelled_to(file, key)
+    if end is not None and limit is not None and limit > end:
+        raise UsageError(
+            f"the parts of {file.path} are labelled up to the cut of {end:g}, and parts up to {limit:g} are "
+            "used here. Label those between as well."
+        )
 
 
 def without_labels(records: Sequence[Record], key: str, cap: int, cut: float | None) -> AnswerParts:

@@ -26,7 +26,14 @@ from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, r
 from ..spec_syntax import parse_rule
 from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
-from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
+from .answers import (
+    MeasuredParts,
+    key_of_parts,
+    labelled_to,
+    packed_answers,
+    refuse_unlabelled,
+    without_labels,
+)
 from .figures import part_figures
 from .rules import (
     RULES,
@@ -241,7 +248,7 @@ def fit_parts_artifact(
         groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
             them where the rule declares ``largest_group``.
         cap: Most parts of an answer that are kept; default: that of the parts in the file. Fix it without labels.
-        cut: Largest uncertainty of a part that was labelled, fixed before labelling.
+        cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
         repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
             a draw of its own.
 
@@ -266,6 +273,7 @@ def fit_parts_artifact(
         used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
     used = used if repeats == "all" else one_per_question(used)
     data = packed_answers(file, key, part=used, cap=cap, cut=cut)
+    cut = data.parts.cut
     chosen = chosen.resolved(data.spec.kind)
     if chosen.planned is not None:
         _refuse_gaps(used, data, key, chosen)
@@ -566,7 +574,10 @@ def held_out_parts(
         raise UsageError("this artifact gates whole answers; give records without --parts.")
     key = key_of_parts(file, gate.spec.kind)
     require_same_parts(artifact, file, key)
-    data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=gate.cut)
+    # Labels up to the threshold will do: nothing above is kept.
+    cut = labelled_to(file, key)
+    refuse_unlabelled(file, key, gate.threshold)
+    data = packed_answers(file, key, part=records, cap=gate.spec.cap, cut=gate.cut if cut is None else cut)
     refuse_fitted(artifact, data.records, "test")
     limits = thresholds_of(gate, data.parts)
     return part_figures(data.parts, limits, allowed=gate.allowed, columns=data.columns), data

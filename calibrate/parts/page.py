@@ -123,7 +123,7 @@ def _section(name: str, artifact: CalibrationArtifact, data: MeasuredParts) -> _
     return _Section(
         name,
         data.parts.n,
-        figures_lines(gate, figures),
+        figures_lines(gate, figures, data.parts.cut),
         path_warnings(gate, data.parts, limits, data.columns),
         paths_table(data.parts, limits, data.columns) if gate.spec.kind == "json" else (),
         bands_table(data.parts, limits, gate.allowed),
@@ -169,7 +169,7 @@ def _examples(artifact: CalibrationArtifact, data: MeasuredParts, key: str) -> l
     return [
         {
             "question": record.question,
-            "parts": _example_parts(record, key, kept[start[i] : start[i + 1]], gate.cut),
+            "parts": _example_parts(record, key, kept[start[i] : start[i + 1]], data.parts.cut),
         }
         for i in range(0, len(data.records), step)[:MOST_EXAMPLES]
         for record in [data.records[i]]

@@ -31,16 +31,22 @@ def promise_line(gate: PartsGate) -> str:
     return f"In use: rule {gate.rule}. {what[0].upper()}{what[1:]}, {sure}."
 
 
-def figures_lines(gate: PartsGate, figures: PartFigures) -> list[str]:
-    """The figures of a gate: parts, answers and recall. A promise about all answers never stands without them."""
+def figures_lines(gate: PartsGate, figures: PartFigures, cut: float | None) -> list[str]:
+    """The figures of a gate: parts, answers and recall. A promise about all answers never stands without them.
+
+    Args:
+        gate: The gate.
+        figures: Its counts.
+        cut: The uncertainty up to which the parts of these answers are labelled; None for all.
+    """
     right, kept_right = figures.parts - figures.wrong, figures.kept - figures.kept_wrong
     kept = f"Parts: {_of(figures.kept, figures.parts)} kept, {_of(figures.kept_wrong, figures.kept)} of them wrong"
-    if gate.cut is None:
+    if cut is None:
         gateless = f"(without a gate {_of(figures.wrong, figures.parts)})"
         lines = [f"{kept} {gateless}; {_of(kept_right, right)} of the right ones pass."]
     else:
         # Parts above the cut need no label, so nobody knows how many of all parts are wrong.
-        lines = [f"{kept}. None above the cut of {gate.cut:g} is kept, and their labels are not read."]
+        lines = [f"{kept}. None above the cut of {cut:g} is kept, and their labels are not read."]
     low_high = figures.broken_interval
     interval = "" if low_high is None else f", 95 % interval {percent(low_high[0])} to {percent(low_high[1])}"
     broken = "a wrong part" if not gate.allowed else f"more than {gate.allowed} wrong parts"

@@ -85,13 +85,17 @@ class RecordParts:
         spec = spec_of_answers(make, self._file.records, cap=cap, schema=schema, entailment=entailment)
         return self._changed(measure_records(self._file, parts_measure(spec, entailment=entailment)))
 
-    def label(self, labels: str | Path | Iterable[Mapping[str, Any]] | None = None) -> Self:
+    def label(
+        self, labels: str | Path | Iterable[Mapping[str, Any]] | None = None, *, cut: float | None = None
+    ) -> Self:
         """Label the parts: ``calibrate label --parts``.
 
         Args:
             labels: What people decided: rows ``{"id": ..., "parts": {"/total": True, ...}}``, or a file of them; see
                 `calibrate.parts.answers.labels_by_hand`. Default: the fields of every answer are compared with its
                 reference, each by its judge.
+            cut: Of labels that people gave: the largest uncertainty of a part that they were asked about, fixed before
+                labelling. The later steps take it from the records.
 
         Raises:
             UsageError: The records have no such parts, or neither labels nor references fit them.
@@ -100,9 +104,10 @@ class RecordParts:
         if labels is None:
             return self._changed(label_parts(self._file, key))
         if isinstance(labels, str | Path):
-            return self._changed(labels_of_file(self._file, key, Path(labels)))
+            return self._changed(labels_of_file(self._file, key, Path(labels), cut))
         rows = [dict(row) for row in labels]
-        return self._changed(labels_by_hand(self._file, key, rows, "labels", sha256_hex(canonical_json(rows))))
+        digest = sha256_hex(canonical_json(rows))
+        return self._changed(labels_by_hand(self._file, key, rows, "labels", digest, cut))
 
     def fit(
         self,
@@ -124,7 +129,7 @@ class RecordParts:
             delta: Failure probability; None for `clean_answers` on average.
             groups: Whether groups are categories, or clusters of dependent answers.
             cap: Another cap than that of the parts.
-            cut: Largest uncertainty of a part that was labelled, fixed before labelling.
+            cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
             strict: Refuse another fit on labels that have carried one.
 
         Raises:

@@ -58,8 +58,8 @@ CutOption = Annotated[
     float | None,
     typer.Option(
         help="With --parts: largest uncertainty of a part that people are asked about, fixed before labelling. Parts "
-        "above it are never kept and need no label, and answers without a part up to it count without one. Give the "
-        "same to label, plan, evaluate and fit."
+        "above it are never kept and need no label, and answers without a part up to it count without one. The records "
+        "remember the cut of their labels, and the other commands use it."
     ),
 ]
 

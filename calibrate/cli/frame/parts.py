@@ -223,7 +223,7 @@ def label_by_parts(source: Path, target: Path, kind: str, labels: Path | None, c
 
     def change(file: RecordFile) -> RecordFile:
         key = key_of_parts(file, kind)
-        return label_parts(file, key) if labels is None else labels_of_file(file, key, labels)
+        return label_parts(file, key) if labels is None else labels_of_file(file, key, labels, cut)
 
     file = changed_file(source, target, change)
     key = key_of_parts(file, kind)
@@ -402,7 +402,7 @@ def print_parts(artifact: CalibrationArtifact) -> None:
         print_line(getattr(artifact.outcome, "detail", ""), "red")
         return
     if gate.figures is not None:
-        for line in figures_lines(gate, gate.figures):
+        for line in figures_lines(gate, gate.figures, gate.cut):
             print_line(line)
 
 
@@ -427,7 +427,7 @@ def print_tested(artifact: CalibrationArtifact, result: PartsAudit) -> None:
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     print_line(f"On {result.figures.answers} answers that it was not fitted on:", "bold")
-    for line in figures_lines(gate, result.figures):
+    for line in figures_lines(gate, result.figures, result.data.parts.cut):
         print_line(line)
     print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
 

@@ -173,6 +173,43 @@ def test_a_report_says_wrong_of_parts_that_people_judged_only(folder: Path) -> N
         assert ('class="wrong">undecided<' in page) == said
 
 
+def test_an_audit_needs_labels_up_to_the_threshold(folder: Path) -> None:
+    printed(called("fit", folder / "records.jsonl", "--parts", "json", "-a", "0.1", "--out", folder / "artifact.json"))
+    gate = CalibrationArtifact.load(folder / "artifact.json").parts
+    assert gate is not None
+    assert gate.threshold is not None
+    assert 0 < gate.threshold < 1
+    fresh = record_file(folder / "fresh.jsonl", invoices(150, seed=3, prefix="fresh"))
+    gold = {record.id: json.loads(record.references[0]) for record in fresh.records}
+    said = {}
+    for cut in (None, gate.threshold, gate.threshold - 0.1):
+        flag = () if cut is None else ("--cut", str(cut))
+        printed(called("score", fresh.path, "--parts", "json"))
+        rows = [
+            {
+                "id": record.id,
+                "parts": {
+                    str(part.path): json.loads(part.text) == gold[record.id][str(part.path)[1:]]
+                    if needs_label(part, cut)
+                    else None
+                    for part in record.parts[KEY]
+                },
+            }
+            for record in read_records(fresh.path).records
+            if KEY in record.parts
+        ]
+        (folder / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        printed(called("label", fresh.path, "--parts", "json", "--labels", folder / "labels.jsonl", *flag))
+        said[cut] = called("audit", "--records", fresh.path, "--artifact", folder / "artifact.json")
+    whole, to_threshold, below = said.values()
+    assert printed(whole).splitlines()[-1] == printed(to_threshold).splitlines()[-1]
+    (promise,) = [line for line in printed(whole).splitlines() if "target is 10 %" in line]
+    assert promise in printed(to_threshold)
+    assert "without a gate" in printed(whole)
+    assert "without a gate" not in printed(to_threshold)
+    assert "are labelled up to the cut of" in " ".join(printed(below, 2).replace("│", "").split())
+
+
 def test_a_promise_that_new_answers_refute(folder: Path) -> None:
     records, artifact = folder / "records.jsonl", folder / "artifact.json"
     printed(called("fit", records, "--parts", "json", "-a", "0.1", "--out", artifact))
@@ -286,6 +323,19 @@ def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_par
     assert "undecided" not in text
     again = printed(called(*arguments, "--labels", tmp_path / "records.labels.jsonl"))
     assert again.splitlines()[-1].endswith("--alpha 0.1 --cut 0")
+    # The records remember it.
+    fit = ("fit", path, "--parts", "json", "-a", "0.4", "--out", tmp_path / "artifact.json")
+    printed(called(*fit))
+    gate = CalibrationArtifact.load(tmp_path / "artifact.json").parts
+    assert gate is not None
+    assert (gate.cut, gate.n_undecided) == (0.0, 0)
+    for command in (
+        fit,
+        ("evaluate", path, "--parts", "json"),
+        ("plan", "--pilot", path, "--parts", "json", "-a", "0.4"),
+    ):
+        refused = " ".join(printed(called(*command, "--cut", "0.4"), 2).replace("│", "").split())
+        assert "are labelled up to the cut of 0, and parts up to 0.4 are used here" in refused
     assert "it goes with --interactive, --review-store or --labels" in " ".join(
         printed(called(*arguments), 2).replace("│", "").split()
     )

@@ -110,7 +110,7 @@ def test_clean_answers_never_stands_without_shown_and_broken(file: RecordFile) -
     gate = artifact.parts
     assert gate is not None
     assert gate.figures is not None
-    lines = " ".join(figures_lines(gate, gate.figures))
+    lines = " ".join(figures_lines(gate, gate.figures, gate.cut))
     assert "show something" in lines
     assert "of those shown" in lines
     assert "counts as clean" in gate.promise
