@@ -133,8 +133,8 @@ def score(
         score_by_parts(source, target, by_parts, entailment)
         finish([target], f"calibrate label {listed([target])} --parts {by_parts.parts}")
         return
-    own = {name: value for name, value in asdict(by_parts).items() if value != getattr(ScoreParts, name)}
-    refuse_without_parts(**own)
+    usual = asdict(ScoreParts())
+    refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if value != usual[name]})
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)
