@@ -318,9 +318,9 @@ class Records:
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
             rule: Name of a threshold rule, or a rule of your own.
-            estimator: Key of the scores; default: semantic entropy (the discrete one without log-probabilities),
-                or predictive entropy with options. "auto": the one with the highest AUROC on 30 % of the questions,
-                which the fit does not use.
+            estimator: Key of the scores; default: semantic entropy, or predictive entropy with options; without
+                log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
+                entropy. "auto": the one with the highest AUROC on 30 % of the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.

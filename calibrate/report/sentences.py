@@ -48,6 +48,7 @@ __all__ = [
     "tested_segments",
     "threshold_in_use",
     "unguardable",
+    "unread",
     "verdict_text",
 ]
 
@@ -162,7 +163,10 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
+    also = (
+        *(selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact)),
+        unnamed_model(artifact),
+    )
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
 
@@ -173,6 +177,17 @@ def selected_of(artifact: CalibrationArtifact) -> str | None:
     if text is None or artifact.n_accepted:
         return None
     return f"Fits on these labels: {text}."
+
+
+def unnamed_model(artifact: CalibrationArtifact) -> str | None:
+    """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
+    if artifact.model.is_known or unguardable(artifact) is not None:
+        return None
+    return (
+        "No guard will load this artifact: the answers were imported without naming their model. Name it with "
+        "`calibrate identify RECORDS --model MODEL` (in Python from_frame(..., model=model)) and fit again, which is the "
+        "same fit."
+    )
 
 
 def undecided_answers(artifact: CalibrationArtifact) -> str | None:
@@ -554,6 +569,22 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     return (
         f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
+    )
+
+
+def unread(key: str, counts: tuple[int, int] | None) -> str | None:
+    """A warning about answers that agree with none of their samples; None below 1 % of them.
+
+    Args:
+        key: The score, which reads the samples alone.
+        counts: See `calibrate.evaluation.label_checks.unread_answers`.
+    """
+    if counts is None or counts[0] < max(1, 0.01 * counts[1]):
+        return None
+    alone, n = counts
+    return (
+        f"{alone} of {n} answers ({percent(alone / n)}) agree with none of their samples, and {key} compares the samples "
+        "alone: it may accept such an answer. graded_disagreement and primary_disagreement compare them with the answer."
     )
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write
 from guardrail.prompting import PromptWrapping
-from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
@@ -59,7 +59,7 @@ class ImportSettings:
     other_labels: OtherLabels | None = None
     system: str | None = None
     model: str | None = None
-    provider: str = "imported"
+    provider: str = IMPORTED
     temperature: float | None = None
     top_p: float = 0.9
     max_tokens: int = MAX_TOKENS
