@@ -763,9 +763,9 @@ class CalibrationArtifact(Persisted):
         way_out = "load that model, or calibrate this one."
         if not self.model.is_known:
             way_out = (
-                "these answers were imported, and nothing says which model gave them. If this one did, name it, `calibrate "
-                "identify RECORDS --model MODEL` (in Python from_frame(..., model=model)), and fit again, which is the "
-                "same fit."
+                "these answers were imported without naming their model. If this one gave them, name it with "
+                "`calibrate identify RECORDS --model MODEL` (in Python from_frame(..., model=model)) and fit again, "
+                "which is the same fit."
             )
         raise ArtifactMismatchError(
             f"{'; '.join(differences)}. A threshold is valid for the model it was calibrated with: {way_out}"

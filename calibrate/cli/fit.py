@@ -459,7 +459,7 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
-    text = verdict_text(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged, listed(fitted.sources))
     print_verdict(text)
     print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)

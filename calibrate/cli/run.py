@@ -322,7 +322,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
     merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    text = verdict_text(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged, listed([records.path]))
     print_unread(records, key)
     print_verdict(text)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
