@@ -48,7 +48,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def sure(delta: float) -> str:
     """The confidence 1 - delta as a percentage, with enough decimals to stay below 100 %: .0152 is "98.5 %"."""
-    return percent(1 - delta, max(1, math.ceil(-math.log10(delta)) - 1))
+    return percent(1 - delta, max(1, math.ceil(-math.log10(delta)) - 2))
 
 
 def as_html(
