@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -583,7 +584,7 @@ _IN_PYTHON = (
     (r"--map confidence=(\w+)", r'confidence="\1"'),
     (r"--map score=(\w+)", r'score="\1"'),
     (r"--map (\w+)=-", r"drop the column \1"),
-    (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),
+    (r"--map (\w+)=(\w+(?:,\w+)+)", lambda m: f"{m[1]}={json.dumps(m[2].split(','))}"),
     (r"--map (\w+)=(\w+)", r'\1="\2"'),
     (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
     (r"Correct the --map", "Correct the argument"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import typer
 
 from guardrail.errors import RecordError, UsageError
@@ -17,7 +18,9 @@ from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.records import RecordFile, rewrite_records, write_records
+from ..evaluation.label_checks import auroc_interval
 from ..parts.documents import import_documents
+from ..scoring.scores import labels_of, values_of
 from .frame.app import app
 from .frame.files import keep_inputs
 from .frame.next_commands import listed, next_step
@@ -204,7 +207,23 @@ def _print_result(imported: Imported, skipped: Path, out: Path) -> None:
         labels = [record.correct for record in records if record.correct is not None]
         right = sum(labels)
         print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
+        _print_reversed(imported.file)
     _print_bad(imported, skipped)
+
+
+def _print_reversed(file: RecordFile) -> None:
+    """Warn of imported scores that are lower for wrong answers, before a fit on them is counted."""
+    for key in file.header.estimators:
+        scores, labels = values_of(file.records, key), labels_of(file.records)
+        both = ~np.isnan(scores) & (labels >= 0)
+        interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
+        if interval is not None and interval.verdict == "reversed":
+            print_line(
+                f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
+                "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score with "
+                "--score-direction higher-is-certain.",
+                "yellow",
+            )
 
 
 def _print_bad(imported: Imported, skipped: Path) -> None:
