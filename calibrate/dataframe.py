@@ -575,6 +575,7 @@ def from_frame(
 
 
 _IN_PYTHON = (
+    (r"(?<=\w) --map (?=\w+=)", ", --map "),
     (
         r"--map score=NAME:COLUMN --score-direction\s+higher-is-certain",
         'score=ScoreColumn("NAME", "COLUMN", certain=True)',

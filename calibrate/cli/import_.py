@@ -220,8 +220,8 @@ def _print_reversed(file: RecordFile) -> None:
         if interval is not None and interval.verdict == "reversed":
             print_line(
                 f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
-                "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score with "
-                "--score-direction higher-is-certain.",
+                "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score "
+                "with --score-direction higher-is-certain.",
                 "yellow",
             )
 
