@@ -325,9 +325,9 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     assert "No guard" not in shown
     assert "have carried" not in shown  # the same fit
     assert Guardrail(model=fakes.model(), artifact=artifact).assess("plant 1?").uncertainty.measured
-    header = read_records(out)
-    header = header.header.model_copy(update={"model": header.header.model.model_copy(update={"model": "another"})})
-    write_records(out, header, read_records(out).records)
+    file = read_records(out)
+    another = file.header.model.model_copy(update={"model": "another"})
+    write_records(out, file.header.model_copy(update={"model": another}), file.records)
     assert "are of 'another' (scripted), not of 'scripted'" in run(
         "identify", out, "--model", "python:tests.calibrate.fakes:model", code=2
     )
