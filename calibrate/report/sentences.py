@@ -7,7 +7,7 @@ from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.notebook import percent
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
@@ -575,6 +575,9 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
             f"misleads: use another estimator. {FRESH_LABELS}"
         )
+    few = InfeasibleReason.TOO_FEW_ITEMS
+    if any(isinstance(each, Infeasible) and each.reason is few for each in (artifact.outcome, artifact.certificate)):
+        return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     needed = None if artifact.price is None else artifact.price.labels
     more = "" if needed is not None and needed.verdict == "never" else ", or label more"
     return (
