@@ -193,9 +193,8 @@ def _alone(model: Model) -> Iterator[Finding]:
         yield chat
         return
     own = identify(chat)
-    yield Finding("model", "ok", f"{own.model} can be made; no artifact is named, so it is only probed")
     named = f"provider {own.provider}, model {own.model}" + (f", revision {own.revision}" if own.revision else "")
-    yield Finding("identity", "ok", f"{named}: an artifact must have the same")
+    yield Finding("model", "ok", f"{named} can be made; no artifact is named, so it is only probed")
     yield from _support(chat)
     plan = SamplingPlan(logprobs=True)
     yield from _endpoint(chat, plan, bound=False)
