@@ -540,7 +540,7 @@ def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.
     assert "equal" in findings[1].detail
     bare = list(examine(None, Refusing()))  # no log-probabilities: another estimator will do
     assert {finding.status for finding in bare} == {"ok", "warn"}
-    assert "--estimator discrete_semantic_entropy" in next(finding.fix for finding in bare if finding.status == "warn")
+    assert "--estimator graded_disagreement" in next(finding.fix for finding in bare if finding.status == "warn")
     assert any("samples that differ: " in finding.detail for finding in bare)
     assert main(["doctor"]) == 1
     assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err
