@@ -10,7 +10,10 @@ from pydantic import Field
 from .errors import UsageError
 from .types import Frozen, Unit
 
-__all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
+__all__ = ["IMPORTED", "Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
+
+IMPORTED = "imported"
+"""Provider of answers that were imported without naming the model that gave them."""
 
 
 class ModelIdentity(Frozen):
@@ -22,6 +25,11 @@ class ModelIdentity(Frozen):
     """Model id as the provider knows it; for a local folder its base name."""
     revision: str | None = None
     """The identity of the weights: "sha256:..." of the weight files, or a hub commit; None if unknown."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it names a model that can run; answers of an unknown one gate none."""
+        return self.provider != IMPORTED
 
     def differences(self, running: ModelIdentity) -> list[str]:
         """Human-readable differences between this (calibrated) identity and the running one; empty when equal.

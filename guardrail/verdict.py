@@ -247,7 +247,8 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
         heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
     elif verdict.alternatives:
-        title = "distinct answers among the samples" if verdict.samples else "options and their probability"
+        wordings = "distinct wordings among the samples (the score may count some as the same answer)"
+        title = wordings if verdict.samples else "options and their probability"
         sections.append(("Evidence", [title, *(_share_line(share, text) for text, share in verdict.alternatives)]))
     if verdict.samples:
         sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))

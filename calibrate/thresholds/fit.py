@@ -356,7 +356,7 @@ def _too_few(n: int, rule: Rule, request: RuleRequest) -> str:
     needed = f"Even without a single error {n} items are too few for rule {rule.name!r} at alpha = {request.alpha:g}"
     if request.delta is not None:
         floor = zero_error_floor(request.alpha, request.delta)
-        needed += f" and delta = {request.delta:g}: one threshold alone takes {floor} error-free accepted items"
+        needed += f" and delta = {request.delta:.3g}: one threshold alone takes {floor} error-free accepted items"
     return needed + ". Label more questions."
 
 
