@@ -143,7 +143,7 @@ class AgentModel(SteppedChatModel):
     def _hold(self, messages: Sequence[BaseMessage], assessment: Assessment) -> AIMessage:
         """Freeze a message that a person decides about; the placeholder that stands for it."""
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
-        candidate = assessment.drawn.primary or Sample(text="")
+        candidate = assessment.drawn.primary or assessment.drawn.not_offered or Sample(text="")
         verdicts = dict(assessment.by_name)
         answer = verdicts.pop(ANSWER, None)  # a structured answer's call is the answer
         if answer is not None:

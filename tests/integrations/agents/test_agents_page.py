@@ -16,6 +16,7 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
 from typer.testing import CliRunner
 
 from calibrate.cli import app
@@ -122,7 +123,9 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     fitted = CalibrationArtifact.load("transfers.json")
     assert (fitted.outcome.n, fitted.threshold is None, fitted.turns) == (20, False, ("human",))
     assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected
-    answers: Any = create_agent(chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]])
-    sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
+    answers: Any = create_agent(
+        chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]], checkpointer=InMemorySaver()
+    )
+    sent = answers.invoke({"messages": "Send 3 to Bob"}, {"configurable": {"thread_id": "s"}})["messages"][2]
     assert sent.text == "sent 3 to bob"  # nobody was asked
     assert names["app"].invoke({"messages": ["Send 3 to Bob"]}, {"configurable": {"thread_id": "p"}})

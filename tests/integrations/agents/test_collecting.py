@@ -287,7 +287,8 @@ def test_a_free_note_does_not_make_equal_calls_differ() -> None:
     output = command(*common)
     assert "Which arguments of transfer matter? Samples differ in note (2) of 2 messages" in output
     assert "--compare transfer=ARGUMENT,ARGUMENT" in output
-    assert "2 decisions wait for the oldest open one, which counts as wrong until then. Or use them now" in output
+    assert "2 decisions wait for the oldest open one, which counts as wrong until then." in output
+    assert "The oldest open one is in the thread 'case1'. Or use them now" in output
     assert "--missing wrong" in output
     assert "leave-out" in output
     scores = [record.scores for record in read_records("steps.transfer.jsonl").records]
