@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_tools_of_another_form_are_refused(options: dict[str, Any], message: str
 @pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
 async def test_a_review_without_a_checkpointer_is_refused_at_the_first_step(gate: Any) -> None:
     guard = GuardrailMiddleware(tools={"*": gate})
-    with pytest.raises(UsageError, match="no checkpointer to keep them. Give it one: create_agent"):
+    with pytest.raises(UsageError, match=r"no checkpointer to keep them\. Give it one: create_agent"):
         ask(guard)
     agent: Any = create_agent(MODEL, TOOLS, system_prompt=SYSTEM, middleware=[guard])
     with pytest.raises(UsageError, match="no checkpointer"):
@@ -111,13 +112,13 @@ def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog
         guard = GuardrailMiddleware(tools={"transfer": "collect"}, exempt=["balance", "close"], **options)
         agent: Any = create_agent(model, [balance, transfer, close], middleware=[guard], checkpointer=InMemorySaver())
         value = agent.invoke({"messages": "pay bob"}, CONFIG)["__interrupt__"][0].value
-        return [answer["share"] for answer in value["alternatives"]]
+        return [json.loads(answer["text"])[0]["arguments"]["to"] for answer in value["alternatives"]]
 
-    assert len(shown()) > 1
+    assert sorted(shown()) == ["bob b.", "bobby"]
     assert caplog.text.count("Which arguments matter?") == 1
     shown()
     assert caplog.text.count("Which arguments matter?") == 1, "a later process goes on with the same record file"
-    assert len(shown(judge=ToolCallJudge(arguments={"transfer": ["amount"]}), records="merged.jsonl")) == 1
+    assert shown(judge=ToolCallJudge(arguments={"transfer": ["amount"]}), records="merged.jsonl") == ["bob"]
     assert caplog.text.count("Which arguments matter?") == 1
     with pytest.raises(
         UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
