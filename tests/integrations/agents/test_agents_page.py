@@ -64,7 +64,9 @@ def test_the_cold_start_has_its_imports() -> None:
     tree = ast.parse(block[1])
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    }
     own = {"chat", "balance", "transfer", "SYSTEM", "requests"}
     assert used - bound - imported - set(dir(builtins)) == own
 
