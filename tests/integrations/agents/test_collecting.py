@@ -371,7 +371,9 @@ def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
             bridge.enqueue(guarded_agent, {"configurable": {"thread_id": name}})
         first, *others = store.items()
         for item in others:
-            store.decide(store.claim("ann", item=item.id), Decision(action="approve"))
+            lease = store.claim("ann", item=item.id)
+            assert lease is not None
+            store.decide(lease, Decision(action="approve"))
         store.claim("bob", item=first.id)
     refused = CliRunner().invoke(app, ["steps", "reviews.db", "--records", "agent.records.jsonl"])
     output = " ".join(refused.output.replace("│", "").split())
