@@ -15,6 +15,7 @@ from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
+from pydantic import Field
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
@@ -79,7 +80,7 @@ class Remembered(Frozen):
     """Digest of the prompt with the content of all slots."""
     primary: Sample | None
     """The candidate."""
-    not_offered: Sample | None = None
+    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
     """As `SampleSet.not_offered`."""
     verdict: Verdict
     """The verdict that counts."""
