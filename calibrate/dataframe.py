@@ -19,7 +19,7 @@ from guardrail.parts.spec import Kind
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
-from .correctness import CorrectnessRule, default_rule, label_records, make_rule
+from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.questions import RawRow
@@ -148,7 +148,7 @@ class Records:
         if isinstance(rule, str):
             rule = make_rule(rule, **params)
         chosen = rule or default_rule(self.file.records, self.file.header.plan.bindings)
-        header = self.file.header.model_copy(update={"correctness": chosen.spec})
+        header = labelled_by(self.file.header, chosen)
         table = table_of(label_records(self.file.records, chosen))
         self.file, self.artifact = replace(self.file, header=header, records=table), None
         if undecided := int(table.undecided().sum()):

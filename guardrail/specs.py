@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -46,6 +48,7 @@ class ModelIdentity(Frozen):
         ]
 
 
+log = logging.getLogger("guardrail")
 _NAMES = ("model", "model_name", "model_id", "deployment_name")
 """Fields in which LangChain's classes keep the name of a model."""
 
@@ -56,7 +59,8 @@ def identify(model: BaseChatModel) -> ModelIdentity:
     A model with a method ``guardrail_identity()`` identifies itself, as ``TransformersChat`` does with the hash of its
     weights. Otherwise LangChain's tracing parameters give provider and model name (Azure: the model if it is named,
     else the deployment; Bedrock: the base model if it is named, else the model id), without a revision: a model that
-    the provider changes under the same name is not noticed.
+    the provider changes under the same name is not noticed. A class that names no model in any of these places is
+    identified by its own name, with a warning in the log.
 
     Raises:
         UsageError: The model's class has a field for its name, and it is empty.
@@ -76,7 +80,18 @@ def identify(model: BaseChatModel) -> ModelIdentity:
             f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "
             f"to it. Make it with {fields[0]}=..."
         )
+    if not name:
+        _warn_unnamed(type(model).__name__)
     return ModelIdentity(provider=provider, model=str(name or type(model).__name__))
+
+
+@lru_cache(maxsize=64)  # once for each class
+def _warn_unnamed(kind: str) -> None:
+    log.warning(
+        "guardrail: a %s names no model, so an artifact is bound to the class alone and fits any model behind it. Give "
+        "the class a field (%s), a _get_ls_params() with ls_model_name, or a method guardrail_identity().",
+        kind, ", ".join(_NAMES),
+    )  # fmt: skip
 
 
 class JudgeSpec(Frozen):

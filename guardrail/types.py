@@ -426,6 +426,8 @@ class SampleSet(Frozen):
     """The reason why this set is incomplete, or None if it has everything the plan asks for."""
     problem_detail: str = ""
     """The problem in words, e.g. "asked for 10 samples, received 1"."""
+    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
+    """The primary answer where it calls a tool that was not offered: a person may see it; nothing gives it out."""
 
 
 class Uncertainty(Frozen):

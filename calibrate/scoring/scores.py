@@ -18,7 +18,8 @@ from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
-from guardrail.uncertainty.plan import TWO_STAGES, samples_of
+from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
+from guardrail.verdict import WAY_OUT
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
@@ -318,6 +319,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
             "samples=COLUMN,COLUMN), or a confidence of your own, which is fitted without this step (--map "
             "confidence=NAME:COLUMN)."
         )
+    check_arguments(estimators, header.plan.bindings)
     specs: dict[str, EstimatorSpec] = {}
     for estimator in estimators:
         key = estimator_key(estimator)
@@ -463,4 +465,6 @@ def _nothing_usable(n: int, unmeasured: Counter[str], unlabelled: int) -> str:
             "did, the questions have no references, or none the rule can compare."
         )
     reason, count = unmeasured.most_common(1)[0]
-    return f"none of {n} records could be measured; {count} of them: {reason}. Collect with a plan that draws it."
+    ways_out = (text for cause, text in WAY_OUT.items() if reason.startswith(cause))
+    way_out = next(ways_out, "Collect with a plan that draws it.")
+    return f"none of {n} records could be measured; {count} of them: {reason}. {way_out}"

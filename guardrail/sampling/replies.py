@@ -205,7 +205,14 @@ def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
     tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
     detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
     whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
-    return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": whole_detail})
+    return drawn.model_copy(
+        update={
+            "primary": None,
+            "not_offered": drawn.primary,
+            "problem": _unreadable(drawn),
+            "problem_detail": whole_detail,
+        }
+    )
 
 
 def _unreadable(drawn: SampleSet) -> Unmeasured:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -13,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
@@ -375,8 +374,7 @@ def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
     mapped = {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
     missing = sorted(mapped - seen)
     if missing:
-        near = difflib.get_close_matches(missing[0], sorted(seen), n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(missing[0], sorted(seen))
         raise UsageError(
             f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. {hint}Correct the "
             "--map."
