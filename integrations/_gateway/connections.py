@@ -11,28 +11,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["Connections", "most_connections"]
+from guardrail.errors import require
+
+from .config import Config
+
+__all__ = ["Connections"]
 
 LARGEST_HEAD = 64 * 2**10
 """Bytes of a request's line and headers."""
 QUIET = 60.0
 """Seconds between two lines of the log about connections that could not be accepted."""
 log = logging.getLogger("guardrail")
-
-
-def most_connections(wanted: int) -> int:
-    """The limit on open connections: half of the files that the process may open, if ``wanted`` is more.
-
-    The other half is for the upstream, the store, and connections that were accepted and not yet counted.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return wanted
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if files == resource.RLIM_INFINITY else max(1, min(wanted, files // 2))
 
 
 class Connections:
@@ -58,10 +50,27 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self.refused = 0
         self._quiet_until = 0.0
+        self.backlog = max(1, min(2048, most // 4))
+        """Connections that asyncio accepts at once, before any of them is counted."""
 
-    def protocol(self, base: Any) -> Any:
-        """A subclass of one of uvicorn's HTTP protocols under these limits."""
+    @classmethod
+    def of(cls, config: Config) -> Connections:
+        """Those of a configuration; at most half of the files that the process may open.
+
+        The other half is for the upstream, the store, and connections that were accepted and not yet counted.
+        """
+        most = config.max_connections
+        with suppress(ImportError):  # Windows has no such limit
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            most = most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
+        return cls(most, config.max_connections_per_address, config.header_timeout)
+
+    def protocol(self) -> Any:
+        """A subclass of uvicorn's HTTP protocol under these limits."""
         limits = self
+        base: Any = require("uvicorn.protocols.http.auto", extra="serve").AutoHTTPProtocol
 
         class Limited(base):  # type: ignore[misc]
             since, head = 0.0, 0

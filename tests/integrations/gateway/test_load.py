@@ -18,7 +18,6 @@ from integrations._gateway.connections import Connections
 from integrations._gateway.memory import ReplyBytes
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
 from integrations._openai.clients import NoRoomError, holding
-from integrations.gateway import _Limits
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 
@@ -195,7 +194,7 @@ HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve, content: bytes) -> None:
     """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
     gateway: Gateway = serve(max_connections=3).gateway
-    with running(gateway, http=_Limits(gateway.config).protocol) as server, ExitStack() as stack:
+    with running(gateway, http=Connections.of(gateway.config).protocol()) as server, ExitStack() as stack:
         address = httpx.URL(server.url)
         target = (address.host, address.port or 80)
         silent = [stack.enter_context(socket.create_connection(target, timeout=20)) for _ in range(40)]
