@@ -147,9 +147,8 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
         raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
 
     def start(number: int) -> Any:
-        worker = multiprocessing.get_context("spawn").Process(
-            target=_work, args=(arguments, number, [own[number - 1], shared]), name=f"worker {number}"
-        )
+        sockets = [own[number - 1], shared]
+        worker = _context().Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
         worker.start()
         return worker
 
@@ -173,6 +172,15 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
                 log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
                 time.sleep(1)
                 workers[number] = start(number)
+
+
+def _context() -> Any:
+    """Starts processes by forking one that has only imported this module, so that a worker that ended is soon back."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:

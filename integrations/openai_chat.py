@@ -348,7 +348,9 @@ class OpenAICompatibleChat(NativeChat):
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> AskOutcome:
-        describe_error = self._endpoint().describe_error
+        def describe_error(error: Exception | None) -> str:
+            return self._endpoint().describe_error(error)
+
         return outcome_of(ask, attempted, started, describe_error=describe_error, check=self._check_model)
 
     def _check_model(self, reply: Mapping[str, Any]) -> None:
