@@ -140,7 +140,9 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
         shared, *own = [
-            socket.create_server((config.host, port), family=family, backlog=Connections.of(config).backlog)
+            socket.create_server(
+                (config.host, port), family=family, backlog=Connections.of(config, gateway.health).backlog
+            )
             for port in ports
         ]
     except OSError as error:
@@ -191,7 +193,7 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
 
 
 def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
-    config, connections = gateway.config, Connections.of(gateway.config)
+    config, connections = gateway.config, Connections.of(gateway.config, gateway.health)
     supervisor = multiprocessing.parent_process()
     loop: asyncio.AbstractEventLoop | None = None
 
