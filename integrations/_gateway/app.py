@@ -128,12 +128,12 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
-        self.aliases, self.observing = self._load(self.config)
+        self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
         self._reply_bytes = ReplyBytes(self.config.reply_bytes)
 
-    def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
-        """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
+    def _load(self, config: Config) -> None:
+        """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
         if config.reviews is not None and self._store is None:
             from guardrail.review.queue.store import ReviewStore
 
@@ -141,28 +141,25 @@ class Gateway:
         if self._draws is None:
             self._draws = self._memory()
         aliases: dict[str, ServedAlias] = {}
-        observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
-            fresh = ServedAlias(name, alias, aliases, self._draws, self._store, self.metrics, self.health)
             former = self.aliases.get(name)
-            canary = None if former is None else former.canary
-            if canary is not None and fresh.canary is not None and canary.name == fresh.canary.name:
-                fresh.canary.take_over(canary)
+            fresh = ServedAlias(name, alias, aliases, self._draws, self._store, self.metrics, self.health)
+            if former is not None and former.canary is not None and fresh.canary is not None:
+                fresh.canary.take_over(former.canary)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
             aliases[name] = former if former is not None and same else fresh
+        observing = dict[str, Observing]()
         for name, served in aliases.items():
+            same = served is self.aliases.get(name)
             if served.artifact is not None:
                 served.guard(None)
             if not served.guarded:
-                observer = self.observing.get(name)
-                observing[name] = (
-                    observer if observer is not None and observer.alias is served else Observing(served, self.health)
-                )
-            if served.config.pass_through and served is not self.aliases.get(name):
+                observing[name] = self.observing[name] if same else Observing(served, self.health)
+            if served.config.pass_through and not same:
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
-        return aliases, observing
+        self.aliases, self.observing, self.config = aliases, observing, config
 
     def _memory(self) -> Draws:
         """The memory of draws, which all processes on a review store share."""
@@ -195,7 +192,7 @@ class Gateway:
             config = self.config if self._path is None else load_config(self._path)
             address = {"host": self.config.host, "port": self.config.port}
             config = Config.checked({**config.model_dump(exclude_unset=True), **address}, str(self._path))
-            (self.aliases, self.observing), self.config = self._load(config), config
+            self._load(config)
         except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)

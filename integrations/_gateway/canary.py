@@ -45,9 +45,7 @@ class Canary:
     """The known questions of one alias, and the monitor of their scores. Its rounds reach no observer and no memory.
 
     Args:
-        alias: Name of the alias.
-        config: Its ``canary`` section.
-        artifact: Its artifact.
+        alias: Name of the alias; ``config`` and ``artifact`` are its own.
         guard: Makes a guard whose verdicts nobody observes and whose draws nobody remembers.
         store: The review store, which keeps the monitor; None keeps it in this process.
         metrics: Count its questions, and show its alarm.
@@ -92,7 +90,9 @@ class Canary:
         return [f"canary: {text}" for text in (self._fault, self._alarm) if text]
 
     def take_over(self, former: Canary) -> None:
-        """Continue a canary of the same name after a reload."""
+        """Continue the canary before a reload, if it asks the same questions."""
+        if former.name != self.name:
+            return
         self.monitor, self._fault, self._alarm = former.monitor, former._fault, former._alarm
         self.due = min(former.due, time.monotonic() + self._every)  # its round may be under way
 

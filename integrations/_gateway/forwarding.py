@@ -131,14 +131,9 @@ class Forwarding:
     async def pass_through(
         self, request: Any, path: str, content: bytes, body: Mapping[str, Any] | None, credential: str | None
     ) -> Any:
-        """The upstream's reply to any request, byte for byte, with ``x-guardrail-guarded: false``.
+        """`respond` to any request of a client, with ``x-guardrail-guarded: false``.
 
-        Args:
-            request: The client's request.
-            path: Path below the upstream's root.
-            content: The request's body.
-            body: The parsed body if its model is the alias, which the upstream knows by another name.
-            credential: Key for the upstream; None for the key of the alias.
+        ``body`` is the parsed content if its model is the alias, which the upstream knows by another name.
         """
         sent = {
             name: value

@@ -108,19 +108,7 @@ class Observing:
         number: str,
         dialect: Dialect,
     ) -> Any:
-        """The upstream's reply, byte for byte.
-
-        Args:
-            content: The request's body.
-            body: The parsed body.
-            headers: The request's headers.
-            credential: Key for the upstream; None for the key of the alias.
-            number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
-            dialect: The protocol of request and reply.
-
-        Raises:
-            ApiError: There is no reply, or it broke off before anything of it was sent on.
-        """
+        """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
         if body["model"] != self.alias.upstream.model:
             content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
         name = headers.get("idempotency-key") or number
@@ -228,24 +216,17 @@ class Observing:
 
 @dataclass
 class Passed(Listener):
-    """One reply that passes through. A chosen answer is copied for the queue, within its bytes.
-
-    Attributes:
-        observing: The alias.
-        body: The parsed request.
-        size: Bytes of the request.
-        credential: Key of the client, or None.
-        name: Name of the request, whose hash decides whether the answer is measured.
-        number: Id of the request.
-        dialect: The protocol of request and reply.
-    """
+    """One reply to a request that passes through. A chosen answer is copied for the queue, within its bytes."""
 
     observing: Observing
     body: Mapping[str, Any]
     size: int
+    """Bytes of the body."""
     credential: str | None
     name: str
+    """The Idempotency-Key or the id, whose hash decides whether the answer is measured."""
     number: str
+    """The request's id."""
     dialect: Dialect
     _chosen: bool = False
     _status: int = 0
