@@ -21,13 +21,14 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
+from .._openai.clients import ReplyBytes
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
 from .forwarding import CutError, passed_name
 from .health import Health
+from .in_flight import InFlight
 from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
-from .memory import InFlight, ReplyBytes
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
