@@ -220,9 +220,9 @@ class OpenAICompatibleChat(NativeChat):
 
         async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, AskOutcome]]:
             outcome = await send(ask, body)
-            if not ask.apart or outcome.status not in N_REFUSED:
+            if ask.apart is None or outcome.status not in N_REFUSED:
                 return [(ask, outcome)]
-            first, *others = ask.apart
+            first, *others = ask.apart()
             tried = after(outcome, await alone(first))
             if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
