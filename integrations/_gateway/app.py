@@ -118,7 +118,6 @@ class Gateway:
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
-        self._unshared = False
         self._started = int(time.time())
         self._store: Any = None
         self._draws: Draws | None = None
@@ -174,8 +173,9 @@ class Gateway:
 
     def _shared(self, error: GuardrailError | None) -> None:
         """Report whether a draw could be written to the store: otherwise only this process knows it."""
-        self._unshared = error is not None
-        if error is not None:
+        if error is None:
+            self.health.recover(None)
+        else:
             self.health.fail(None, "store_unavailable", f"the store cannot be written: {error}")
 
     def reload(self) -> bool:
@@ -577,8 +577,6 @@ class Gateway:
             report(alias.name, result.code, f"{BROKEN[result.code]}{why}")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
-            if not self._unshared:
-                self.health.recover(None)
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")
