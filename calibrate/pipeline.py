@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -354,16 +355,42 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         ("estimator", artifact.estimator, spec),
-        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
+        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]
-    differences += [f"{name}: artifact {ours!r}, records {theirs!r}" for name, ours, theirs in sides if ours != theirs]
+    differences += unlike(sides)
     if differences:
         listed = "\n  ".join(differences)
         raise UsageError(
             f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
             "right scores with --estimator."
         )
+
+
+def plan_to_compare(plan: SamplingPlan, artifact: CalibrationArtifact) -> SamplingPlan:
+    """The plan of records as an artifact's plan should be.
+
+    A plan of before ``cut_off``, or of a gateway that only watched, abstains at run time on answers that were cut off,
+    as records do where it is "abstain".
+    """
+    narrowed = narrowed_plan(plan, artifact.estimator)
+    if (artifact.plan.cut_off, narrowed.cut_off) == (None, "abstain"):
+        return narrowed.model_copy(update={"cut_off": None})
+    return narrowed
+
+
+def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
+    """The differences of an artifact from records: (name, the artifact's, the records'), models field by field."""
+    lines = []
+    for name, ours, theirs in sides:
+        if isinstance(ours, BaseModel) and type(ours) is type(theirs):
+            fields = (
+                (f"{name}.{field}", getattr(ours, field), getattr(theirs, field)) for field in type(ours).model_fields
+            )
+            lines += unlike(fields)
+        elif ours != theirs:
+            lines.append(f"{name}: artifact {ours!r}, records {theirs!r}")
+    return lines
 
 
 def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:

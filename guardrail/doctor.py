@@ -549,6 +549,8 @@ def _question(
                 taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply else ""
                 yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}{taken}")
     cost = drawn.cost
+    if not cost.calls:  # no call was answered
+        return
     yield Finding(
         "cost of a question",
         "ok",

@@ -34,7 +34,7 @@ DISTANCE = 1
 """Modules between a changed one and one that a test imports: with 2 a change of the core selects most tests."""
 FILES = 12
 """Test files of one run."""
-SECONDS = 25
+SECONDS = 15
 """CPU time that a process spends on tests, with its children's; tests begun by then end.
 
 CPU time, so that a busy machine tests no less.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -371,7 +374,21 @@ class _Means:
         elif is_native(drawing.model):
             _write_batches(drawing.batches(self.batch_size), writer, tally)
         else:
-            asyncio.run(_write_stream(drawing.stream(self.concurrency), writer, tally))
+            in_main = threading.current_thread() is threading.main_thread()
+            run = runner().run if in_main else asyncio.run  # a runner serves one thread
+            run(_write_stream(drawing.stream(self.concurrency), writer, tally))
+
+
+@cache
+def runner() -> asyncio.Runner:
+    """The event loop of all collections of this process: async clients have to stay on the one they first ran on."""
+    made = asyncio.Runner()
+    atexit.register(made.close)
+    return made
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=runner.cache_clear)
 
 
 def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _CollectTally) -> None:

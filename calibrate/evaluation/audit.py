@@ -53,13 +53,15 @@ class Shift(Frozen):
     calibration: float | None
     """Share accepted at calibration; None when the artifact accepts nothing."""
     fresh: float
-    """Share accepted among the fresh records with a score, labelled or not."""
+    """Share accepted among the fresh records with a score (within the artifact's reach, as at calibration)."""
     acceptance_p: float | None
     """Fisher's exact p-value of "the same share"; approximate, because the threshold was chosen on one of the two."""
     ks: float
     """Largest distance between the two distributions of uncertainty (Kolmogorov-Smirnov)."""
     ks_p: float
     """Its asymptotic p-value; too large when scores have ties."""
+    within: float | None = None
+    """Share of the fresh scores within the artifact's reach, the only ones compared; None if it has no reach."""
 
     @property
     def scores_differ(self) -> bool:
@@ -471,8 +473,10 @@ def _shift(artifact: CalibrationArtifact, values: Reals, estimator: str, accepte
     before = np.array(artifact.calibration.uncertainty)
     if not values.size:
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
-    if artifact.reach is not None and (values <= artifact.reach.cut).any():
-        values = values[values <= artifact.reach.cut]  # as at calibration, scores above the reach are not compared
+    within = None
+    if artifact.reach is not None and (reached := values <= artifact.reach.cut).any():
+        within = float(reached.mean())
+        values = values[reached]  # as at calibration, scores above the reach are not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
     if artifact.segments is not None:
@@ -488,6 +492,7 @@ def _shift(artifact: CalibrationArtifact, values: Reals, estimator: str, accepte
         acceptance_p=acceptance_p,
         ks=distance,
         ks_p=ks_p,
+        within=within,
     )
 
 

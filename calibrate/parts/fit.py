@@ -22,7 +22,7 @@ from ..data.column_store import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
 from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import MeasuredParts, key_of_parts, packed_answers, without_labels
@@ -559,9 +559,9 @@ def require_same_parts(artifact: CalibrationArtifact, file: RecordFile, key: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         *((name, ours[name], spec.get(name)) for name in ("kind", "splitter", "support")),
-        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
+        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
     ]
-    differences += [f"{name}: artifact {a!r}, records {b!r}" for name, a, b in sides if a != b]
+    differences += unlike(sides)
     if differences:
         listed = "\n  ".join(differences)
         raise UsageError(f"{file.path} does not fit the artifact:\n  {listed}\nCollect and score both alike.")

@@ -622,8 +622,11 @@ def shifted(audit: Audit) -> list[str]:
     shift = audit.shift
     lines = []
     if shift.calibration is not None and shift.acceptance_p is not None:
+        kind = "these questions"
+        if shift.within is not None:
+            kind = f"the questions within reach ({percent(shift.within)} of these)"
         lines.append(
-            f"Accepted: {percent(shift.fresh)} of these questions, {percent(shift.calibration)} at calibration "
+            f"Accepted: {percent(shift.fresh)} of {kind}, {percent(shift.calibration)} at calibration "
             f"(p = {shift.acceptance_p:.2g})."
         )
     lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")

@@ -16,7 +16,7 @@ from typing import Any
 from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 
-from ..errors import GuardrailError, UsageError
+from ..errors import UsageError
 from ..plain_json import sha256_hex
 from ..prompting import PromptWrapping, normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
@@ -38,8 +38,8 @@ log = logging.getLogger("guardrail")
 
 HELD = "held back"
 """Name of a remembered abstention."""
-INTERRUPTED = "interrupted"
-"""Name of the slot contents with which draws of a question were interrupted."""
+INTERRUPTED = "unfinished"
+"""Name of the interrupted draws of a question: of each the name of its verdict and the content of its slots."""
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
@@ -129,7 +129,7 @@ class _Memory:
         """
         if not self.content:
             return ""
-        contents: list[dict[str, str]] = json.loads((yield from self.question.get(INTERRUPTED)) or "[]")
+        contents = [mark["slots"] for mark in json.loads((yield from self.question.get(INTERRUPTED)) or "[]")]
         if not contents or self.content in contents:
             return ""
         return ", ".join(repr(name) for name, digest in self.content.items() if contents[0].get(name) != digest)
@@ -151,34 +151,41 @@ class _Memory:
             raise
         verdict = assessment.verdict
         if verdict is None or verdict.accepted or assessment.is_result:
-            yield from self._change(lambda contents: [each for each in contents if each != self.content])
+            yield from self.finished(name)
         elif verdict.reason is Reason.UNMEASURED:
             yield from self._leave(name)
         return assessment
 
-    def _leave(self, name: str) -> Steps[None]:
-        """Remember that the draw is unfinished, unless nothing of it has arrived or another attempt has finished it."""
-        try:
-            finished = not (self.content and self.prompt.begun) or (yield from self.prompt.get(name)) is not None
-        except GuardrailError as error:  # what interrupted the draw, such as a cancellation, must reach the caller
-            log.warning("guardrail: an interrupted draw could not be shared: %s", error)
-            return
-        if not finished:
-            yield from self._change(
-                lambda contents: contents if self.content in contents else [*contents, dict(self.content)]
-            )
-
-    def _change(self, change: Callable[[list[dict[str, str]]], list[dict[str, str]]]) -> Steps[None]:
-        def changed(stored: str | None) -> str | None:
-            before: list[dict[str, str]] = json.loads(stored or "[]")
-            after = change(before)
-            return None if after == before else json.dumps(after)
-
+    def finished(self, name: str) -> Steps[None]:
+        """Forget that the draw was interrupted; again whenever its verdict is given out, as a store may have failed."""
         if self.content:
-            try:
-                yield from self.question.change(INTERRUPTED, changed)
-            except GuardrailError as error:
-                log.warning("guardrail: an interrupted draw could not be shared: %s", error)
+            mark = self._mark(name)
+            yield from self.question.change(INTERRUPTED, lambda stored: _without(mark, stored))
+
+    def _leave(self, name: str) -> Steps[None]:
+        """Remember, for the whole lifetime from now, that the draw is unfinished, if some of it has arrived.
+
+        The look whether another attempt has finished it and the change are one step, which a second cancellation of the
+        caller does not part.
+        """
+        if not (self.content and self.prompt.begun):
+            return
+        mark = self._mark(name)
+
+        def marked(stored: str | None) -> str:
+            return json.dumps([*json.loads(_without(mark, stored) or stored or "[]"), mark])
+
+        yield from self.question.change(INTERRUPTED, marked, unless=f"{self.prompt.key}:{name}")
+
+    def _mark(self, name: str) -> dict[str, Any]:
+        return {"draw": name, "slots": dict(self.content)}
+
+
+def _without(mark: Mapping[str, Any], stored: str | None) -> str | None:
+    """Stored marks of interrupted draws without this one; None if it is not among them."""
+    before: list[Any] = json.loads(stored or "[]")
+    after = [each for each in before if each != mark]
+    return None if after == before else json.dumps(after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +254,7 @@ class Assessor:
                 sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
             accepted = yield from memory.prompt.get(name)
             if accepted is not None:
+                yield from memory.finished(name)
                 assessment = Remembered.from_stored(accepted).again(text, memory.prompt.key)
             elif slots := (yield from memory.interrupted()):
                 assessment = yield from self._not_drawn(text, slots)
@@ -319,6 +327,7 @@ class Assessor:
                 sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
             remembered = (yield from memory.prompt.get(name)) or (yield from self._held_candidate(memory, served))
             if remembered is not None:
+                yield from memory.finished(name)
                 assessment = Remembered.from_stored(remembered).again(text, memory.prompt.key)
             elif slots := (yield from memory.interrupted()):
                 assessment = yield from self._not_drawn(text, slots)
@@ -387,7 +396,7 @@ class Assessor:
             return _Memory(Draw(self.draws, key), Draw(self.draws, key))
         # Where nothing can be accepted, another draw selects nothing.
         selects = any(gate.artifact.threshold is not None for gate in gates)
-        content = {name: sha256_hex(text.encode("utf-8", "surrogatepass"), 16) for name, text in _normal(slots)}
+        content = {name: _digest(key, name, text)[:16] for name, text in _normal(slots)}
         whole = Draw(self.draws, _digest(key, _normal(slots)))
         return _Memory(Draw(self.draws, key), whole, content if selects else {})
 

@@ -121,33 +121,41 @@ class Draws:
         now = self._clock()
         return self._own.add(name, value, now, now + self.seconds, self._most_bytes)
 
-    def change(self, name: str, change: Callable[[str | None], str | None]) -> None:
+    def change(self, name: str, change: Callable[[str | None], str | None], *, unless: str = "") -> None:
         """Give a name another value, for the whole lifetime again. Changes by several processes do not mix.
+
+        Where the other processes' memory fails, the value stays as it is, and the error is reported as that of `add`.
 
         Args:
             name: A name to which nothing is added in another way.
             change: The new value for the present one; None for no change.
-
-        Raises:
-            GuardrailError: The other processes' memory cannot be read or written.
+            unless: Nothing changes if this name has a value; "" for no such name.
         """
         if self.seconds <= 0:
             return
-        name = self._key(name)
-        if self._shared is None:
-            now = self._clock()
-            self._own.change(name, change, now, now + self.seconds, self._most_bytes)
-            return
-        changed = False
-        while not changed:
-            before = self._shared.get(name)
-            after = change(before)
-            if after is None:
+        try:
+            if unless and self.get(unless) is not None:
                 return
-            if before is None:
-                changed = self._shared.add(name, after, self.seconds) is None
-            else:
-                changed = self._shared.replace(name, before, after, self.seconds)
+            name = self._key(name)
+            if self._shared is None:
+                now = self._clock()
+                self._own.change(name, change, now, now + self.seconds, self._most_bytes)
+                return
+            while not self._changed(self._shared, name, change):
+                pass
+            self._report(None)
+        except GuardrailError as error:
+            self._report(error)
+
+    def _changed(self, shared: SharedKeys, name: str, change: Callable[[str | None], str | None]) -> bool:
+        """Change a shared value; False if another process has changed it meanwhile."""
+        before = shared.get(name)
+        after = change(before)
+        if after is None:
+            return True
+        if before is None:
+            return shared.add(name, after, self.seconds) is None
+        return shared.replace(name, before, after, self.seconds)
 
     def _key(self, name: str) -> str:
         # A digest, because names of databases have a limit and those of pieces do not.
@@ -240,9 +248,16 @@ class Draw:
         first: str = yield computation(partial(self.draws.add, f"{self.key}:{name}", value), slow=self.draws.is_slow)
         return first
 
-    def change(self, name: str, change: Callable[[str | None], str | None]) -> Steps[None]:
-        """Give a name another value; see `Draws.change`."""
-        yield computation(partial(self.draws.change, f"{self.key}:{name}", change), slow=self.draws.is_slow)
+    def change(self, name: str, change: Callable[[str | None], str | None], *, unless: str = "") -> Steps[None]:
+        """Give a name another value, even if the caller is cancelled meanwhile; see `Draws.change`.
+
+        Args:
+            name: The name.
+            change: The new value for the present one; None for no change.
+            unless: Whole name, key included, of a value with which nothing changes.
+        """
+        changing = partial(self.draws.change, f"{self.key}:{name}", change, unless=unless)
+        yield computation(changing, slow=self.draws.is_slow, to_its_end=True)
 
     def piece(self, name: str) -> Steps[SampleSet | None]:
         """A part of the draw that has arrived, at no cost; None if it has to be asked for."""

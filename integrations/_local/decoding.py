@@ -94,7 +94,7 @@ class PreallocatedLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, layer: Any, index: Tensor, room: int) -> None:
         super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
         self._take(layer.keys, layer.values, index, layer.keys.shape[-2] + room)
 
     def _take(self, keys: Tensor, values: Tensor, index: Tensor, capacity: int) -> None:

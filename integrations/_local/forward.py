@@ -10,8 +10,14 @@ from .loading import Tensor
 
 __all__ = ["forward", "reads_by_token", "rereads", "rope_window", "takes_cache"]
 
-BY_TOKEN = frozenset({"jamba", "recurrent_gemma", "zamba"})
-"""Types, in addition to Mamba, whose recurrent layers read several tokens as if no token came before them."""
+RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "xlstm"})
+"""Types without attention: their mask is for the prompt alone."""
+
+BY_TOKEN = RECURRENT | {"jamba", "recurrent_gemma", "zamba"}
+"""Types whose recurrent layers read several tokens as if no token came before them."""
+
+CACHE = ("cache", "cache_params", "past_key_values")
+"""Names of the parameter for the cache: the first from transformers 5.24, the others before it."""
 
 MODULE_STATES = {"recurrent_gemma": ("conv1d_state", "recurrent_states")}
 """Types with recurrent states outside the cache: names of the attributes of their modules."""
@@ -42,7 +48,7 @@ def _accepted(model: Any) -> frozenset[str] | None:
 
 def reads_by_token(model: Any) -> bool:
     """Whether several tokens after a prompt have to be read one by one."""
-    return "cache_params" in (_accepted(model) or ()) or model.config.model_type in BY_TOKEN
+    return model.config.model_type in BY_TOKEN
 
 
 def rereads(model: Any) -> bool:
@@ -53,7 +59,7 @@ def rereads(model: Any) -> bool:
 def takes_cache(model: Any) -> bool:
     """Whether the forward pass takes a cache; some forward passes swallow and ignore unknown arguments."""
     accepted = _accepted(model)
-    return accepted is None or bool(accepted & {"past_key_values", "cache_params"})
+    return accepted is None or not accepted.isdisjoint(CACHE)
 
 
 def forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any, *, last_only: bool) -> Tensor:
@@ -61,11 +67,10 @@ def forward(model: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: 
     accepted = _accepted(model)
     optional = {"position_ids": positions, "logits_to_keep": 1 if last_only else 0}
     extra = {name: value for name, value in optional.items() if accepted is None or name in accepted}
-    if accepted is not None and "cache_params" in accepted:  # recurrent models: the mask is for the prompt alone
+    if model.config.model_type in RECURRENT:
         mask = mask if mask is not None and mask.shape == tokens.shape else None
-        extra["cache_params"] = cache
-    else:
-        extra["past_key_values"] = cache
+    # A wrapper passes everything on, and each version renames the older names.
+    extra[next((name for name in CACHE if name in (accepted or ())), CACHE[-1])] = cache
     names = MODULE_STATES.get(model.config.model_type, ())
     places = [(module, name) for name in names for module in model.modules() if hasattr(module, name)]
     for (module, name), states in zip(places, getattr(cache, "module_states", [None] * len(places)), strict=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,7 +171,7 @@ def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: Cali
     changes: list[tuple[dict[str, object], str]] = [
         ({"model": ModelIdentity(provider="p", model="other")}, "'other'"),
         ({"prompt": PromptWrapping(system="Be brief.")}, "Be brief."),
-        ({"plan": header.plan.model_copy(update={"n": 5})}, "plan: artifact"),
+        ({"plan": header.plan.model_copy(update={"n": 5})}, "plan.n: artifact 10, records 5"),
         ({"correctness": None}, "correctness rule: artifact"),
         ({"estimators": {}}, "estimator: artifact"),
     ]
@@ -178,6 +180,29 @@ def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: Cali
         with pytest.raises(UsageError, match="does not fit the artifact") as caught:
             require_same(artifact, other, KEY)
         assert fragment in str(caught.value)
+
+
+def test_a_difference_is_named_by_its_field(labelled: RecordFile) -> None:
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    other = labelled.header.model_copy(update={"plan": labelled.header.plan.model_copy(update={"temperature": 0.1})})
+    with pytest.raises(UsageError) as caught:
+        require_same(artifact, RecordFile(labelled.path, other, labelled.records), KEY)
+    assert str(caught.value).splitlines()[1] == "  plan.temperature: artifact 0.7, records 0.1"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "fits"), [(None, "abstain", True), (None, "measure", False), ("abstain", None, False)]
+)
+def test_records_that_leave_cut_answers_out_fit_a_plan_that_abstains_on_them(
+    labelled: RecordFile, ours: Any, theirs: Any, fits: bool
+) -> None:
+    """Records of an observing gateway say nothing of cut answers, which a guard holds back."""
+    artifact, other = (
+        RecordFile(labelled.path, labelled.header.model_copy(update={"plan": plan}), labelled.records)
+        for plan in (labelled.header.plan.model_copy(update={"cut_off": value}) for value in (ours, theirs))
+    )
+    with nullcontext() if fits else pytest.raises(UsageError, match=r"plan\.cut_off"):
+        require_same(fit_artifact(artifact, estimator=KEY, alpha=0.2), other, KEY)
 
 
 def test_the_header_of_a_part_describes_the_part(labelled: RecordFile) -> None:

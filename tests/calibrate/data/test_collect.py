@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +215,27 @@ def test_a_native_sampler_is_asked_in_batches(tmp_path: Path) -> None:
     collect_records(questions(23), model, PLAN, tmp_path / "r.jsonl", batch_size=10)
     assert model.batches == [10, 10, 3]
     assert len(contents(tmp_path / "r.jsonl")) == 23
+
+
+class Bound(ScriptedChat):
+    """Asynchronous clients, such as those of ChatOpenAI, fail on every event loop but their first."""
+
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        if LOOPS.setdefault("first", asyncio.get_running_loop()) is not asyncio.get_running_loop():
+            raise RuntimeError("Event loop is closed")
+        return self._generate(messages, stop, run_manager, **kwargs)
+
+
+LOOPS: dict[str, asyncio.AbstractEventLoop] = {}
+
+
+def test_two_collections_share_an_event_loop_and_a_thread_has_its_own(tmp_path: Path) -> None:
+    model, draw = Bound(script=fakes.script(), probability=0.5), partial(collect_records, questions(20))
+    for part in ("calibration", "test"):
+        assert draw(model, PLAN, tmp_path / part, probe="off").n_failed == 0
+    LOOPS.clear()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(draw, model, PLAN, tmp_path / "other", probe="off").result().n_failed == 0
 
 
 def test_options_are_rendered_and_checked(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
-from calibrate.evaluation.audit import Audit, audit, audit_counts, labelled_needed, prepared, refuse_shared
+from calibrate.evaluation.audit import Audit, _shift, audit, audit_counts, labelled_needed, prepared, refuse_shared
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
@@ -470,3 +471,14 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     assert (report["alarm"]["monitor"], report["n"], report["left_out"]) == ("drift", 60, 0)
     assert "fitted on" in run("old.jsonl", code=2)
     assert "in (0, 1)" in run("hard.jsonl", "--delta", "5", code=2)
+
+
+def test_acceptance_within_a_reach_says_so(parts: tuple[RecordFile, RecordFile]) -> None:
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    cut = float(np.median([record.scores[KEY].value or 0.0 for record in old.records]))
+    reaching = artifact.model_copy(update={"reach": SimpleNamespace(cut=cut)})
+    shift = _shift(reaching, np.array([cut, cut + 1, cut + 2, cut - 0.1]), KEY, 2)
+    assert (shift.within, shift.fresh) == (0.5, 1.0)
+    lines = shifted(audit(artifact, fresh.records, KEY).model_copy(update={"shift": shift}))
+    assert lines[0].startswith("Accepted: 100 % of the questions within reach (50 % of these), ")

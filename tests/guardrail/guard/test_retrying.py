@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import math
 import ssl
 import threading
@@ -20,7 +21,8 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
-from guardrail.guard.assess import Assessment
+from guardrail.errors import GuardrailError
+from guardrail.guard.assess import Assessment, _Memory
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
@@ -28,7 +30,7 @@ from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.sampling.draws import REMEMBERED, Draws
+from guardrail.sampling.draws import REMEMBERED, Draw, Draws
 from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet
@@ -761,17 +763,131 @@ def test_the_setting_is_part_of_a_guards_configuration() -> None:
     assert "remember" in shared.to_config()["needs"]
 
 
-def test_a_store_that_fails_hides_no_cancellation(caplog: pytest.LogCaptureFixture) -> None:
-    from types import SimpleNamespace
+class Keys:
+    """Shared keys whose writes may be slow, and fail."""
 
-    from guardrail.errors import GuardrailError
-    from guardrail.guard.assess import _Memory
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.fails: set[str] = set()
+        self.writing, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
 
-    def get(name: str) -> Any:
-        if name:
+    def _operation(self, name: str) -> None:
+        if name in self.fails:
             raise GuardrailError("the store is down")
-        yield
 
-    memory: Any = SimpleNamespace(content={"clock": "a"}, prompt=SimpleNamespace(begun=True, get=get))
-    assert list(_Memory._leave(memory, "verdict")) == []
-    assert "could not be shared: the store is down" in caplog.text
+    def get(self, name: str) -> str | None:
+        self._operation("get")
+        return self.values.get(name)
+
+    def add(self, name: str, value: str, seconds: float) -> str | None:
+        self._operation("add")
+        if value.startswith("["):
+            self.writing.set()
+            self.go_on.wait(10)
+        if name in self.values:
+            return self.values[name]
+        self.values[name] = value
+        return None
+
+    def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
+        self._operation("replace")
+        same = self.values.get(name) == before
+        if same:
+            self.values[name] = value
+        return same
+
+    @property
+    def marks(self) -> list[list[dict[str, Any]]]:
+        return [json.loads(value) for value in self.values.values() if value.startswith("[")]
+
+
+@pytest.mark.parametrize("failing", [{"get"}, {"add"}])
+def test_a_store_that_fails_hides_no_cancellation_and_its_guard_learns_of_it(failing: set[str]) -> None:
+    keys, told = Keys(), list[Any]()
+    draw = Draw(Draws(shared=keys, report=told.append), "question")
+    memory = _Memory(draw, draw, {"clock": "a"})
+    memory.prompt.begun.add("part")
+    keys.fails = failing
+    assert run(memory._leave("verdict")) is None
+    assert [str(error) for error in told] == ["the store is down"]
+
+
+def test_a_second_cancellation_leaves_the_mark_of_the_first() -> None:
+    """A caller's limit, and then the server's, that stops the draw while the store takes the mark."""
+
+    async def outcome() -> Keys:
+        keys = Keys()
+        model = Waiting(
+            turns={f"Context: A\nQuestion: {LATE}": [["a"]]}, released=asyncio.Event(), asked=asyncio.Event()
+        )
+        guard = Guardrail(
+            model=model,
+            artifact=make_artifact(model, n=4, prompt=SLOTTED),
+            early_stopping="off",
+            max_concurrency=1,
+            remember=Draws(shared=keys),
+        )
+        going = asyncio.ensure_future(guard.aassess(SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"})))
+        await model.asked.wait()
+        keys.go_on.clear()
+        going.cancel()
+        assert await asyncio.to_thread(keys.writing.wait, 10)
+        going.cancel()
+        assert isinstance((await asyncio.gather(going, return_exceptions=True))[0], asyncio.CancelledError)
+        keys.go_on.set()
+        while not keys.marks:
+            await asyncio.sleep(0.01)
+        return keys
+
+    [[mark]] = asyncio.run(outcome()).marks
+    assert sorted(mark["slots"]) == ["clock", "context"]
+
+
+def test_the_verdict_on_a_served_answer_does_not_finish_a_guarded_draw() -> None:
+    _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"])
+    first = SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"})
+    assert slotted(guard, "1", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
+    served = guard.assess_served(first, Sample(text="a")).verdict
+    assert served is not None
+    assert served.accepted
+    assert waits(slotted(guard, "2", "A"))
+    assert slotted(guard, "1", "A").accepted
+    assert not waits(slotted(guard, "2", "A"))
+
+
+def test_each_interruption_holds_for_the_whole_time_again() -> None:
+    now = [0.0]
+    _, guard = slotted_guard(PARTLY, PARTLY, ["a"], remember=Draws(60, clock=lambda: now[0]))
+    slotted(guard, "1", "A")
+    now[0] = 50.0
+    assert slotted(guard, "1", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
+    now[0] = 70.0
+    assert waits(slotted(guard, "2", "A"))
+    now[0] = 110.0
+    assert slotted(guard, "2", "A").accepted
+
+
+def test_a_verdict_that_is_given_out_again_frees_what_a_failed_store_kept_held() -> None:
+    keys = Keys()
+    _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"], remember=Draws(shared=keys))
+    slotted(guard, "1", "A")
+    keys.fails = {"replace"}
+    assert slotted(guard, "1", "A").accepted
+    assert waits(slotted(guard, "2", "A"))
+    keys.fails = set()
+    assert slotted(guard, "1", "A").cost.calls == 0
+    assert slotted(guard, "2", "A").cost.calls == 5
+
+
+def test_marks_of_the_same_slot_content_differ_between_questions() -> None:
+    """Nobody who reads the store can look a known content up."""
+    _, guard = slotted_guard(["a"])
+    digests = {
+        digest
+        for question in (LATE, "Another?")
+        for digest in guard._assessor._memory(
+            SLOTTED.messages(question, slots={"clock": "1", "context": "1"}), question
+        ).content.values()
+    }
+    assert len(digests) == 4
