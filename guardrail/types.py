@@ -283,6 +283,8 @@ _IGNORABLE = (range(0xFDD0, 0xFDF0), range(0xFFF0, 0xFFF9), range(0xE0000, 0xE10
 
 
 def _is_visible(character: str) -> bool:
+    if "!" <= character <= "~":  # most texts begin so, and judges ask this for each pair
+        return True
     code = ord(character)
     if code & 0xFFFE == 0xFFFE or any(code in block for block in _IGNORABLE):
         return False

@@ -383,9 +383,9 @@ def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
     """The reasons why an answer ended, in the server's words, from each place of the metadata that states one."""
     partly = metadata.get("incomplete_details")  # OpenAI's Responses API, which may leave the reason out
-    reason = partly.get("reason") if isinstance(partly, Mapping) else None
+    reason = partly.get("reason") if partly and isinstance(partly, Mapping) else None
     status = "incomplete" if metadata.get("status") == "incomplete" else None
-    reasons = [*(metadata.get(name) for name in _ENDED), reason or status]
+    reasons = [*(metadata[name] for name in _ENDED if name in metadata), reason or status]
     return [str(each) for each in reasons if each]
 
 
