@@ -176,7 +176,8 @@ _NEXT = {
 }
 WAY_OUT = {
     Unmeasured.MISCONFIGURED: (
-        "Correct the endpoint's key, model name or address; until then every question is held back."
+        "Check the endpoint's key, model name and address, and that its server runs; until then every question is held "
+        "back."
     ),
     Unmeasured.DEGENERATE_SAMPLES: (
         "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "

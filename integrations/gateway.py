@@ -31,6 +31,7 @@ from guardrail.plain_json import visible
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
 from ._gateway.connections import Connections
+from ._gateway.health import news
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
@@ -89,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gateway(arguments: argparse.Namespace) -> Gateway:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    news.setLevel(logging.INFO)
     config = _configured(arguments)
     gateway = Gateway(config if arguments.config is None else arguments.config)
     gateway.config = config  # with the flags
@@ -101,15 +104,19 @@ def _configured(arguments: argparse.Namespace) -> Config:
     if arguments.config is not None:
         if any(single.values()):
             raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
-        content = load_config(arguments.config).model_dump(exclude_unset=True)
+        content, name = load_config(arguments.config).model_dump(exclude_unset=True), str(arguments.config)
     else:
         if single["upstream"] is None or single["model"] is None:
             raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
+        if single["artifact"] is None and arguments.mode == "guard":
+            raise UsageError(
+                "a guarded model needs an artifact: --artifact FILE. --mode observe collects data for one."
+            )
         endpoint = {"url": single["upstream"], "model": single["model"]}
         alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
-        content = {"version": 1, "models": {single["model"]: alias}}
+        content, name = {"version": 1, "models": {single["model"]: alias}}, "arguments"
     address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
-    return Config.checked({**content, **address}, "guardrail serve")
+    return Config.checked({**content, **address}, name)
 
 
 def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
@@ -225,7 +232,13 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             nonlocal loop
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(connections.failed)
-            await super().startup(sockets)
+            try:
+                await super().startup(sockets)
+            except SystemExit as exit:
+                if not isinstance(error := exit.__context__, OSError):
+                    raise
+                why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
+                raise UsageError(why) from None
             if sockets is None:
                 _announce(gateway, self.servers[0].sockets[0].getsockname()[1])
 
@@ -237,6 +250,7 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             backlog=connections.backlog,
             host=config.host,
             port=config.port,
+            log_config=None,  # its lines have the form of ours
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -246,9 +260,11 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             timeout_graceful_shutdown=math.ceil(config.drain) + LAST,
         )
     )
-    # uvicorn logs this for each reply that broke off upstream; the gateway has logged it already.
+    # uvicorn logs this for each reply that broke off upstream, which the gateway has logged already, and a port in use.
     unfinished = "ASGI callable returned without completing response."
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != unfinished)
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: record.msg != unfinished and not isinstance(record.msg, OSError)
+    )
     if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: gateway.reload())
     server.run(sockets)

@@ -116,8 +116,8 @@ class ServedAlias:
         """Replies that differed from a pin, and the last difference."""
         self.upstream = config.upstream[0]
         """The endpoint; the first one of a cascade."""
-        self._clients = Clients()
-        self.forwarding = Forwarding(name, self.upstream, self._clients)
+        self._clients = {upstream.url: Clients() for upstream in config.upstream}
+        self.forwarding = Forwarding(name, self.upstream, self._clients[self.upstream.url], health)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
@@ -137,6 +137,11 @@ class ServedAlias:
         return self.config.mode == "guard"
 
     @property
+    def down(self) -> str | None:
+        """Time from which an upstream that had replied no longer does; None if all do, or never did."""
+        return next(filter(None, (clients.down_since for clients in self._clients.values())), None)
+
+    @property
     def plan(self) -> SamplingPlan | None:
         """The plan of the samples; None for an alias that passes everything through and measures nothing."""
         return self.config.observe.plan if self.single is None else self.single.plan
@@ -147,6 +152,12 @@ class ServedAlias:
         if self.artifact is None or not self.guarded:
             return ()
         return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The mode, the artifact and its promises, for a line in the log."""
+        digest = () if self.artifact is None else (f"artifact {self.artifact.digest:.14}",)
+        return (self.config.mode, *digest, *self.promises)
 
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
@@ -171,7 +182,7 @@ class ServedAlias:
             pin=upstream.pin,
             report_change=self._changed,
         )
-        chat._clients = self._clients
+        chat._clients = self._clients[upstream.url]
         return chat
 
     def _bound(self, upstream: Upstream) -> str | None:
@@ -275,7 +286,7 @@ class ServedAlias:
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             verdict = error.verdict.to_metadata()
             if self.config.on_abstain == "error":
-                return failure(verdict, error.message)
+                return failure(verdict, error.message, self.down)
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
@@ -295,5 +306,7 @@ class ServedAlias:
         if verdict["accepted"]:
             return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
-            return failure(verdict, str(message.text))  # an outage is an error that clients retry, not an answer
+            return failure(
+                verdict, str(message.text), self.down
+            )  # an outage is an error that clients retry, not an answer
         return answer if answer.abstained else replace(answer, fallback=self.config.fallback)

@@ -26,13 +26,14 @@ from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
 from .forwarding import CutError, passed_name
-from .health import Health
+from .health import Health, news
 from .in_flight import InFlight
 from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
 from .protocol import (
+    DOWN,
     ApiError,
     ChatRequest,
     GuardReply,
@@ -80,7 +81,8 @@ NO_ROOM = _unavailable(
 )
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
-    "misconfigured": "the upstream answers no call; correct its key, model name or address",
+    "misconfigured": "the upstream answers no call; check its key, model name and url, and that the server runs there",
+    "upstream_down": "the upstream is down",
     "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
     "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
 }
@@ -147,7 +149,7 @@ class Gateway:
             if former is not None and former.canary is not None and fresh.canary is not None:
                 fresh.canary.take_over(former.canary)
             # An alias that did not change keeps its connections and its probe.
-            same = former is not None and former.is_same(fresh) and not self.health.fault(name)
+            same = former is not None and former.is_same(fresh) and self.health.fault(name) in (None, DOWN)
             aliases[name] = former if former is not None and same else fresh
         observing = dict[str, Observing]()
         for name, served in aliases.items():
@@ -159,6 +161,9 @@ class Gateway:
             if served.config.pass_through and not same:
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
+        for name, former in self.aliases.items():
+            if name not in aliases or not former.is_same(aliases[name]):
+                self.health.forget(name)
         self.aliases, self.observing, self.config = aliases, observing, config
 
     def _memory(self) -> Draws:
@@ -198,6 +203,9 @@ class Gateway:
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._stale = str(why)
+        else:
+            served = (f"{name} ({', '.join(alias.described)})" for name, alias in self.aliases.items())
+            news.info("guardrail serve: reloaded: %s", "; ".join(served))
         self.metrics.show("configuration_stale", self._stale is not None)
         return self._stale is None
 
@@ -376,7 +384,7 @@ class Gateway:
         key = self.config.key_of(headers.get("x-guardrail-key") or _bearer(headers) or headers.get("api-key"))
         if key is None:
             raise _unauthorized("The API key is missing or unknown.")
-        if key.requests_per_minute is not None:
+        if key.requests_per_minute is not None and request.scope["path"] not in ("/metrics", "/readyz"):
             recent, now = self._recent.setdefault(key.name, deque()), time.monotonic()
             while recent and recent[0] <= now - MINUTE:
                 recent.popleft()
@@ -526,8 +534,9 @@ class Gateway:
         asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
         try:
             chat = read_request(
-                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore
-            )
+                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore,
+                mandatory=dialect.mandatory,
+            )  # fmt: skip
         except ApiError as error:
             raise dialect.spelled(error) from error
         return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -571,10 +580,15 @@ class Gateway:
         """Report what a result says about the upstream and the store."""
         if isinstance(result, ApiError) and result.verdict is not None and result.code in BROKEN:
             measured = result.verdict["uncertainty"]
-            why = f" ({measured['detail']})" if measured["reason"] == "degenerate_samples" else ""
+            whys = {
+                "degenerate_samples": f" ({measured['detail']})",
+                "misconfigured": alias.upstream.hint,
+                DOWN: f" (since {alias.down})",
+            }
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
-            report(alias.name, result.code, f"{BROKEN[result.code]}{why}")
+            why = whys.get(result.code, "")
+            report(alias.name, result.code, f"{BROKEN[result.code]}{why}", at=f" at {alias.upstream.url}")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
 

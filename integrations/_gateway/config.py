@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import ABSTENTION
@@ -62,6 +71,11 @@ class _Endpoint(_Strict):
     """Key of the API; default: OPENAI_API_KEY of the environment."""
     allow_http: bool = False
     """Allow ``http:`` to other machines, where the network is trusted."""
+
+    @property
+    def hint(self) -> str:
+        """The question to ask where the API does not know the path of a request."""
+        return "" if self.url.rstrip("/").endswith("/v1") else "; does its url end in /v1?"
 
     @model_validator(mode="after")
     def _safe_address(self) -> Self:
@@ -112,14 +126,19 @@ class RecordsConfig(_Strict):
     """Probability with which a measured request is recorded, chosen by hash before it is measured."""
 
 
+def _as_guards_do(plan: SamplingPlan | None) -> SamplingPlan | None:
+    return plan if plan is None or plan.cut_off else plan.model_copy(update={"cut_off": "abstain"})
+
+
 class Observe(_Strict):
     """Settings of an observing alias."""
 
     rate: float = Field(default=1.0, gt=0, le=1)
     """Probability with which a request is measured, chosen by a hash that does not depend on its content."""
-    plan: SamplingPlan | None = None
-    """Plan of the samples, without an artifact; its primary answer has the settings of the application's requests, e.g.
-    ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature."""
+    plan: Annotated[SamplingPlan | None, AfterValidator(_as_guards_do)] = None
+    """Plan of the samples, without an artifact. Its primary answer has the settings of the application's requests, e.g.
+    ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature. Without
+    ``cut_off`` it is "abstain", as for a guard."""
     prompt: PromptWrapping = PromptWrapping()
     """Prompt in which the application wraps a question, without an artifact."""
     records: RecordsConfig | None = None
@@ -383,7 +402,8 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
     except UsageError:
         raise
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).") from error
+        quote = ' Within { } and [ ] quote variables: "${NAME}".' if "${" in text else ""
+        raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).{quote}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{name}: must hold version: 1 and models:, got {type(content).__name__}.")
     return Config.checked(content, name)
@@ -425,7 +445,9 @@ def _value(reference: str | None, variables: Mapping[str, str], where: str) -> s
 
 
 def _first_fault(error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
+    faults = error.errors(include_input=False, include_url=False)
+    # A misspelt name comes before the required one that is missing for it.
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
         return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."

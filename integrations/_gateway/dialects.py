@@ -31,6 +31,7 @@ class Dialect:
         observed: An upstream's reply, or the events of its stream, as a chat completion.
         names: Fields of chat completions, by the names of this protocol.
         error_status: HTTP status of errors, if the protocol has only one.
+        mandatory: The token limit, if every request must have one; a larger one than calibrated is left out.
     """
 
     path: str
@@ -41,6 +42,7 @@ class Dialect:
     observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     error_status: int | None = None
+    mandatory: str = ""
 
     def spelled(self, error: ApiError) -> ApiError:
         """An error that names a field of chat completions, by this protocol's name of the field."""

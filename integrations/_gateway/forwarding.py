@@ -6,14 +6,17 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 from guardrail.errors import require
 
 from .._openai.clients import Clients, proxy_of
 from .config import Upstream
-from .protocol import ApiError
+from .health import Health
+from .protocol import DOWN, ApiError, upstream_down
 
 aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
@@ -81,10 +84,11 @@ class Forwarding:
         name: The alias, for the log.
         upstream: Its upstream.
         clients: The connections, which guarded questions share.
+        health: Where an upstream is reported that cannot be reached.
     """
 
-    def __init__(self, name: str, upstream: Upstream, clients: Clients) -> None:
-        self._name, self._upstream, self._clients = name, upstream, clients
+    def __init__(self, name: str, upstream: Upstream, clients: Clients, health: Health) -> None:
+        self._name, self._upstream, self._clients, self._health = name, upstream, clients, health
 
     async def respond(
         self,
@@ -121,6 +125,8 @@ class Forwarding:
             else:
                 response = _responses.StreamingResponse(parts, reply.status)
         except CutError as error:
+            if (since := self._clients.down_since) is not None:
+                raise upstream_down(since) from error
             raise ApiError(
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
@@ -161,9 +167,9 @@ class Forwarding:
             sent["authorization"] = f"Bearer {secret}"
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
         timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
-        session = await self._clients.session()
+        session, began = await self._clients.session(), time.time()
         try:
-            return await session.request(
+            reply = await session.request(
                 method,
                 _url(url, encoded=True),
                 data=content or None,
@@ -176,7 +182,18 @@ class Forwarding:
                 timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),
             )
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._cut("failed", error) from error
+            self._clients.note(began, error)
+            since = self._clients.down_since
+            text = "the upstream cannot be reached" if since is None else f"the upstream is down (since {since})"
+            at = f": {type(error).__name__} at {self._upstream.url}; check the url, and that the server runs there"
+            report = partial(self._health.warn, breaks=True) if since is None else self._health.fail
+            report(self._name, DOWN, text, at=at)
+            raise CutError from error
+        self._clients.note(began, None)
+        self._health.recover(self._name, DOWN)
+        if reply.status == 404 and (hint := self._upstream.hint):
+            self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")
+        return reply
 
     async def _parts(self, reply: Any, listener: Listener, mask: _Mask) -> AsyncIterator[bytes]:
         whole = False
@@ -190,14 +207,11 @@ class Forwarding:
                 yield mask.held
             whole = True
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._cut("broke off", error) from error
+            log.warning("guardrail serve: a reply of %s broke off (%s)", self._name, type(error).__name__)
+            raise CutError from error
         finally:
             reply.release() if whole else reply.close()
             await listener.end(whole=whole)
-
-    def _cut(self, how: str, error: Exception) -> CutError:
-        log.warning("guardrail serve: a reply of %s %s (%s)", self._name, how, type(error).__name__)
-        return CutError()
 
 
 class _Mask:

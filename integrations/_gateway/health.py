@@ -21,9 +21,11 @@ IN_A_ROW = 3
 """Failed questions in a row after which an upstream counts as faulty: any server fails now and then."""
 MOST = 256
 """Causes that are kept."""
-AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable"})
+AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable", "upstream_down"})
 """Causes that hit every question, so that the first one is a fault."""
 log = logging.getLogger("guardrail")
+news = log.getChild("serve")
+"""Lines at level INFO, which `guardrail serve` shows: abstentions have such lines too, in the log above."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class _Cause:
         unlogged: Those of them since its last line in the log.
         seen: Time of the last one.
         logged: Time of its last line in the log.
+        breaks: Whether questions get errors for it.
+        announced: Whether it has a line in the log without one that it is over.
     """
 
     text: str
@@ -43,6 +47,8 @@ class _Cause:
     unlogged: int = 0
     seen: float = 0.0
     logged: float = -math.inf
+    breaks: bool = False
+    announced: bool = False
 
 
 class Health:
@@ -58,43 +64,70 @@ class Health:
         self._faults: dict[str | None, tuple[str, float]] = {}
         self._failed: dict[str | None, int] = {}
 
-    def warn(self, model: str | None, name: str, text: str, *, again: float = AGAIN) -> None:
+    def warn(
+        self, model: str | None, name: str, text: str, *, at: str = "", again: float = AGAIN, breaks: bool = False
+    ) -> None:
         """Report a cause: it is logged at its first time, and then once a minute.
 
         Args:
             model: The model.
             name: Name of the cause; one of few.
             text: The cause and the way out, in a sentence.
+            at: The address and the error, for the log alone: clients see the text.
             again: Seconds after which a cause that goes on is logged again.
+            breaks: Whether it is over with the next answer.
         """
         now = self._clock()
         with self._lock:
             if len(self._causes) >= MOST and (model, name) not in self._causes:
                 del self._causes[next(iter(self._causes))]
             cause = self._causes.setdefault((model, name), _Cause(text))
-            cause.text, cause.seen = text, now
+            cause.text, cause.seen, cause.breaks = text, now, breaks
             cause.count += 1
             cause.unlogged += 1
             due = now - cause.logged >= again
             number = cause.unlogged
             if due:
-                cause.logged, cause.unlogged = now, 0
+                cause.logged, cause.unlogged, cause.announced = now, 0, True
         if due:
-            log.warning("guardrail serve: %s: %s (%d times since the last line)", model or "gateway", text, number)
+            log.warning(
+                "guardrail serve: %s: %s%s (%d times since the last line)", model or "gateway", text, at, number
+            )
 
-    def fail(self, model: str | None, name: str, text: str) -> None:
+    def fail(self, model: str | None, name: str, text: str, *, at: str = "") -> None:
         """Report a cause for which questions get errors; if it lasts, the model is faulty."""
-        self.warn(model, name, text)
+        self.warn(model, name, text, at=at, breaks=True)
         with self._lock:
             failed = self._failed[model] = self._failed.get(model, 0) + 1
             if name in AT_ONCE or failed >= IN_A_ROW:
                 self._faults[model] = (name, self._clock())
 
-    def recover(self, model: str | None) -> None:
-        """Report that a question was answered."""
+    def recover(self, model: str | None, only: str | None = None) -> None:
+        """Report that a question was answered, so that no cause lasts for which questions got errors.
+
+        Args:
+            model: The model.
+            only: Name of the one cause that is over; None for all.
+        """
+        with self._lock:
+            if only is None or self._faults.get(model, ("",))[0] == only:
+                self._failed.pop(model, None)
+                self._faults.pop(model, None)
+            named = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.breaks]
+            over = [(name, cause) for name, cause in named if only in (None, name)]
+            told = [name for name, cause in over if cause.announced]
+            for _, cause in over:  # kept, so that a cause that comes and goes is logged once a minute
+                cause.count, cause.seen, cause.announced = 0, -math.inf, False
+        if told:
+            news.info("guardrail serve: %s: answers again; over: %s", model or "gateway", ", ".join(told))
+
+    def forget(self, model: str) -> None:
+        """Forget the causes and faults of a model whose configuration has changed."""
         with self._lock:
             self._failed.pop(model, None)
             self._faults.pop(model, None)
+            for key in [key for key in self._causes if key[0] == model]:
+                del self._causes[key]
 
     def fault(self, model: str | None) -> str | None:
         """The name of the present fault of a model."""

@@ -236,4 +236,4 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return observed_completion(message, texts, calls, finish)
 
 
-MESSAGES = Dialect("messages", read, reply, events, error, observed, NAMES)
+MESSAGES = Dialect("messages", read, reply, events, error, observed, NAMES, mandatory="max_tokens")

@@ -122,7 +122,7 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
-        shape, changes = Shape.of(passed.body), alias.changes
+        shape, changes, comparable = Shape.of(passed.body), alias.changes, False
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
             shape = Shape.of(body)
@@ -131,6 +131,7 @@ class Observing:
                 return self._missed("not_comparable", unlike)
             served = message.response_metadata
             reply = {"model": served.get("model_name"), "system_fingerprint": served.get("system_fingerprint")}
+            comparable = True
             if passed.dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
                 return self._missed("unmeasured", [Unmeasured.MODEL_CHANGED])
             if alias.artifact is None:
@@ -150,11 +151,14 @@ class Observing:
                 if fate == "unmeasured":
                     self._missed(fate, [assessed.verdict.uncertainty.reason or "suspended"])
         except ApiError as error:  # tools or a format other than the calibrated ones
+            comparable = False
             return self._missed("not_comparable", [error.param or error.code or ""])
         except GuardrailError:  # a prompt or turns other than the calibrated ones
+            comparable = False
             return self._missed("not_comparable", ["history" if shape.history else "prompt"])
         finally:
-            self._shapes.add(shape, None if usage is None else usage["output_tokens"])
+            ended = usage is not None and message.response_metadata.get("finish_reason") != "length"
+            self._shapes.add(shape, usage["output_tokens"] if usage and ended else None, comparable=comparable)
         records = self._settings.records
         if self._records is not None and records is not None and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")

@@ -215,6 +215,7 @@ def read_request(
     fixed: Mapping[str, Any],
     settings: Literal["refuse", "replace"] = "refuse",
     ignore: Sequence[str] = (),
+    mandatory: str = "",
 ) -> ChatRequest:
     """Read a request for the guard; refuse fields that would make run time differ from calibration.
 
@@ -226,6 +227,7 @@ def read_request(
         fixed: Fields of every call to the upstream (``extra_body``).
         settings: "refuse" sampling settings that differ from the calibrated values, or "replace" them by these.
         ignore: Further fields to accept and leave out.
+        mandatory: The token limit, if every request of the client's protocol must have it.
 
     Raises:
         ApiError: Status 400 with the field in ``param``.
@@ -234,7 +236,7 @@ def read_request(
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     # The answer of such a plan is a vote of several samples, which no setting of one call draws.
     wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
-    for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else []):
+    for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory):
         raise ApiError(400, why, code, name[:100])
     options = fields.get("stream_options")
     return ChatRequest(
@@ -248,7 +250,7 @@ def read_request(
 
 
 def _refusals(
-    fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str]
+    fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str], mandatory: str
 ) -> Iterator[tuple[str, str, str]]:
     """The faults of a request, each with its field, code and message."""
     for name in (name for name in drawing if name not in DRAWING):
@@ -263,8 +265,9 @@ def _refusals(
     for name in wrong:
         value = fields[name]  # another protocol may say a boolean the other way round
         shown = "" if isinstance(value, bool) else f"={str(value)[:60]}"
+        way_out = f"Send at least {plan.max_tokens}" if name == mandatory else "Leave it out"
         yield name, "setting_not_calibrated", (
-            f"{name}{shown} would change how the answer is drawn; calibration fixed it. Leave it out "
+            f"{name}{shown} would change how the answer is drawn; calibration fixed it. {way_out} "
             "(the calibrated settings are used), or ask the operator for 'settings: replace'."
         )  # fmt: skip
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
@@ -481,18 +484,34 @@ _BEHIND = {
     ),
 }  # fmt: skip
 """Causes that another attempt does not remove."""
+DOWN = "upstream_down"
+"""Code of the error while an upstream that had replied no longer does."""
 
 
-def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
+def upstream_down(since: str) -> ApiError:
+    """The error for an upstream that had replied and no longer does, after which clients try again."""
+    message = f"The model behind the gateway is down (since {since}). Try again."
+    return ApiError(503, message, DOWN, kind="server_error", headers={"Retry-After": "5"})
+
+
+def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -> ApiError:
     """An abstention as an error.
 
     A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
     Only a failed transport is worth another attempt.
+
+    Args:
+        verdict: Its metadata.
+        message: Its text.
+        down: Time from which the upstream no longer replies; None if it does, or never did.
     """
     reason, settled = verdict["reason"], is_settled(verdict)
     code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
     abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict)
     headers = headers_of(verdict_object(abstention))
+    if down is not None and code in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_FAILED):
+        outage = upstream_down(down)
+        return replace(outage, headers={**headers, **outage.headers}, verdict=verdict)
     more = {"x-should-retry": "false"}
     if reason == "infeasible":
         status, kind = 500, "guardrail_unavailable"

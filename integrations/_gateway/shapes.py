@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,19 +59,30 @@ class Shapes:
     """Counts of the shapes of requests; shared by threads."""
 
     def __init__(self) -> None:
-        self._lock, self._counts, self._longest = threading.Lock(), Counter[Shape](), 0
+        self._lock, self._counts, self._longest = threading.Lock(), Counter[Shape](), dict[Shape, float]()
+        self._comparable = 0
 
-    def add(self, shape: Shape, tokens: int | None) -> None:
-        """Count a request with the length of its answer, if that is known."""
+    def add(self, shape: Shape, tokens: int | None, *, comparable: bool) -> None:
+        """Count a request.
+
+        Args:
+            shape: Its shape.
+            tokens: Length of its answer; None if it is unknown, or the answer was cut off.
+            comparable: Whether the present configuration can measure it.
+        """
         with self._lock:
-            self._longest = max(self._longest, tokens or 0)
             if shape in self._counts or len(self._counts) < DISTINCT:
                 self._counts[shape] += 1
+                self._comparable += comparable
+                self._longest[shape] = max(self._longest.get(shape, 0), math.inf if tokens is None else tokens)
 
     def summary(self, plan: SamplingPlan) -> dict[str, Any]:
-        """The share of each property, and the configuration, with the plan's n, that matches most requests."""
+        """The share of each property, and the configuration, with the plan's n, that matches most requests.
+
+        It is the plan itself unless another one matches more.
+        """
         with self._lock:
-            counts, longest = self._counts.copy(), self._longest
+            counts, longest, comparable = self._counts.copy(), self._longest.copy(), self._comparable
         total = counts.total()
         if not total:
             return {"requests": 0}
@@ -91,23 +103,40 @@ class Shapes:
             "tools": share(lambda shape: shape.tools is not None),
             **{name: values(name) for name in ("temperature", "top_p", "max_tokens")},
         }
-        single = Counter({shape: number for shape, number in counts.items() if not shape.history})
-        if single:
-            ((shape, number),) = single.most_common(1)
-            shown["matching"] = {"share": round(number / total, 4), "yaml": _yaml(shape, plan, longest)}
+        # A limit that requests have, or one that no answer has reached.
+        sent = Counter({shape.max_tokens: number for shape, number in counts.items() if shape.max_tokens})
+        most = max((int(tokens) for tokens in longest.values() if math.isfinite(tokens)), default=0)
+        limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
+        matched = Counter[Shape]()
+        for shape, number in counts.items():
+            sampled = shape._replace(temperature=_default(shape.temperature), top_p=_default(shape.top_p))
+            for limit in () if shape.history else limits:
+                # An answer that ended by itself is the same under any limit that it does not reach.
+                matches = shape.max_tokens == limit or longest[shape] <= limit
+                matched[sampled._replace(max_tokens=limit)] += number * matches
+        if matched:
+            ((best, number),) = matched.most_common(1)
+            present = f"observe:\n  plan: {plan.model_dump_json(exclude_defaults=True)}\n"
+            better = number > comparable
+            text = _yaml(best, plan) if better else f"# as it is now\n{present}"
+            shown["matching"] = {"share": round(max(number, comparable) / total, 4), "yaml": text}
         return shown
 
 
-def _yaml(shape: Shape, plan: SamplingPlan, longest: int) -> str:
+def _default(value: float | None) -> float:
+    """A temperature or ``top_p``: OpenAI's default is 1."""
+    return 1.0 if value is None else value
+
+
+def _yaml(shape: Shape, plan: SamplingPlan) -> str:
     """The configuration for requests of this shape; what the client's texts must fill in is a comment."""
-    temperature, top_p = 1.0 if shape.temperature is None else shape.temperature, shape.top_p or 1.0
-    limit = shape.max_tokens or max(SHORTEST, 1 << longest.bit_length())  # unsent: no answer seen was longer
+    temperature, top_p = shape.temperature, shape.top_p
     settings: dict[str, Any] = {
         "n": plan.n,
         "primary": "sampled" if temperature else "greedy",
         "temperature": temperature or plan.temperature,
         "top_p": top_p if temperature else plan.top_p,
-        "max_tokens": limit,
+        "max_tokens": shape.max_tokens,
     }
     notes = []
     if shape.json is not None and shape.json[0] == "json_object":

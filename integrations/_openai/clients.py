@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,6 +126,18 @@ class Clients:
 
     It holds no reference to the model, so that both can be collected. Copies of a model share it and its connections.
     """
+
+    def __init__(self) -> None:
+        self._replied: float | None = None
+        self.down_since: str | None = None
+        """Time from which an endpoint that had replied no longer does (ISO 8601); None if it does, or never did."""
+
+    def note(self, began: float, error: Exception | None) -> None:
+        """Keep whether the endpoint replied, be it with an error, to a request that began at a Unix time."""
+        if not isinstance(error, aiohttp.ClientConnectionError | TimeoutError):
+            self._replied, self.down_since = time.time(), None
+        elif self._replied is not None and began > self._replied:  # one slow reply among others is no outage
+            self.down_since = self.down_since or datetime.now(UTC).isoformat(timespec="seconds")
 
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections

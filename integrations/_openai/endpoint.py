@@ -144,15 +144,17 @@ class Endpoint:
             deadline: End of the wait on `time.monotonic`; default: the timeout from now on.
         """
         budget = TimeBudget(self.timeout if deadline is None else deadline - time.monotonic())
-        sent, wait = Sent(), 0.0
+        sent, wait, began = Sent(), 0.0, time.time()
         for attempt in range(1, self.retries + 2):
             try:
                 async with budget.spend(wait), self._reply(body, sent) as reply:
                     content = b"".join([part async for part in _parts(reply, self.largest)])
+                self.clients.note(began, None)
                 return Attempted(content, None, sent.count)
             except Exception as error:  # every failure is reported; the caller abstains
                 again = _wait(error, attempt, self.retries, budget.left)
                 if again is None:
+                    self.clients.note(began, error)
                     return Attempted(None, error, sent.count)
                 wait = again
         raise AssertionError("unreachable")

@@ -137,8 +137,8 @@ def test_a_wrong_configuration_is_an_error_in_the_log_and_in_the_verdict(
     shown = str(REFUSED[name]) if status is None else f"StatusError (HTTP status {status}"
     assert shown in verdict["detail"]
     assert (
-        message.text == "Not sure. Correct the endpoint's key, model name or address; until then every question is "
-        "held back."
+        message.text == "Not sure. Check the endpoint's key, model name and address, and that its server runs; until "
+        "then every question is held back."
     )
     (logged,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert shown in logged.getMessage()
