@@ -234,8 +234,8 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             loop.set_exception_handler(connections.failed)
             try:
                 await super().startup(sockets)
-            except SystemExit as exit:
-                if not isinstance(error := exit.__context__, OSError):
+            except SystemExit as stopped:
+                if not isinstance(error := stopped.__context__, OSError):
                     raise
                 why = f"{config.host}:{config.port} cannot be listened on: {error.strerror}. Give a free one by --port."
                 raise UsageError(why) from None

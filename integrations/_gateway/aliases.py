@@ -306,7 +306,6 @@ class ServedAlias:
         if verdict["accepted"]:
             return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
-            return failure(
-                verdict, str(message.text), self.down
-            )  # an outage is an error that clients retry, not an answer
+            # An outage is an error that clients retry, not an answer.
+            return failure(verdict, str(message.text), self.down)
         return answer if answer.abstained else replace(answer, fallback=self.config.fallback)

@@ -588,7 +588,7 @@ class Gateway:
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
             why = whys.get(result.code, "")
-            report(alias.name, result.code, f"{BROKEN[result.code]}{why}", at=f" at {alias.upstream.url}")
+            report(alias.name, result.code, f"{BROKEN[result.code]}{why}", at=f" ({alias.upstream.url})")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
 

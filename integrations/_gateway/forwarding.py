@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from typing import Any
 
 from guardrail.errors import require
@@ -186,8 +185,7 @@ class Forwarding:
             since = self._clients.down_since
             text = "the upstream cannot be reached" if since is None else f"the upstream is down (since {since})"
             at = f": {type(error).__name__} at {self._upstream.url}; check the url, and that the server runs there"
-            report = partial(self._health.warn, breaks=True) if since is None else self._health.fail
-            report(self._name, DOWN, text, at=at)
+            self._health.warn(self._name, DOWN, text, at=at, breaks=True)
             raise CutError from error
         self._clients.note(began, None)
         self._health.recover(self._name, DOWN)

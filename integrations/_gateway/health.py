@@ -21,7 +21,7 @@ IN_A_ROW = 3
 """Failed questions in a row after which an upstream counts as faulty: any server fails now and then."""
 MOST = 256
 """Causes that are kept."""
-AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable", "upstream_down"})
+AT_ONCE = frozenset({"degenerate_samples", "misconfigured", "store_unavailable"})
 """Causes that hit every question, so that the first one is a fault."""
 log = logging.getLogger("guardrail")
 news = log.getChild("serve")
@@ -107,10 +107,10 @@ class Health:
 
         Args:
             model: The model.
-            only: Name of the one cause that is over; None for all.
+            only: Name of the one cause that is no longer shown; None for all, with the fault of the model.
         """
         with self._lock:
-            if only is None or self._faults.get(model, ("",))[0] == only:
+            if only is None:
                 self._failed.pop(model, None)
                 self._faults.pop(model, None)
             named = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.breaks]

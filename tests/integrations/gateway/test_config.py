@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,9 @@ def test_a_file_with_variables(file: Path) -> None:
         ("[support]", "[none]", "do not exist"),
         ("artifact:", "# artifact:", "needs an artifact"),
         ("version: 1", "version: 1\n  a: [", "cannot be read as YAML"),
+        ('"${UPSTREAM_KEY}"', "${UPSTREAM_KEY}", r'quote variables: "\$\{NAME\}"'),
+        ("models:\n", "modles:\n", r"modles is unknown; did you mean 'models'\?"),
+        ("    upstream:", "    upstraem:", r"models.support.upstraem is unknown; did you mean 'upstream'\?"),
     ],
 )
 def test_faults_are_named(file: Path, old: str, new: str, why: str) -> None:
@@ -142,13 +146,15 @@ def test_the_command_for_one_model(
     assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
     for wrong, why in (
-        (single, "needs an artifact"),
+        (single, "needs an artifact: --artifact FILE. --mode observe"),
         (["serve"], "give --config"),
         ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
         ([*single, "--config", "x.yaml"], "without --config"),
     ):
         assert main(wrong) == 1
-        assert why in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert why in said
+        assert said.count("guardrail serve:") == 1
     assert main(["serve", "--new-key", "ann"]) == 0
     key, line = (part.strip() for part in capsys.readouterr().out.split("\n") if "gr-" in part or "sha256" in part)
     config = Config.checked(
@@ -161,6 +167,31 @@ def test_the_command_for_one_model(
     )
     assert config.key_of(key.rpartition(" ")[2]) is not None
     assert config.key_of("gr-another") is config.key_of(None) is None
+
+
+def test_a_port_in_use_is_one_line_and_lines_of_the_log_have_time_and_level(tmp_path: Path) -> None:
+    config = tmp_path / "guardrail.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        upstream = "{url: https://models.example/v1, model: m, key: k}"
+        alias = f"{{upstream: {upstream}, mode: observe, pass_through: [embeddings]}}"
+        config.write_text(f"version: 1\nport: {port}\nmodels: {{m: {alias}}}\n", encoding="utf-8")
+        command = [sys.executable, "-m", "guardrail", "serve", "--config", str(config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    passes, last = done.stderr.splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING guardrail serve: models.m passes ", passes)
+    assert (done.returncode, last.startswith(f"guardrail serve: 127.0.0.1:{port} ")) == (1, True)
+    assert "in use" in last
+    assert "--port" in last
+
+
+def test_an_observed_plan_treats_answers_that_were_cut_off_as_a_guard_does() -> None:
+    upstream = {"url": "https://models.example/v1", "model": "m", "key": "k"}
+    for given, meant in (({}, "abstain"), ({"cut_off": "measure"}, "measure")):
+        alias = {"upstream": upstream, "mode": "observe", "observe": {"plan": {"n": 4, **given}}}
+        plan = Config.checked({"version": 1, "models": {"m": alias}}, "test").models["m"].observe.plan
+        assert plan is not None
+        assert plan.cut_off == meant
 
 
 def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(

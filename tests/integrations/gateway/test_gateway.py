@@ -458,6 +458,8 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
         page = served.http.get("/metrics", headers={"api-key": key}).text
+        for path in ["/metrics", "/readyz"] * 2:  # they do not count against the requests of a minute
+            assert served.http.get(path, headers={"api-key": ann}).status_code == 200
         assert ('model="seen"' in page) == bool(names)
         assert "guardrail_http_requests_total{" in page  # of no model
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {ann}"}):
@@ -736,7 +738,10 @@ def test_questions_do_not_wait_for_tickets(serve: Serve, tmp_path: Path, monkeyp
         assert {reply.result(20).status_code for reply in replies} == {404}
 
 
-def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+def test_an_artifact_is_swapped_while_serving(
+    serve: Serve, endpoint: Held, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "guardrail.serve")
     served = serve()
     gateway, path = served.gateway, tmp_path / "artifact.json"
     guard = gateway.aliases["support"].guard(None)
@@ -749,7 +754,11 @@ def test_an_artifact_is_swapped_while_serving(serve: Serve, endpoint: Held, tmp_
         lenient = make_artifact(MODEL, threshold=9, n=4)
         path.unlink()
         lenient.save(path)
+        caplog.clear()
         assert gateway.reload()
+        (line,) = caplog.messages
+        assert line.startswith(f"guardrail serve: reloaded: support (guard, artifact {lenient.digest:.14}, ")
+        assert "In use: rule none" in line
         endpoint.released.set()
         assert not before.result(20).json()["guardrail"]["accepted"]  # it keeps what it began with
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest

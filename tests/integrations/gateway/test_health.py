@@ -12,8 +12,10 @@ from guardrail.types import SamplingPlan
 from integrations._gateway.config import Config
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
 from integrations._gateway.shapes import Shape, Shapes
+from integrations._openai.clients import Clients
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
+from tests.integrations.openai.faulty_endpoint import serving
 
 
 class Clock:
@@ -59,6 +61,140 @@ def test_a_fault_ends_with_an_answer_or_with_time() -> None:
     assert health.reasons(["m", "well"]) == ["store_unavailable"]
     clock.now += LASTS
     assert health.reasons(["m", "well"]) == []
+
+
+def test_a_cause_that_is_over_is_shown_no_longer_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A cause that comes and goes within a minute has one line, and so has its end."""
+    caplog.set_level(logging.INFO, "guardrail.serve")
+    clock = Clock()
+    health = Health(clock)
+    health.warn("m", "not_comparable:tools", "text")
+    for _ in range(3):
+        health.fail("m", "misconfigured", "no answer")
+        assert len(health.lines("m")) == 2
+        health.recover("m")
+        assert health.lines("m") == ["not_comparable:tools (1 times): text"]  # an answer says nothing about it
+    health.fail("m", "model_failed", "text")
+    health.recover("m", "upstream_down")
+    assert len(health.lines("m")) == 2
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == ["guardrail serve: m: answers again; over: misconfigured"]
+    health.forget("m")
+    assert health.lines("m") == []
+
+
+SILENT = {"url": "http://127.0.0.1:1/api", "model": "m", "key": "k", "max_retries": 0}
+
+
+@pytest.mark.parametrize("mode", ["reset", "stall", "refused"])
+def test_an_upstream_that_had_answered_and_no_longer_does_is_down(
+    serve: Serve, endpoint: Held, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "guardrail.serve")
+    with serving(Held()) as gone:
+        url = gone.url if mode == "refused" else endpoint.url
+        upstream = {"url": url, "model": "m", "key": "k", "timeout": 1, "max_retries": 0}
+        served = serve({"upstream": upstream})
+        assert served.ask("first").status_code == 200
+    endpoint.mode = mode
+    for number in range(IN_A_ROW):
+        reply = served.ask("second")
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"], reply.headers["retry-after"]) == (503, "upstream_down", "5")
+        assert "is down (since 20" in error["message"]
+        assert "x-should-retry" not in reply.headers
+        ready = served.http.get("/readyz")
+        assert ready.json()["reasons"] == ["upstream_down"] * (number == IN_A_ROW - 1)
+        assert "the upstream is down (since 20" in ready.json()["warnings"]["support"][0]
+    assert served.gateway.reload()  # what did not change keeps its state: no outage turns into a wrong address
+    assert served.ask("second").json()["error"]["code"] == "upstream_down"
+    (line,) = [line for line in warnings_in(caplog) if "the upstream is down" in line]
+    assert url in line
+    if mode == "refused":
+        return
+    endpoint.mode = "ok"
+    assert served.ask("second").status_code == 200
+    ready = served.http.get("/readyz")
+    assert (ready.status_code, ready.json()["warnings"]) == (200, {})
+    assert "guardrail serve: support: answers again; over: upstream_down" in caplog.messages
+
+
+def test_an_upstream_that_never_answered_is_misconfigured(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = serve({"upstream": SILENT}).ask()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "misconfigured")
+    (line,) = [line for line in warnings_in(caplog) if "support: the upstream answers no call" in line]
+    assert "that the server runs there; does its url end in /v1? (http://127.0.0.1:1/api)" in line
+    served = serve()
+    assert served.ask("first").status_code == 200
+    endpoint.mode = "echo_401"  # a key that was withdrawn is no outage
+    reply = served.ask("second")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "misconfigured")
+
+
+def test_one_slow_reply_among_others_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10, 20))
+    monkeypatch.setattr("integrations._openai.clients.time.time", lambda: next(now))
+    clients = Clients()
+    clients.note(0, TimeoutError())
+    assert clients.down_since is None  # it never replied
+    clients.note(1, None)
+    clients.note(9, TimeoutError())  # another request was answered after this one began
+    assert clients.down_since is None
+    clients.note(11, TimeoutError())
+    assert clients.down_since is not None
+    clients.note(12, ValueError("an error reply is a reply"))
+    assert clients.down_since is None
+
+
+def test_an_observed_upstream_that_is_down_is_named_in_the_log_and_shown_until_it_replies(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = {"silent": {"upstream": SILENT, "mode": "observe"}}
+    served = serve({"mode": "observe", "artifact": None}, more=silent)
+    assert served.ask().status_code == 200
+    endpoint.mode = "reset"
+    reply = served.ask()
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "upstream_down")
+    assert reply.headers["retry-after"] == "5"
+    reply = served.ask(model="silent")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_failed")
+    for url, text in ((endpoint.url, "is down (since 20"), (SILENT["url"], "cannot be reached")):
+        (line,) = [line for line in warnings_in(caplog) if f" at {url}" in line]
+        assert text in line
+    warnings = served.http.get("/readyz").json()["warnings"]
+    assert "is down (since 20" in warnings["support"][0]
+    assert "cannot be reached" in warnings["silent"][0]
+    assert "127.0.0.1" not in str(warnings)
+    endpoint.mode = "ok"
+    assert served.ask().status_code == 200
+    assert list(served.http.get("/readyz").json()["warnings"]) == ["silent"]
+
+
+def test_a_404_asks_whether_the_url_is_whole(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_canned", lambda mode: b"HTTP/1.1 404 X\r\nContent-Length: 2\r\n\r\n{}")
+    for url, asked in ((endpoint.url, False), (endpoint.url.removesuffix("/v1"), True)):
+        caplog.clear()
+        upstream = {"url": url, "model": "m", "key": "k", "max_retries": 0}
+        served = serve({"upstream": upstream}, more={"seen": {"upstream": upstream, "mode": "observe"}})
+        assert served.ask().status_code == 502
+        assert served.ask(model="seen").status_code == 404
+        assert sum("does its url end in /v1?" in line for line in warnings_in(caplog)) == 2 * asked
+
+
+def test_a_reload_that_changes_a_model_forgets_its_warnings(serve: Serve, endpoint: Held, tmp_path: Any) -> None:
+    guarded = serve().gateway.config
+    served = observing(serve, endpoint, artifact=False, plan=COLLECT)
+    served.http.post("/v1/chat/completions", json={**GREEDY, "messages": [{"role": "user", "content": SURE}]})
+    assert counts(served).not_comparable == 1
+    assert served.gateway.reload()
+    assert list(served.http.get("/readyz").json()["warnings"]) == ["m"]  # nothing changed
+    served.gateway.config = guarded.model_copy(update={"models": {"m": guarded.models["support"]}})
+    assert served.gateway.reload()
+    assert served.http.get("/readyz").json()["warnings"] == {}
 
 
 def test_a_refused_probe_is_a_503_with_a_log_line_and_not_ready(
@@ -173,8 +309,9 @@ def test_the_proposed_configuration_is_valid_and_matches() -> None:
         "response_format": {"type": "json_object"},
     }
     for _ in range(3):
-        shapes.add(Shape.of(common), 90)
-    shapes.add(Shape.of({**common, "messages": [*common["messages"], {"role": "user", "content": "more"}]}), 90)
+        shapes.add(Shape.of(common), 90, comparable=False)
+    more = [*common["messages"], {"role": "user", "content": "more"}]
+    shapes.add(Shape.of({**common, "messages": more}), 90, comparable=False)
     summary = shapes.summary(SamplingPlan(n=7))
     assert (summary["requests"], summary["system_prompt"], summary["history"], summary["json"]) == (4, 1.0, 0.25, 1.0)
     assert summary["matching"]["share"] == 0.75
@@ -188,6 +325,27 @@ def test_the_proposed_configuration_is_valid_and_matches() -> None:
     assert plan.bindings is not None
     assert (plan.n, plan.temperature, plan.max_tokens) == (7, 0.3, 128)
     assert plan.bindings.response_format == {"type": "json_object"}
+
+
+def test_the_proposed_configuration_matches_most_and_never_less_than_the_present_one() -> None:
+    plan, question = SamplingPlan(n=10, max_tokens=16), {"messages": [{"role": "user", "content": "q"}]}
+
+    def matching(*requests: tuple[dict[str, Any], int | None], comparable: int) -> tuple[float, str]:
+        shapes = Shapes()
+        for place, (sent, tokens) in enumerate(requests):
+            shapes.add(Shape.of({**question, **sent}), tokens, comparable=place < comparable)
+        shown = shapes.summary(plan)["matching"]
+        return shown["share"], shown["yaml"]
+
+    greedy, limited, warm = {"temperature": 0}, {"temperature": 0, "max_tokens": 16}, {"temperature": 0.2}
+    share, text = matching((greedy, 3), (limited, 3), ({}, 3), (warm, 3), comparable=2)
+    assert (share, text.splitlines()[0]) == (0.5, "# as it is now")  # equal to the best other one
+    assert '"max_tokens":16' in text
+    share, text = matching(({}, 3), (greedy, 3), (limited, 3), ({"temperature": 1.0}, 90), ({}, 3), comparable=2)
+    assert share == 0.6  # a temperature that is left out is OpenAI's default
+    assert '"temperature": 1.0, "top_p": 1.0, "max_tokens": 128' in text
+    share, text = matching(({**warm, "max_tokens": 50}, None), ({**warm, "max_tokens": 60}, 50), comparable=0)
+    assert (share, '"max_tokens": 50' in text) == (1.0, True)  # one was cut off there, the other ended by itself
 
 
 def test_after_the_proposed_configuration_an_ordinary_app_is_measured(serve: Serve, endpoint: Held) -> None:

@@ -183,6 +183,12 @@ def test_what_cannot_be_guarded_is_refused_with_its_field(
     assert endpoint.requests == 0
 
 
+def test_a_token_limit_below_the_calibrated_one_names_the_least(serve: Serve) -> None:
+    message = ask(serve(), max_tokens=10).json()["error"]["message"]
+    assert "Send at least 256 " in message
+    assert "Leave it out" not in message  # no request may
+
+
 def test_images_are_refused_unless_they_were_calibrated(serve: Serve, endpoint: Held) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     reply = ask(serve(), messages=[{"role": "user", "content": [{"type": "text", "text": SURE}, image]}])
