@@ -20,7 +20,7 @@ from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer
-from guardrail.plain_json import sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
@@ -212,8 +212,10 @@ class ServedAlias:
         common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_verdict"] = self._observers
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
-        # What one credential or upstream has drawn belongs to no other.
-        scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
+        # another one of the same upstream and artifact, a question that was held back would be drawn again.
+        upstreams = [(upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream]
+        scope = repr((credential, upstreams))
         own["remember_slots"] = config.remember_slots
         own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
         common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
