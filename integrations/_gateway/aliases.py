@@ -214,7 +214,9 @@ class ServedAlias:
         own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
-        upstreams = [(upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream]
+        upstreams = [
+            (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
+        ]
         scope = repr((credential, upstreams))
         own["remember_slots"] = config.remember_slots
         own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
