@@ -10,13 +10,20 @@ and `evaluate`. Importing this loads neither a model framework nor plotting nor 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guardrail.errors import require
+from guardrail.errors import MissingDependencyError, require
 
-for _package in ("filelock", "scipy"):
-    require(_package, extra="calibrate")
+try:
+    for _package in ("filelock", "scipy"):
+        require(_package, extra="calibrate")
+except MissingDependencyError as _error:
+    if Path(sys.argv[0]).stem == "calibrate":  # the command imports this before its own code can catch anything
+        sys.exit(str(_error))
+    raise
 
 if TYPE_CHECKING:
     from .agent_steps import (

@@ -44,7 +44,7 @@ from guardrail.prompting import PromptWrapping, conversation_text
 from guardrail.types import Frozen, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator
 
-from .correctness import CorrectnessRule, ToolCalls, label_records
+from .correctness import CorrectnessRule, ToolCalls, label_records, labelled_by
 from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
@@ -245,8 +245,8 @@ def fit_action(
     """
     correctness_rule = correctness or ToolCalls()
     file = score_records(read_records(path), [estimator])
-    labelled = tuple(label_records(file.records, correctness_rule))
-    write_records(path, file.header.model_copy(update={"correctness": correctness_rule.spec}), labelled)
+    header = labelled_by(file.header, correctness_rule)
+    write_records(path, header, label_records(file.records, correctness_rule))
     key = estimator_key(estimator)
 
     def make(selection: Selection | None) -> CalibrationArtifact:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from guardrail.parts.spec import Kind
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
-from .correctness import CorrectnessRule, default_rule, label_records, make_rule
+from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.questions import RawRow
@@ -27,19 +29,22 @@ from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, SHARE, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
-from .evaluation.label_checks import broken_labels
+from .evaluation.label_checks import broken_labels, unread_answers
 from .evaluation.planning import with_labels_needed
-from .fits import Fits, FitSettings, beside, counted
+from .fits import Fits, FitSettings, beside, counted, selection_warning
 from .parts.documents import import_document_rows
 from .parts.page import write_parts_report
 from .parts.records import RecordParts
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
+from .report.sentences import unread, verdict_text
 from .scoring.scores import key_of, parse_estimator, score_records, supported
 from .thresholds.registry import RULES, compared_rules
 from .thresholds.rule import Rule
 
 __all__ = ["Records", "from_frame"]
+
+log = logging.getLogger("guardrail")
 
 
 class Records:
@@ -129,6 +134,8 @@ class Records:
     def label(self, rule: str | CorrectnessRule | None = None, **params: Any) -> Self:
         """Decide which answers are right. Labels that came with the frame (``correct=``) are replaced.
 
+        Logs a warning about answers that the rule leaves undecided, which count as wrong.
+
         Args:
             rule: Name of a correctness rule, or a rule of your own; default: by the questions, see `default_rule`.
             **params: Parameters of a named rule, e.g. ``threshold=0.6``.
@@ -141,9 +148,15 @@ class Records:
         if isinstance(rule, str):
             rule = make_rule(rule, **params)
         chosen = rule or default_rule(self.file.records, self.file.header.plan.bindings)
-        header = self.file.header.model_copy(update={"correctness": chosen.spec})
-        self.file = replace(self.file, header=header, records=table_of(label_records(self.file.records, chosen)))
-        self.artifact = None
+        header = labelled_by(self.file.header, chosen)
+        table = table_of(label_records(self.file.records, chosen))
+        self.file, self.artifact = replace(self.file, header=header, records=table), None
+        if undecided := int(table.undecided().sum()):
+            log.warning(
+                "calibrate: %d of %d answers are undecided by rule %s and count as wrong until a person or a judge "
+                "labels them: write(PATH), `calibrate label PATH --undecided --interactive`, Records.read(PATH).",
+                *(undecided, len(table), chosen.spec.name),
+            )
         return self
 
     def split(self, test_fraction: float, *, seed: int = 0, groups: Groups = "category") -> tuple[Self, Self]:
@@ -245,14 +258,15 @@ class Records:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
         Fits on these labels are counted: the first spends delta, later ones less, and ``artifact.selection`` and the
-        promises say what all of them spend together.
+        promises say what all of them spend together. Logs what the command line warns of: further fits, answers that
+        the score does not read, and a gate that stops or accepts nothing.
 
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
             rule: Name of a threshold rule, or a rule of your own.
-            estimator: Key of the scores; default: semantic entropy (the discrete one without log-probabilities),
-                or predictive entropy with options. "auto": the one with the highest AUROC on 30 % of the questions,
-                which the fit does not use.
+            estimator: Key of the scores; default: semantic entropy, or predictive entropy with options; without
+                log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
+                entropy. "auto": the one with the highest AUROC on 30 % of the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
@@ -299,7 +313,16 @@ class Records:
         options = {"rule": getattr(rule, "__dict__", repr(rule))} if own else {}
         settings = FitSettings(key, delta, options, tuple(declare))
         self.artifact = with_labels_needed(counted(make, self.fits, settings, strict=strict))
+        self._warn(self.artifact, key)
         return self.artifact
+
+    def _warn(self, artifact: CalibrationArtifact, key: str) -> None:
+        """Log what `calibrate fit` prints in yellow and red."""
+        text = verdict_text(artifact)
+        red = text.paragraphs[: 1 if artifact.n_accepted else 2] if text.verdict.colour == "red" else ()
+        for line in (selection_warning(artifact), unread(key, unread_answers(self.file, key)), *red):
+            if line is not None:
+                log.warning("calibrate: %s", line)
 
     def report(
         self,
@@ -484,6 +507,7 @@ def from_frame(
 
 
 _IN_PYTHON = (
+    (r"(?<=\w) --map (?=\w+=)", ", --map "),
     (
         r"--map score=NAME:COLUMN --score-direction\s+higher-is-certain",
         'score=ScoreColumn("NAME", "COLUMN", certain=True)',
@@ -493,7 +517,7 @@ _IN_PYTHON = (
     (r"--map confidence=(\w+)", r'confidence="\1"'),
     (r"--map score=(\w+)", r'score="\1"'),
     (r"--map (\w+)=-", r"drop the column \1"),
-    (r"--map (\w+)=(\w+),(\w+)", r'\1=["\2", "\3"]'),
+    (r"--map (\w+)=(\w+(?:,\w+)+)", lambda m: f"{m[1]}={json.dumps(m[2].split(','))}"),
     (r"--map (\w+)=(\w+)", r'\1="\2"'),
     (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
     (r"Correct the --map", "Correct the argument"),

@@ -109,7 +109,8 @@ class Fit(Frozen):
     def of(cls, artifact: CalibrationArtifact) -> Fit:
         """The line of an artifact, by its own count if it has one; without, it spent all of its delta."""
         outcome, selection = artifact.outcome, artifact.selection
-        options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
+        # Options that were left out are None in the artifact, and were not asked for.
+        options = {name: value for name in DECLARED if (value := outcome.options.get(name)) is not None}
         delta = artifact.segments.delta if artifact.segments is not None else outcome.delta
         part = (1 if artifact.looks is None else artifact.looks.part) * (1 if selection is None else selection.part)
         settings = FitSettings(artifact.estimator.name, None if delta is None else delta / part, options)
@@ -347,10 +348,9 @@ def selection_warning(artifact: CalibrationArtifact | CascadeArtifact) -> str | 
             f"{percent(1 - spent)} confidence. {_WAYS_OF_PARTS}"
         )
     return (
-        f"These labels, or a part of them, have carried {selection.fits} fits. This one spends "
-        f"{spent - selection.others:.2g} of the failure probability and the others {selection.others:.2g}: whichever "
-        f"of them you use, the certificate holds with {percent(1 - spent)} confidence. To choose the best of several "
-        f"fits moves the error rate up under every rule. {_WAYS}"
+        f"These labels have carried {selection.fits} fits: whichever you use, the certificate holds with "
+        f"{percent(1 - spent)} confidence. The best of several errs more than it shows, under every rule. Fit on fresh "
+        "labels, or let --estimator auto choose the score (docs/calibrating.md says what counts as a fit)."
     )
 
 

@@ -245,6 +245,8 @@ def with_selection(artifact: CalibrationArtifact, selection: Selection) -> Calib
     def stated(outcome: Outcome) -> Outcome:
         delta = outcome.delta if outcome.certifies else None
         text = selection.describe(None if delta is None else _whole(artifact, delta))
+        if delta is not None and selection.fits > 1:
+            text = f"That is for this fit alone. {text}"
         return outcome.model_copy(update={"guarantee": f"{outcome.guarantee} {text}"}) if text else outcome
 
     update: dict[str, Any] = {"outcome": stated(artifact.outcome), "certificate": stated(artifact.certificate)}

@@ -310,7 +310,9 @@ def score_on_ray(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     if not source.is_file():
-        raise UsageError(f"no record file at {source}. `calibrate collect` makes one.")
+        raise UsageError(
+            f"no record file at {source}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+        )
     with exclusive(target):
         with source.open("rb") as stream:
             reader = RecordReader(source, stream)

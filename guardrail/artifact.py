@@ -758,11 +758,18 @@ class CalibrationArtifact(Persisted):
             ArtifactMismatchError: The models differ; the message names both.
         """
         differences = self.model.differences(running)
-        if differences:
-            raise ArtifactMismatchError(
-                "; ".join(differences) + ". A threshold is valid for the model it was calibrated with: "
-                "load that model, or calibrate this one."
+        if not differences:
+            return
+        way_out = "load that model, or calibrate this one."
+        if not self.model.is_known:
+            way_out = (
+                "these answers were imported without naming their model. If this one gave them, name it with "
+                "`calibrate identify RECORDS --model MODEL` (in Python from_frame(..., model=model)) and fit again, "
+                "which is the same fit."
             )
+        raise ArtifactMismatchError(
+            f"{'; '.join(differences)}. A threshold is valid for the model it was calibrated with: {way_out}"
+        )
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt if there were none such at calibration, otherwise None."""

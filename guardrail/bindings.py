@@ -24,8 +24,8 @@ from .types import Bindings
 __all__ = ["binding_settings", "bindings_for", "check_bindings", "json_format", "native_settings", "read_bindings"]
 
 HOW = (
-    "Collect the calibration answers with them: `calibrate collect ... --tools tools.json`, where "
-    "guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
+    "Bind those of the calibration, or collect the calibration answers with these: `calibrate collect ... --tools "
+    "tools.json`, where guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
 )
 
 
@@ -96,8 +96,11 @@ def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
     if requested.tools and bound.model_copy(update={"tools": requested.tools}).digest != bound.digest:
         had = f"with the tools {', '.join(bound.tool_names)}" if bound.tools else "without tools"
         other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
+        missing = [name for name in bound.tool_names if name not in requested.tool_names]
+        lacking = f" Missing: {', '.join(missing)}." if missing else ""
         raise ArtifactMismatchError(
-            f"calibrated {had}; other tools ({', '.join(requested.tool_names)}){other} would void the threshold.",
+            f"calibrated {had}; other tools ({', '.join(requested.tool_names)}){other} would void the threshold."
+            f"{lacking}",
             HOW,
         )
     choice = requested.tool_choice

@@ -192,7 +192,9 @@ def _alone(model: Model) -> Iterator[Finding]:
     if isinstance(chat, Finding):
         yield chat
         return
-    yield Finding("model", "ok", f"{identify(chat).model} can be made; no artifact is named, so it is only probed")
+    own = identify(chat)
+    named = f"provider {own.provider}, model {own.model}" + (f", revision {own.revision}" if own.revision else "")
+    yield Finding("model", "ok", f"{named} can be made; no artifact is named, so it is only probed")
     yield from _support(chat)
     plan = SamplingPlan(logprobs=True)
     yield from _endpoint(chat, plan, bound=False)
@@ -448,7 +450,7 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -
     assert report is not None
     problem = report.problem(plan)
     if problem is not None and problem[0] is Unmeasured.NO_LOGPROBS and not bound:
-        fix = "use an estimator without them: calibrate collect --estimator discrete_semantic_entropy"
+        fix = "use an estimator without them: calibrate collect --estimator graded_disagreement"
         yield Finding("endpoint", "warn", problem[1], fix)
         problem = None
     if problem is not None:

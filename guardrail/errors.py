@@ -21,6 +21,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
@@ -44,7 +46,9 @@ __all__ = [
     "UnreadableReplyError",
     "UsageError",
     "describe_error",
+    "did_you_mean",
     "load_entry_point",
+    "refuse_unknown",
     "reply_facts",
     "require",
 ]
@@ -134,6 +138,29 @@ class UnmeasuredError(AbstainedError):
     Not where the question may be the cause (an empty, refused, unreadable or unjudged answer): that is a result, which
     nothing may draw again, and raises a plain `AbstainedError`.
     """
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A sentence with the nearest of the known names, followed by a space; empty if none is near."""
+    near = get_close_matches(str(name), list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def refuse_unknown(name: str, known: Collection[str], where: str, what: str) -> None:
+    """Refuse a name that does not exist.
+
+    Args:
+        name: The name.
+        known: The names that exist.
+        where: The argument that holds it, for the message.
+        what: The kind of name, with its article.
+
+    Raises:
+        UsageError: The name is none of ``known``; the message lists them.
+    """
+    if name not in known:
+        listed = ", ".join(sorted(known)) or "none"
+        raise UsageError(f"{where} name {name!r}, which is not {what}. {did_you_mean(name, known)}There are: {listed}.")
 
 
 def require(package: str, *, extra: str) -> Any:

@@ -337,6 +337,8 @@ def _average(target: str, in_use: Terms, price: Price, average: str) -> str:
         return f"{start} may answer more questions, and certifies nothing."
     if not price.average:
         return f"{start} finds no threshold, either."
+    if price.average == 1:  # such a gate ends where the model does, so the share of the others says nothing about it
+        return f"{start} answers all questions: it stops nothing, and certifies nothing."
     return (
         f"{start} answers {percent(price.average)} of questions, {_points(price.average - in_use.acceptance)}, and "
         f"{OFTEN_ABOVE} {target} wrong."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -10,7 +12,10 @@ from pydantic import Field
 from .errors import UsageError
 from .types import Frozen, Unit
 
-__all__ = ["Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
+__all__ = ["IMPORTED", "Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
+
+IMPORTED = "imported"
+"""Provider of answers that were imported without naming the model that gave them."""
 
 
 class ModelIdentity(Frozen):
@@ -22,6 +27,11 @@ class ModelIdentity(Frozen):
     """Model id as the provider knows it; for a local folder its base name."""
     revision: str | None = None
     """The identity of the weights: "sha256:..." of the weight files, or a hub commit; None if unknown."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it names a model that can run; answers of an unknown one gate none."""
+        return self.provider != IMPORTED
 
     def differences(self, running: ModelIdentity) -> list[str]:
         """Human-readable differences between this (calibrated) identity and the running one; empty when equal.
@@ -38,6 +48,7 @@ class ModelIdentity(Frozen):
         ]
 
 
+log = logging.getLogger("guardrail")
 _NAMES = ("model", "model_name", "model_id", "deployment_name")
 """Fields in which LangChain's classes keep the name of a model."""
 
@@ -48,7 +59,8 @@ def identify(model: BaseChatModel) -> ModelIdentity:
     A model with a method ``guardrail_identity()`` identifies itself, as ``TransformersChat`` does with the hash of its
     weights. Otherwise LangChain's tracing parameters give provider and model name (Azure: the model if it is named,
     else the deployment; Bedrock: the base model if it is named, else the model id), without a revision: a model that
-    the provider changes under the same name is not noticed.
+    the provider changes under the same name is not noticed. A class that names no model in any of these places is
+    identified by its own name, with a warning in the log.
 
     Raises:
         UsageError: The model's class has a field for its name, and it is empty.
@@ -68,7 +80,18 @@ def identify(model: BaseChatModel) -> ModelIdentity:
             f"this {type(model).__name__} names no model ({', '.join(fields)} are empty), so no artifact can be bound "
             f"to it. Make it with {fields[0]}=..."
         )
+    if not name:
+        _warn_unnamed(type(model).__name__)
     return ModelIdentity(provider=provider, model=str(name or type(model).__name__))
+
+
+@lru_cache(maxsize=64)  # once for each class
+def _warn_unnamed(kind: str) -> None:
+    log.warning(
+        "guardrail: a %s names no model, so an artifact is bound to the class alone and fits any model behind it. Give "
+        "the class a field (%s), a _get_ls_params() with ls_model_name, or a method guardrail_identity().",
+        kind, ", ".join(_NAMES),
+    )  # fmt: skip
 
 
 class JudgeSpec(Frozen):

@@ -283,6 +283,8 @@ _IGNORABLE = (range(0xFDD0, 0xFDF0), range(0xFFF0, 0xFFF9), range(0xE0000, 0xE10
 
 
 def _is_visible(character: str) -> bool:
+    if "!" <= character <= "~":  # most texts begin so, and judges ask this for each pair
+        return True
     code = ord(character)
     if code & 0xFFFE == 0xFFFE or any(code in block for block in _IGNORABLE):
         return False
@@ -426,6 +428,8 @@ class SampleSet(Frozen):
     """The reason why this set is incomplete, or None if it has everything the plan asks for."""
     problem_detail: str = ""
     """The problem in words, e.g. "asked for 10 samples, received 1"."""
+    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
+    """The primary answer where it calls a tool that was not offered: a person may see it; nothing gives it out."""
 
 
 class Uncertainty(Frozen):

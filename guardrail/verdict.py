@@ -178,6 +178,11 @@ WAY_OUT = {
     Unmeasured.MISCONFIGURED: (
         "Correct the endpoint's key, model name or address; until then every question is held back."
     ),
+    Unmeasured.DEGENERATE_SAMPLES: (
+        "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "
+        'equal ones (a model of rules, a few possible answers), draw without the probe: probe="off", or the class '
+        "attribute guardrail_trusted = True."
+    ),
     Unmeasured.MODEL_CHANGED: (
         "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
     ),
@@ -247,7 +252,8 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
         heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
     elif verdict.alternatives:
-        title = "distinct answers among the samples" if verdict.samples else "options and their probability"
+        wordings = "distinct wordings among the samples (the score may count some as the same answer)"
+        title = wordings if verdict.samples else "options and their probability"
         sections.append(("Evidence", [title, *(_share_line(share, text) for text, share in verdict.alternatives)]))
     if verdict.samples:
         sections.append(("Samples", [f"{i + 1}. {_short(text)}" for i, text in enumerate(verdict.samples)]))

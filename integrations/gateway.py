@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import logging
 import math
 import multiprocessing
@@ -31,7 +30,7 @@ from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
-from ._gateway.connections import Connections, most_connections
+from ._gateway.connections import Connections
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
@@ -77,55 +76,40 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.workers != 1:
         os.environ[WORKER] = "1"
-    config = _configured(arguments)
-    if arguments.workers != 1:
-        _refuse_workers(arguments, config)
-    uvicorn = require("uvicorn", extra="serve")
-    gateway = Gateway(config if arguments.config is None else arguments.config)
-    gateway.config = config  # with the flags
+        _refuse_workers(arguments, _configured(arguments))
+    gateway = _gateway(arguments)
     if arguments.check:
-        _print(
-            config.model_dump_json(indent=1, exclude_defaults=True),
-            *_promises(gateway),
-            "The configuration and its artifacts are valid.",
-        )
-        return 0
-    if arguments.workers == 1:
-        _serve(uvicorn, gateway)
+        shown = gateway.config.model_dump_json(indent=1, exclude_defaults=True)
+        _print(shown, *_promises(gateway), "The configuration and its artifacts are valid.")
+    elif arguments.workers == 1:
+        _serve(require("uvicorn", extra="serve"), gateway)
     else:
         _supervise(arguments, gateway)
     return 0
 
 
+def _gateway(arguments: argparse.Namespace) -> Gateway:
+    config = _configured(arguments)
+    gateway = Gateway(config if arguments.config is None else arguments.config)
+    gateway.config = config  # with the flags
+    return gateway
+
+
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
     single = {name: getattr(arguments, name) for name in ("upstream", "model", "artifact")}
-    address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     if arguments.config is not None:
         if any(single.values()):
             raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
         content = load_config(arguments.config).model_dump(exclude_unset=True)
-        return _checked({**content, **address})
-    if single["upstream"] is None or single["model"] is None:
-        raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-    endpoint = {"url": single["upstream"], "model": single["model"]}
-    alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
-    return _checked({"version": 1, "models": {single["model"]: alias}, **address})
-
-
-def _checked(content: dict[str, Any]) -> Config:
-    return Config.checked(content, "guardrail serve")
-
-
-class _Limits:
-    """The limits on connections of a configuration, as uvicorn takes them."""
-
-    def __init__(self, config: Config) -> None:
-        most = most_connections(config.max_connections)
-        self.connections = Connections(most, config.max_connections_per_address, config.header_timeout)
-        base = importlib.import_module("uvicorn.protocols.http.auto").AutoHTTPProtocol
-        self.protocol = self.connections.protocol(base)
-        self.backlog = max(1, min(2048, most // 4))  # asyncio accepts so many at once, before any of them is counted
+    else:
+        if single["upstream"] is None or single["model"] is None:
+            raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
+        endpoint = {"url": single["upstream"], "model": single["model"]}
+        alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
+        content = {"version": 1, "models": {single["model"]: alias}}
+    address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
+    return Config.checked({**content, **address}, "guardrail serve")
 
 
 def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
@@ -156,15 +140,17 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
         shared, *own = [
-            socket.create_server((config.host, port), family=family, backlog=_Limits(config).backlog) for port in ports
+            socket.create_server(
+                (config.host, port), family=family, backlog=Connections.of(config, gateway.health).backlog
+            )
+            for port in ports
         ]
     except OSError as error:
         raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
 
     def start(number: int) -> Any:
-        worker = multiprocessing.get_context("spawn").Process(
-            target=_work, args=(arguments, number, [own[number - 1], shared]), name=f"worker {number}"
-        )
+        sockets = [own[number - 1], shared]
+        worker = _context().Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
         worker.start()
         return worker
 
@@ -180,11 +166,7 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), forward)
     port, *others = (str(each.getsockname()[1]) for each in (shared, *own))
-    _print(
-        f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
-        f"{count} processes, each also on its own port: {', '.join(others)}",
-        *_promises(gateway),
-    )
+    _announce(gateway, port, f"{count} processes, each also on its own port: {', '.join(others)}")
     while any(worker.is_alive() for worker in workers.values()) or not stopping:
         wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
         for number, worker in workers.items():
@@ -194,18 +176,25 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
                 workers[number] = start(number)
 
 
+def _context() -> Any:
+    """Starts processes by forking one that has only imported this module, so that a worker that ended is soon back."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
     """One of several processes."""
     os.setpgrp()  # Ctrl-C reaches the supervisor, which passes it on
     os.environ[WORKER] = str(number)
-    config = _configured(arguments)
-    gateway = Gateway(config if arguments.config is None else arguments.config)
-    gateway.config = config
-    _serve(require("uvicorn", extra="serve"), gateway, sockets)
+    _serve(require("uvicorn", extra="serve"), _gateway(arguments), sockets)
 
 
 def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
-    config, supervisor = gateway.config, multiprocessing.parent_process()
+    config, connections = gateway.config, Connections.of(gateway.config, gateway.health)
+    supervisor = multiprocessing.parent_process()
     loop: asyncio.AbstractEventLoop | None = None
 
     class Server(uvicorn.Server):  # type: ignore[misc]
@@ -237,22 +226,15 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(connections.failed)
             await super().startup(sockets)
-            if sockets is not None:
-                return
-            port = self.servers[0].sockets[0].getsockname()[1]
-            _print(
-                f"Serving {', '.join(gateway.aliases)} at http://{config.host}:{port}/v1  (Ctrl-C stops it)",
-                *_promises(gateway),
-            )
+            if sockets is None:
+                _announce(gateway, self.servers[0].sockets[0].getsockname()[1])
 
     # No access log: it would hold addresses and paths, which name tickets. No proxy headers: any client can forge them.
-    limits = _Limits(config)
-    connections = limits.connections
     server = Server(
         uvicorn.Config(
             gateway,
-            http=limits.protocol,
-            backlog=limits.backlog,
+            http=connections.protocol(),
+            backlog=connections.backlog,
             host=config.host,
             port=config.port,
             log_level="warning",
@@ -272,9 +254,14 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
     server.run(sockets)
 
 
+def _announce(gateway: Gateway, port: object, *more: str) -> None:
+    address = f"http://{gateway.config.host}:{port}/v1"
+    _print(f"Serving {', '.join(gateway.aliases)} at {address}  (Ctrl-C stops it)", *more, *_promises(gateway))
+
+
 def _promises(gateway: Gateway) -> list[str]:
     """The two promises of each alias that guards, a line each, after a warning about a gate that stops nothing."""
-    return [f"{name}: {line}" for name in gateway.aliases for line in gateway.promises.get(name, ())]
+    return [f"{name}: {line}" for name, alias in gateway.aliases.items() for line in alias.promises]
 
 
 def _print(*lines: str) -> None:

@@ -38,7 +38,7 @@ from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack
-from ._agents.artifact_set import ArtifactSet
+from ._agents.artifact_set import ArtifactSet, load_tools
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, released
 from ._agents.gates import AgentGate, EarlyStopping
@@ -52,7 +52,7 @@ from ._agents.held import (
     released_note,
     unpack,
 )
-from ._agents.model_requests import replaying, step_of, structured_names
+from ._agents.model_requests import has_checkpointer, replaying, step_of, structured_names
 from ._agents.state import NoteChannel
 from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ask
@@ -127,7 +127,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             like one that could not be measured, or "pass" it.
         allowed_decisions: What a person may decide.
         holding_message: What the conversation shows while a person decides.
-        judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name.
+        judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name. Where
+            no tool has an artifact, a `ToolCallJudge` says which calls a person is shown as one: the arguments that
+            matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
         similarity: The similarity object, for artifacts whose similarity cannot be made by name.
         entailment: The entailment model object, for artifacts whose entailment model cannot be made by name.
         scorer: The scorer, or several, for artifacts that were calibrated with one; each finds its own by name.
@@ -193,11 +195,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             raise UsageError(
                 f'on_abstain must be "review", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
             )
-        refuse_unreviewed(tools or {}, reviewed=on_abstain == REVIEW and mode == "guard")
+        gated = load_tools({} if tools is None else tools, exempt)
+        refuse_unreviewed(gated, reviewed=on_abstain == REVIEW and mode == "guard")
         self._gate = AgentGate(
             ArtifactSet.of(
                 artifact,
-                tools or {},
+                gated,
                 exempt=exempt,
                 judge=judge,
                 similarity=similarity,
@@ -255,6 +258,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
     ) -> Steps[tuple[ModelResponse[Any], GuardState]]:
         """The response of a gated model in place of the agent's, and the note about it."""
+        if self._gate.reviewed and not has_checkpointer():
+            raise UsageError(
+                'on_abstain="review" and tools={NAME: "collect"} hold messages for a person, and this agent has no '
+                "checkpointer to keep them. Give it one: create_agent(..., checkpointer=InMemorySaver()), or "
+                'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
+            )
         step = step_of(request, collects=self._gate.artifacts.collects_only)
         gates = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome(self._holding)

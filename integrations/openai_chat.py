@@ -220,9 +220,9 @@ class OpenAICompatibleChat(NativeChat):
 
         async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, AskOutcome]]:
             outcome = await send(ask, body)
-            if not ask.apart or outcome.status not in N_REFUSED:
+            if ask.apart is None or outcome.status not in N_REFUSED:
                 return [(ask, outcome)]
-            first, *others = ask.apart
+            first, *others = ask.apart()
             tried = after(outcome, await alone(first))
             if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
@@ -348,7 +348,9 @@ class OpenAICompatibleChat(NativeChat):
         return body_of(messages, named, stop, limit_name=self.token_limit, extra=self.extra_body)
 
     def _outcome(self, ask: Ask, attempted: Attempted, started: float) -> AskOutcome:
-        describe_error = self._endpoint().describe_error
+        def describe_error(error: Exception | None) -> str:
+            return self._endpoint().describe_error(error)
+
         return outcome_of(ask, attempted, started, describe_error=describe_error, check=self._check_model)
 
     def _check_model(self, reply: Mapping[str, Any]) -> None:

@@ -143,7 +143,8 @@ def left_to_the_system(source: str) -> list[str]:
         of_a_context = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call)  # see get_context
         if name in ("ProcessPoolExecutor", "Pool", "Process") and not (given & {"mp_context", None} or of_a_context):
             used.append(name)
-        if name == "get_context" and [getattr(argument, "value", None) for argument in node.args] != ["spawn"]:
+        method = [getattr(argument, "value", None) for argument in node.args]
+        if name == "get_context" and method not in (["spawn"], ["forkserver"]):  # the second fails where it is missing
             used.append(name)
         if name in ("read_text", "write_text") and isinstance(node.func, ast.Attribute) and "encoding" not in given:
             used += [name] * (len(node.args) < 1 + (name == "write_text"))

@@ -38,10 +38,18 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
-from .frame.options import LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.options import USUAL, LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
 from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_early_stopping, print_fits, print_second_look, print_verdict
+from .frame.verdicts import (
+    conclude,
+    print_choice,
+    print_early_stopping,
+    print_fits,
+    print_second_look,
+    print_unread,
+    print_verdict,
+)
 
 __all__ = ["fit", "inspect"]
 
@@ -280,8 +288,7 @@ def fit(
         typer.Option(
             "--estimator",
             "-e",
-            help="Default: semantic_entropy, or predictive_entropy with options. auto: the one with the highest AUROC "
-            "on 30 % of the questions, which the fit does not use.",
+            help=f"{USUAL} auto: the one with the highest AUROC on 30 % of the questions, which the fit does not use.",
         ),
     ] = None,
     rule: Annotated[
@@ -394,6 +401,7 @@ def fit(
     fitted.artifact.save(out)
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
+    print_unread(file, fitted.key)
     _present(fitted, testing.test or (), out)
 
 
@@ -452,7 +460,7 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
-    text = verdict_text(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged, listed(fitted.sources))
     print_verdict(text)
     print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)

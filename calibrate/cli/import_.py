@@ -5,22 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import typer
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.models import resolve_model
 from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
+from guardrail.specs import IMPORTED
+from guardrail.specs import identify as identity_of
 from guardrail.types import MAX_TOKENS
 
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
-from ..data.records import write_records
+from ..data.records import RecordFile, rewrite_records, write_records
+from ..evaluation.label_checks import auroc_interval
 from ..parts.documents import import_documents
+from ..scoring.scores import labels_of, values_of
 from .frame.app import app
 from .frame.files import keep_inputs
 from .frame.next_commands import listed, next_step
+from .frame.options import MODEL_HELP, RecordsArgument
 from .frame.terminal import finish, print_line
 
-__all__ = ["import_"]
+__all__ = ["identify", "import_"]
 
 _SHOWN = 20
 """Malformed rows that are printed; all of them are in the file."""
@@ -64,7 +71,7 @@ def import_(
     system: Annotated[str | None, typer.Option(help="Which system or model to read, in files with several.")] = None,
     unit: Annotated[str, typer.Option(help="Unit of scores: nats or probability.")] = "nats",
     model: Annotated[str | None, typer.Option(help="Name of the model. Default: the system, or the file.")] = None,
-    provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = "imported",
+    provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = IMPORTED,
     temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
@@ -143,11 +150,38 @@ def import_(
         )
     header = imported.file.header
     write_records(out, header, imported.file.records)
-    _print_result(imported, skipped)
+    _print_result(imported, skipped, out)
     if parts is not None:
         finish([out], f"calibrate score {listed([out])} --parts {parts}")
         return
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, min(header.estimators, default=None)))
+
+
+@app.command()
+def identify(
+    records: RecordsArgument,
+    model: Annotated[str, typer.Option("--model", "-m", help=f"The model that gave the answers: {MODEL_HELP}")],
+) -> None:
+    """Name the model that gave imported answers, so that a guard with that model can load their artifact.
+
+    Changes the record files in place; scores and labels stay. Fit again afterwards: it is the same fit.
+
+    Example: calibrate identify own.jsonl --model openai:gpt-4o-mini
+    """
+    identity = identity_of(resolve_model(model))
+
+    def named(file: RecordFile) -> RecordFile:
+        if file.header.model.is_known and file.header.model != identity:
+            raise UsageError(
+                f"the answers of {file.path} are of {file.header.model.model!r} ({file.header.model.provider}), not of "
+                f"{identity.model!r} ({identity.provider}). If that is wrong, import or collect them again."
+            )
+        return RecordFile(file.path, file.header.model_copy(update={"model": identity}), file.records, file.torn)
+
+    for path in records:
+        header = rewrite_records(path, named).header
+    print_line(f"The answers are of provider {identity.provider}, model {identity.model}.")
+    finish(records, next_step(header, records[0]))
 
 
 def _one_of(flag: str, value: str, *allowed: str) -> Any:
@@ -157,16 +191,39 @@ def _one_of(flag: str, value: str, *allowed: str) -> Any:
     raise UsageError(f"{flag} must be {' or '.join(allowed)}, got {value!r}")
 
 
-def _print_result(imported: Imported, skipped: Path) -> None:
+def _print_result(imported: Imported, skipped: Path, out: Path) -> None:
     records = imported.file.records
     print_line(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
     for note in imported.notes:
         print_line(f"  {note}", "yellow")
+    if not imported.file.header.model.is_known and any(record.drawn is not None for record in records):
+        print_line(
+            "Which model gave the answers is not named, so no guard will load their artifact. Name it any time before "
+            f"you fit: calibrate identify {listed([out])} --model MODEL (written as for `collect`); or import with "
+            "--provider and --model as `guardrail doctor --model MODEL` shows them.",
+            "yellow",
+        )
     if imported.file.header.correctness is not None:
         labels = [record.correct for record in records if record.correct is not None]
         right = sum(labels)
         print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
+        _print_reversed(imported.file)
     _print_bad(imported, skipped)
+
+
+def _print_reversed(file: RecordFile) -> None:
+    """Warn of imported scores that are lower for wrong answers, before a fit on them is counted."""
+    for key in file.header.estimators:
+        scores, labels = values_of(file.records, key), labels_of(file.records)
+        both = ~np.isnan(scores) & (labels >= 0)
+        interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
+        if interval is not None and interval.verdict == "reversed":
+            print_line(
+                f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
+                "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score "
+                "with --score-direction higher-is-certain.",
+                "yellow",
+            )
 
 
 def _print_bad(imported: Imported, skipped: Path) -> None:

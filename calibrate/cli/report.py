@@ -98,7 +98,7 @@ def report(
         merged=merged,
         judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
-    text = sentences.verdict_text(loaded, audited, merged)
+    text = sentences.verdict_text(loaded, audited, merged, files)
     if audited is not None:
         print_verdict(text)
     conclude(written, text, f"open {out} in a browser")

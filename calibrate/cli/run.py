@@ -80,7 +80,7 @@ from .frame.parts import (
     score_by_parts,
 )
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_fits, print_verdict
+from .frame.verdicts import conclude, print_choice, print_fits, print_unread, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -320,7 +320,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     audited = None if test is None else audit(artifact, test.records, key)
     tested = [] if test is None else [test.path]
     merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    text = verdict_text(artifact, audited, merged)
+    text = verdict_text(artifact, audited, merged, listed([records.path]))
+    print_unread(records, key)
     print_verdict(text)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     record_files = [file.path for file in (records, test) if file is not None]

@@ -32,7 +32,8 @@ from ..reviews.steps import (
     reviews_of_store,
     write_parts,
 )
-from ..scoring.scores import parse_estimator
+from ..scoring.names import estimator_key
+from ..scoring.scores import Scored, arrays, parse_estimator
 from .frame.app import app
 from .frame.files import keep_inputs, opened_store
 from .frame.next_commands import listed, next_step
@@ -103,14 +104,20 @@ def steps(
     _print_decisions(items)
     if not labelled_items:
         raise UsageError(
-            f"{source} holds no decision that can be used yet. Decide about the calls that wait; with --missing wait "
-            f"nothing after the oldest open one counts. {UNDECIDED}"
+            f"{source} holds no decision that can be used yet.{_oldest_open(items)} Decide about the calls that wait; "
+            f"with --missing wait nothing after the oldest open one counts. {UNDECIDED}"
         )
     used = {step.id for step in labelled_items}
     if left := sum(item.correct is not None and item.id not in used for item in items):
         print_line(
-            f"{left} decisions wait for the oldest open one, which counts as wrong until then. {UNDECIDED}", "yellow"
+            f"{left} decisions wait for the oldest open one, which counts as wrong until then.{_oldest_open(items)} "
+            f"{UNDECIDED}",
+            "yellow",
         )
+    labelled = None
+    if file is not None:  # first, so that a refusal leaves no file
+        labelled = labelled_records(file, labelled_items, compared, measured)
+        _print_unmeasured(arrays(labelled.records, estimator_key(measured)))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_steps(out, labelled_items)
     if model is not None and tools is not None:
@@ -119,19 +126,18 @@ def steps(
             collect_steps(
                 labelled_items, resolve_model(model), plan, drawn_file, system=system, name=out.name, progress=progress
             )
-        file = read_records(drawn_file)
-    if file is None:
+        labelled = labelled_records(read_records(drawn_file), labelled_items, compared, measured)
+    if labelled is None:
         finish(
             [out],
             f"calibrate steps {listed([source])} --model MODEL --tools tools.json --system PROMPT "
             f"--out {listed([out])}",
         )
         return
-    labelled = labelled_records(file, labelled_items, compared, measured)
     parts = write_parts(labelled, {name for item in items for name in item.gated}, out)
     first = next(iter(parts.values()), None)
     if first is None:
-        raise UsageError(f"no message of {file.path} calls a tool that people decided about.")
+        raise UsageError(f"no message of {labelled.path} calls a tool that people decided about.")
     if arguments is None:
         _ask_which_arguments_matter(labelled)
     header = read_records(first).header
@@ -207,6 +213,21 @@ def _has_checkpoints(path: Path) -> bool:
         except sqlite3.DatabaseError as error:
             raise UsageError(f"{path} is neither a review store nor a checkpointer's file ({error}).") from error
     return {"checkpoints", "writes"} <= {row[0] for row in rows}
+
+
+def _oldest_open(items: Sequence[ReviewedStep]) -> str:
+    """A sentence that names the oldest open item and its holder, with a space before it; empty if none is open."""
+    name = next((item.name for item in items if item.open), "")
+    return f" The oldest open one is {name}." if name else ""
+
+
+def _print_unmeasured(scored: Scored) -> None:
+    if scored.n_unmeasured:
+        print_line(
+            f"{scored.n_unmeasured} of {scored.n_records} messages could not be measured, so nothing is learned from "
+            "their decisions. The verdict that held each of them says why.",
+            "yellow",
+        )
 
 
 def _print_decisions(items: list[ReviewedStep]) -> None:

@@ -15,7 +15,7 @@ from guardrail.types import Bindings
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.record import NO_REFERENCE
-from ..data.records import Record
+from ..data.records import Record, RecordHeader
 from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
@@ -23,7 +23,7 @@ from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
-__all__ = ["RULES", "available_rules", "default_rule", "label_records", "make_rule", "structured_advice"]
+__all__ = ["RULES", "available_rules", "default_rule", "label_records", "labelled_by", "make_rule", "structured_advice"]
 
 RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatLabelJudge,
@@ -95,6 +95,17 @@ def default_rule(records: Sequence[Record], bindings: Bindings | None = None) ->
     calls = any(read_calls(reference) is not None for record in records for reference in record.references)
     offered = (bindings is not None and bindings.tools) or any(record.tools for record in records)
     return ToolCalls() if offered and calls else Stated()
+
+
+def labelled_by(header: RecordHeader, rule: CorrectnessRule) -> RecordHeader:
+    """The header of records that a rule labels.
+
+    Raises:
+        UsageError: The rule compares arguments that the tools of the records do not have.
+    """
+    if isinstance(rule, ToolCalls):
+        rule.check(header.plan.bindings)
+    return header.model_copy(update={"correctness": rule.spec})
 
 
 def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Progress = silent) -> list[Record]:

@@ -18,6 +18,7 @@ from guardrail.judges.tool_call import read_calls
 from guardrail.models import import_named
 from guardrail.plain_json import sha256_hex
 from guardrail.specs import CorrectnessSpec
+from guardrail.types import Bindings
 
 from ..data.questions import Question, reference_label
 from .base import Label
@@ -393,6 +394,10 @@ class ToolCalls:
 
     def __init__(self, **options: Any) -> None:
         self._judge = ToolCallJudge(**options)
+
+    def check(self, bindings: Bindings | None) -> None:
+        """Refuse arguments that the tools do not have; see `ToolCallJudge.check`."""
+        self._judge.check(bindings)
 
     @property
     def spec(self) -> CorrectnessSpec:

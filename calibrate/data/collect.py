@@ -413,7 +413,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     problem = None if report is None else report.problem(plan)
     if problem is not None:
         bare = problem[0] is Unmeasured.NO_LOGPROBS
-        way_out = "Use an estimator without them (--estimator discrete_semantic_entropy). " if bare else ""
+        way_out = "Use an estimator without them (--estimator graded_disagreement). " if bare else ""
         if report is not None and (report.cached or report.degenerate):
             way_out = FEW_ANSWERS
         raise GuardrailError(

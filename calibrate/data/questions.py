@@ -232,7 +232,7 @@ def refuse_spreadsheet(path: Path) -> None:
         # The zip of .xlsx, and the older compound file of .xls: no text file begins so.
         excel = file.read(4) in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
     if excel:
-        out = path.with_suffix(".csv").name
+        out = path.name.removesuffix(path.suffix) + ("-text.csv" if path.suffix.lower() == ".csv" else ".csv")
         raise UsageError(
             f'{path} is an Excel file. Save it there as "CSV UTF-8 (comma delimited)", or in Python: '
             f"pandas.read_excel({path.name!r}).to_csv({out!r}, index=False)."

@@ -182,7 +182,9 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
 
 def _read(path: Path) -> RecordFile:
     if not path.is_file():
-        raise UsageError(f"no record file at {path}. `calibrate collect` makes one.")
+        raise UsageError(
+            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+        )
     file, _ = _scan(path, path.read_bytes())
     return file
 
@@ -464,7 +466,9 @@ def stream_records(
     """
     source, target = Path(source), Path(target)
     if not source.is_file():
-        raise UsageError(f"no record file at {source}. `calibrate collect` makes one.")
+        raise UsageError(
+            f"no record file at {source}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+        )
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))
         replace_lines(target, header, map(record_line, records), mode=mode_of(target, source))

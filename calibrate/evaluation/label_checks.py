@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from guardrail.judges import Judge, JudgeSpec, is_canonical_call, make_judge, normalise
+from guardrail.judges import Judge, JudgeSpec, default_judge, is_canonical_call, make_judge, normalise
 from guardrail.judges.base import Item, judge_batch
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
@@ -22,12 +22,13 @@ from guardrail.judges.similarity import jaccard
 from guardrail.judges.text import word_tuple
 from guardrail.plain_json import sha256_hex
 from guardrail.types import Frozen
+from guardrail.uncertainty import list_estimators, make_estimator
 from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
-from ..data.records import Record
+from ..data.records import Record, RecordFile
 from ..data.table import table_of
-from ..scoring.scores import values_of
+from ..scoring.scores import estimator_key, score_records, values_of
 from ..thresholds.fit import check_items, check_open_unit
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "merged_pairs",
     "missed",
     "suspicious",
+    "unread_answers",
 ]
 
 EXTREME = 0.1
@@ -125,6 +127,31 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
         se = 0.0
         low, high = _newcombe(value, wrong.size, right.size, z)
     return AurocInterval(value=value, low=low, high=high, se=se, confidence=confidence)
+
+
+def unread_answers(file: RecordFile, key: str, most: int = 2_000) -> tuple[int, int] | None:
+    """The number of answers that agree with none of their samples, where a score does not read the answer.
+
+    Args:
+        file: The records.
+        key: The score.
+        most: Most records to look at where `primary_disagreement` is not on file: a look takes as long as scoring them.
+
+    Returns:
+        Such answers and all that were compared; None if the score reads the answer, the answer is the vote of the
+        samples, or only a model can compare them.
+    """
+    plan, spec = file.header.plan, file.header.estimators[key]
+    judged = default_judge(plan.bindings).spec if spec.judge is None else spec.judge
+    known = spec.name in list_estimators() and judged.name in JUDGES
+    if not known or plan.primary == "majority" or make_estimator(spec.name).reads_answer:
+        return None
+    votes = make_estimator("primary_disagreement", judge=make_judge(judged.name, **judged.params))
+    name, some = estimator_key(votes), file.records
+    if file.header.estimators.get(name) != votes.spec:
+        some = score_records(RecordFile(file.path, file.header, some[:most], file.torn), [votes]).records
+    values = values_of(some, name)
+    return int(np.count_nonzero(values == 1)), int(np.count_nonzero(~np.isnan(values)))
 
 
 def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspicious:

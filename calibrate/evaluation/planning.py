@@ -15,7 +15,7 @@ from scipy.optimize import brentq, isotonic_regression
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, percent
-from guardrail.outcome import Feasible, LabelsNeeded, Price
+from guardrail.outcome import Feasible, InfeasibleReason, LabelsNeeded, Price
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
@@ -367,7 +367,8 @@ def with_labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, 
     """The artifact with the number of labels that rule certified needs, if it finds no threshold on those it has.
 
     The calibration questions are the pilot, and the target is that of `plan`: half of the ceiling, in 80 % of
-    calibrations. Up to 13 times the labels are simulated.
+    calibrations. Up to 13 times the labels are simulated. Where the labels are too few even without an error, they are
+    too few for a pilot as well, and nothing is simulated.
 
     Args:
         artifact: A fitted artifact.
@@ -377,6 +378,8 @@ def with_labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, 
     certificate, scores = artifact.certificate, artifact.calibration
     n = len(scores.error)
     if isinstance(certificate, Feasible) or n > MOST_SIMULATED or certificate.delta is None:
+        return artifact
+    if certificate.reason is InfeasibleReason.TOO_FEW_ITEMS:
         return artifact
     try:
         pilot = Pilot.of(np.asarray(scores.uncertainty), np.asarray(scores.error, dtype=np.int64))

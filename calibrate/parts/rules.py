@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 from guardrail.parts.gate import measured
 
@@ -270,10 +271,10 @@ def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allo
     """
     _check(alpha, delta, allowed)
     broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
-    sure = "On average" if delta is None else f"With probability at least {1 - delta:g}"
+    start = "On average" if delta is None else f"With probability at least {sure(delta)}"
     most = f"{alpha:g}" if delta is None else f"at most {alpha:g}"
     guarantee = (
-        f"{sure} over calibrations, the share of all answers that keep {broken} is {most}, if answers are independent "
+        f"{start} over calibrations, the share of all answers that keep {broken} is {most}, if answers are independent "
         "draws from the same source. An answer of which nothing is kept counts as clean."
     )
     c = tolerated(parts.n, alpha, delta)
@@ -348,7 +349,7 @@ def clean_shown(
     _check(alpha, delta, allowed)
     broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
     guarantee = (
-        f"With probability at least {1 - delta:g} over calibrations, at most {alpha:g} of the answers of which "
+        f"With probability at least {sure(delta)} over calibrations, at most {alpha:g} of the answers of which "
         f"something is kept keep {broken}, in finite samples and whatever the shape of the risk curve, if answers are "
         "independent draws from the same source."
     )
@@ -462,7 +463,7 @@ def wrong_share(
         else "wrong parts among those kept of an answer, as a mean over the answers of which something is kept,"
     )
     guarantee = (
-        f"With probability at least {1 - delta:g} over calibrations, the share of {share} is at most {alpha:g}, in "
+        f"With probability at least {sure(delta)} over calibrations, the share of {share} is at most {alpha:g}, in "
         "finite samples and whatever the shape of the risk curve, if answers are independent draws from the same "
         "source. Parts of an answer may depend on each other."
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
 from guardrail.notebook import percent
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
@@ -48,6 +48,7 @@ __all__ = [
     "tested_segments",
     "threshold_in_use",
     "unguardable",
+    "unread",
     "verdict_text",
 ]
 
@@ -129,8 +130,17 @@ class VerdictText:
         return self.verdict.status in ("refuted", "above")
 
 
-def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> VerdictText:
-    """Put together all sentences and tables about an artifact; see `standing` and `next_steps`."""
+def verdict_text(
+    artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED, records: str = "RECORDS"
+) -> VerdictText:
+    """Put together all sentences and tables about an artifact; see `standing` and `next_steps`.
+
+    Args:
+        artifact: The artifact.
+        test: Its audit on questions that were not fitted on, if there are any.
+        merged: The command that calibrates on those questions as well.
+        records: The record files, as a shell takes them.
+    """
     verdict, steps = standing(artifact, test), next_steps(artifact, test, merged)
     opening = None
     if artifact.calibration.group is not None:
@@ -138,7 +148,7 @@ def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merge
     return VerdictText(
         verdict=verdict,
         in_use=threshold_in_use(artifact),
-        paragraphs=tuple(_paragraphs(artifact, test, verdict, steps)),
+        paragraphs=tuple(_paragraphs(artifact, test, verdict, steps, records)),
         promises=artifact.promises,
         steps=tuple(steps),
         opening=opening,
@@ -150,7 +160,7 @@ def verdict_text(artifact: CalibrationArtifact, test: Audit | None = None, merge
 
 
 def _paragraphs(
-    artifact: CalibrationArtifact, test: Audit | None, verdict: ArtifactVerdict, steps: list[str]
+    artifact: CalibrationArtifact, test: Audit | None, verdict: ArtifactVerdict, steps: list[str], records: str
 ) -> list[str]:
     on_test = [] if test is None else [held_out(artifact, test.held_out)]
     audit = [] if test is None else audited(test)
@@ -162,7 +172,10 @@ def _paragraphs(
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact))
+    also = (
+        *(selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact, records)),
+        unnamed_model(artifact, records),
+    )
     body += [warning for warning in also if warning is not None and warning not in body]
     return [headline(artifact, test), *body]
 
@@ -175,13 +188,24 @@ def selected_of(artifact: CalibrationArtifact) -> str | None:
     return f"Fits on these labels: {text}."
 
 
-def undecided_answers(artifact: CalibrationArtifact) -> str | None:
+def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
+    """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
+    if artifact.model.is_known or unguardable(artifact) is not None:
+        return None
+    return (
+        "No guard will load this artifact: the answers were imported without naming their model. Name it with "
+        f"`calibrate identify {records} --model MODEL` (in Python from_frame(..., model=model)) and fit again, which "
+        "is the same fit."
+    )
+
+
+def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
     """The number of undecided answers that count as wrong, their cost and the way out; None without any."""
     undecided, n, wrong = artifact.data.n_undecided, artifact.data.n_used, sum(artifact.calibration.error)
     if not undecided:
         return None
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
-    way = ": `calibrate label RECORDS --undecided` with --interactive or --judge-model MODEL, then fit again."
+    way = f": `calibrate label {records} --undecided` with --interactive or --judge-model MODEL, then fit again."
     return (
         f"{undecided} of {n} answers are undecided and count as wrong: {percent(wrong / n)} of the answers are wrong "
         f"with them, {without} without. Labelling them can raise what is answered"
@@ -551,9 +575,31 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
             f"misleads: use another estimator. {FRESH_LABELS}"
         )
+    few = InfeasibleReason.TOO_FEW_ITEMS
+    if any(isinstance(each, Infeasible) and each.reason is few for each in (artifact.outcome, artifact.certificate)):
+        return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
+    needed = None if artifact.price is None else artifact.price.labels
+    more = "" if needed is not None and needed.verdict == "never" else ", or label more"
     return (
-        f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
+        f"Use another estimator{more}: {start}. On these questions {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
+    )
+
+
+def unread(key: str, counts: tuple[int, int] | None) -> str | None:
+    """A warning about answers that agree with none of their samples; None below 1 % of them.
+
+    Args:
+        key: The score, which reads the samples alone.
+        counts: See `calibrate.evaluation.label_checks.unread_answers`.
+    """
+    if counts is None or counts[0] < max(1, 0.01 * counts[1]):
+        return None
+    alone, n = counts
+    return (
+        f"{alone} of {n} answers ({percent(alone / n)}) agree with none of their samples, and {key} compares the "
+        "samples alone: it may accept such an answer. graded_disagreement and primary_disagreement compare them with "
+        "the answer."
     )
 
 

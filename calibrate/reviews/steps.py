@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from guardrail.types import ToolCall, canonical_calls
 from guardrail.uncertainty import Estimator
 
 from ..agent_steps import Step
-from ..correctness import CorrectnessRule, label_records
+from ..correctness import CorrectnessRule, label_records, labelled_by
 from ..data.records import Record, RecordFile, write_records
 from ..data.table import table_of
 from ..pipeline import part_header
@@ -46,6 +47,7 @@ class ReviewedStep(Ended):
 
     Attributes:
         id: Id of its record, otherwise of its interrupt.
+        name: Words by which a person finds it: the item of the queue and its holder, or the thread.
         messages: The conversation before it, without the system message, in OpenAI's form.
         group: The conversation it is part of.
         proposed: The calls of the message.
@@ -56,6 +58,7 @@ class ReviewedStep(Ended):
     """
 
     id: str
+    name: str
     messages: tuple[dict[str, Any], ...]
     group: str | None
     proposed: tuple[ToolCall, ...]
@@ -107,6 +110,7 @@ def reviews_of_store(
                 decided,
                 respond,
                 id=name,
+                name=" and ".join(map(_named, items)),
                 messages=record.messages or (),
                 group=record.group,
                 recorded=True,
@@ -179,7 +183,7 @@ def labelled_records(
     if not records:
         raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
     labelled = table_of(label_records(records, rule))
-    header = file.header.model_copy(update={"correctness": rule.spec})
+    header = labelled_by(file.header, rule)
     return score_records(replace(file, header=header, records=labelled), [estimator])
 
 
@@ -244,6 +248,13 @@ def _edited(proposed: Sequence[ToolCall], decided: Sequence[_Decided]) -> list[T
     return calls
 
 
+def _named(item: Item) -> str:
+    if item.state != "claimed" or item.lease_until is None:
+        return f"item {item.id}"
+    until = datetime.fromtimestamp(item.lease_until, tz=UTC)
+    return f"item {item.id}, which {item.holder} holds until {until:%Y-%m-%d %H:%M} UTC"
+
+
 def _decided(item: Item) -> _Decided:
     assert item.content.candidate is not None, "others are left out"
     ours = tuple(
@@ -277,6 +288,7 @@ def _step_of(checkpoint: Any, thread: str, respond: Respond, *, open_: bool) -> 
         [decided for _, value, answer in requests for decided in _answered(value, answer)],
         respond,
         id=record or requests[0][0],
+        name=f"in the thread {thread!r}",
         messages=tuple(plain),
         group=thread,
         recorded=record is not None,

@@ -18,7 +18,8 @@ from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
-from guardrail.uncertainty.plan import TWO_STAGES, samples_of
+from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
+from guardrail.verdict import WAY_OUT
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
@@ -103,18 +104,19 @@ def usual_estimators(calls: float | None, *, options: bool, bindings: Bindings |
 
 
 def usual_key(plan: SamplingPlan) -> str:
-    """Key of the estimator that is meant where none is named."""
-    return _default_key(default_estimator(options=plan.options is not None), plan)
+    """Key of the estimator that is meant where none is named: `default_estimator`, which needs log-probabilities.
 
-
-def _default_key(name: str, plan: SamplingPlan) -> str:
+    Without them, discrete semantic entropy if the answer is the vote of the samples, and otherwise graded
+    disagreement, which compares the samples with the answer that is given out (docs/estimators.md).
+    """
+    name = default_estimator(options=plan.options is not None)
+    if plan.options is None and not plan.logprobs:
+        name = "discrete_semantic_entropy" if plan.primary == "majority" else "graded_disagreement"
     return estimator_key(parse_estimator(name, judge=default_judge(plan.bindings)))
 
 
 def key_of(file: RecordFile, name: str | None = None) -> str:
     """Key of the scores that are meant: those named; by default those of `usual_key`, or the only ones.
-
-    Without log-probabilities discrete semantic entropy stands in for semantic entropy, which needs them.
 
     Raises:
         UsageError: None is named, the file has several, and the default is not among them.
@@ -122,11 +124,7 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
     keys = file.header.whole_answer_keys
     if name is not None:
         return stored_key(file.header.estimators, name, file.header.plan.bindings)
-    plan = file.header.plan
-    key = usual_key(plan)
-    if key not in keys and plan.options is None and not plan.logprobs:
-        counted = _default_key("discrete_semantic_entropy", plan)
-        key = counted if counted in keys else key
+    key = usual_key(file.header.plan)
     if key in keys or not keys:
         return key
     if len(keys) == 1:
@@ -321,6 +319,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
             "samples=COLUMN,COLUMN), or a confidence of your own, which is fitted without this step (--map "
             "confidence=NAME:COLUMN)."
         )
+    check_arguments(estimators, header.plan.bindings)
     specs: dict[str, EstimatorSpec] = {}
     for estimator in estimators:
         key = estimator_key(estimator)
@@ -466,4 +465,6 @@ def _nothing_usable(n: int, unmeasured: Counter[str], unlabelled: int) -> str:
             "did, the questions have no references, or none the rule can compare."
         )
     reason, count = unmeasured.most_common(1)[0]
-    return f"none of {n} records could be measured; {count} of them: {reason}. Collect with a plan that draws it."
+    ways_out = (text for cause, text in WAY_OUT.items() if reason.startswith(cause))
+    way_out = next(ways_out, "Collect with a plan that draws it.")
+    return f"none of {n} records could be measured; {count} of them: {reason}. {way_out}"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 
 from .rule import TOLERANCE, GroupedItems, Prefix, Rule, RuleRequest
@@ -185,7 +186,7 @@ class GroupMean(_Betting):
     def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, for groups of any kind."""
         return (
-            f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers "
+            f"With probability at least {sure(request.level)} over calibrations the error rate among accepted answers "
             f"is at most {request.alpha:g} as a mean over groups (every group with an accepted answer counts once), in "
             "finite samples, if groups are independent draws from the same source and that rate does not fall as more "
             "answers are accepted. Questions within a group may depend on each other."
@@ -259,7 +260,7 @@ class GroupTotal(_Betting):
     def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, for groups of at most the declared size."""
         return (
-            f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers "
+            f"With probability at least {sure(request.level)} over calibrations the error rate among accepted answers "
             f"is at most {request.alpha:g}, in finite samples, if groups are independent draws from the same source, "
             f"none has more than {_largest(request)} question{'s' * (_largest(request) > 1)}, and the rate does not "
             "fall as more answers are accepted. Questions within a group may depend on each other."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Literal
@@ -10,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardrail.errors import UsageError
+from guardrail.errors import UsageError, did_you_mean
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
 from .bounds import clopper_pearson_interval, zero_error_floor
@@ -137,8 +136,7 @@ def request_for(
         check_open_unit("delta", delta)
     unknown = [option for option in options if option not in chosen.defaults]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], chosen.defaults, n=1)
-        hint = f"Did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(unknown[0], chosen.defaults)
         options_text = f"Its options: {', '.join(chosen.defaults)}." if chosen.defaults else "It takes no options."
         raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{options_text}")
     filled = {**chosen.defaults, **options}
@@ -356,7 +354,7 @@ def _too_few(n: int, rule: Rule, request: RuleRequest) -> str:
     needed = f"Even without a single error {n} items are too few for rule {rule.name!r} at alpha = {request.alpha:g}"
     if request.delta is not None:
         floor = zero_error_floor(request.alpha, request.delta)
-        needed += f" and delta = {request.delta:g}: one threshold alone takes {floor} error-free accepted items"
+        needed += f" and delta = {request.delta:.3g}: one threshold alone takes {floor} error-free accepted items"
     return needed + ". Label more questions."
 
 

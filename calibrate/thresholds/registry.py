@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
-from guardrail.errors import UsageError
+from guardrail.errors import UsageError, did_you_mean
 
 from .acrc import Acrc
 from .anchored import Anchored, Certified, OnePerGroup
@@ -61,8 +60,7 @@ def rule_named(name: str | Rule) -> Rule:
         return name
     if name in RULES:
         return RULES[name]
-    close = difflib.get_close_matches(str(name), RULES, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, RULES)
     raise UsageError(
         f"unknown rule {name!r}. {hint}Rules: {', '.join(rules())}. Pass a rule of your own as an object: Mine()."
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from guardrail.errors import UsageError
+from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 
 from .bounds import zero_error_floor
@@ -43,7 +44,7 @@ def sequence_end(prefix: Prefix, start: int, alpha: float, delta: float, chunk: 
 def any_curve(request: RuleRequest) -> str:
     """The promise of rules that assume nothing about the risk curve."""
     return (
-        f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers is "
+        f"With probability at least {sure(request.level)} over calibrations the error rate among accepted answers is "
         f"at most {request.alpha:g}, in finite samples and whatever the shape of the risk curve, if questions are "
         "independent draws from the same source"
     )

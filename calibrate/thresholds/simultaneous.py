@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from guardrail.notebook import sure
+
 from .bounds import binomial_tail
 from .empirical import last
 from .rule import Prefix, Rule, RuleRequest, check_min_accept, min_accept_of
@@ -128,7 +130,7 @@ class WalkRule(Rule):
     def guarantee(self, request: RuleRequest) -> str:
         """Finite sample, under two assumptions."""
         return (
-            f"With probability at least {1 - request.level:g} over calibrations the error rate among accepted answers "
+            f"With probability at least {sure(request.level)} over calibrations the error rate among accepted answers "
             f"is at most {request.alpha:g}, in finite samples, if questions are independent draws from the same source "
             "and the error rate among accepted answers does not fall as more are accepted."
         )

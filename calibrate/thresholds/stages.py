@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from guardrail.artifact import CascadeOutcome, StageShare
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
+from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 
 from .bounds import binomial_tail, clopper_pearson_interval, zero_error_floor
@@ -230,7 +231,7 @@ def _lec_guarantee(alpha: float, delta: float, m: int) -> str:
 
 def _certified_guarantee(alpha: float, delta: float, m: int) -> str:
     return (
-        f"With probability at least {1 - delta:g} over calibrations the error rate among the system's answers is at "
+        f"With probability at least {sure(delta)} over calibrations the error rate among the system's answers is at "
         f"most {alpha:g}, in finite samples and whatever the shape of the risk curve, if questions are independent "
         f"draws from the same source. The path of thresholds was chosen by {m} questions, not tested."
     )

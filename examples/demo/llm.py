@@ -42,7 +42,7 @@ ALPHA, DELTA = 0.25, 0.1
 LIVE = 24
 """Drawing them takes most of the time of the demo: about 1.6 seconds of one core each."""
 BATCH = 16
-BINS, BAR = 8, 50
+BINS, BAR = 8, 44
 MISTAKES = 3
 
 
@@ -203,14 +203,14 @@ def _histogram(records: Sequence[Record], artifact: CalibrationArtifact) -> None
     wrong = np.bincount(places[values.error == 1], minlength=BINS)
     right = np.bincount(places[values.error == 0], minlength=BINS)
     scale = BAR / max(1, int((right + wrong).max()))
-    CONSOLE.print("the model's own answers      [green]█ right[/]  [red]█ wrong[/]")
+    CONSOLE.print("the model's own answers, score      [green]█ right[/]  [red]█ wrong[/]")
     for i in range(BINS):
         name = "all agree" if i == 0 else "all differ" if i == BINS - 1 else ""
-        line = Text(f"{name:>10} {edges[i]:5.2f} ")
+        line = Text(f"{name:>10} {edges[i]:4.2f} to {edges[i + 1]:4.2f} ")
         line.append("█" * round(right[i] * scale), "green").append("█" * round(wrong[i] * scale), "red")
         line.append(f" {right[i]}/{wrong[i]}", "dim")
         if artifact.threshold is not None and edges[i] <= artifact.threshold < edges[i + 1]:
-            line.append("  <- the threshold", "bold")
+            line.append(f"  <- the threshold, {artifact.threshold:.3f}", "bold")
         CONSOLE.print(line)
 
 

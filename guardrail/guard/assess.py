@@ -15,6 +15,7 @@ from typing import Any
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
+from pydantic import Field
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
@@ -79,6 +80,8 @@ class Remembered(Frozen):
     """Digest of the prompt with the content of all slots."""
     primary: Sample | None
     """The candidate."""
+    not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
+    """As `SampleSet.not_offered`."""
     verdict: Verdict
     """The verdict that counts."""
     by_name: dict[str, Verdict]
@@ -88,7 +91,11 @@ class Remembered(Frozen):
         """The assessment for a prompt that was asked again; its cost is 0, because nothing is drawn for it now."""
         same = self.prompt == prompt
         return Assessment(
-            SampleSet(question=question, primary=self.primary if same else None),
+            SampleSet(
+                question=question,
+                primary=self.primary if same else None,
+                not_offered=self.not_offered if same else None,
+            ),
             _again(self.verdict, same=same),
             {name: _again(verdict, same=same) for name, verdict in self.by_name.items()},
         )
@@ -460,7 +467,13 @@ def _noted(assessment: Assessment, place: Draw, name: str, prompt: str) -> Steps
     """The assessment, remembered; or that of an attempt that was judged side by side with this one, and before it."""
     drawn, verdict = assessment.drawn, assessment.verdict
     assert verdict is not None, "a verdict is remembered"
-    value = Remembered(prompt=prompt, primary=drawn.primary, verdict=verdict, by_name=dict(assessment.by_name))
+    value = Remembered(
+        prompt=prompt,
+        primary=drawn.primary,
+        not_offered=drawn.not_offered,
+        verdict=verdict,
+        by_name=dict(assessment.by_name),
+    )
     written = value.model_dump_json()
     first = yield from place.add(name, written)
     return assessment if first == written else Remembered.from_stored(first).again(drawn.question, prompt)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
-from ..judges import ExactJudge, distinct_answers
-from ..judges.base import left_out_by
+from ..judges import ExactJudge, default_judge, distinct_answers
+from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..parts.decide import by_parts, measured_parts
 from ..parts.part import Part
@@ -80,7 +80,10 @@ def decide(
     verdict = Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator) + _early(settled) + _left_out(drawn, estimator),
+        detail=_explain(reason, uncertainty, artifact, estimator)
+        + _early(settled)
+        + _alone(drawn, estimator, artifact)
+        + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -209,6 +212,23 @@ def _early(settled: Uncertainty | None) -> str:
     if settled is None or settled.value is None:
         return ""
     return f" The score itself was not needed: {settled.detail}."
+
+
+def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact) -> str:
+    """A sentence if the answer means the same as none of the samples; empty otherwise, and where only a model knows."""
+    answers = [sample.comparable for sample in drawn.samples]
+    own = "" if drawn.primary is None else drawn.primary.comparable
+    judge = estimator.judge or default_judge(artifact.plan.bindings)
+    if not own or not answers or own in answers or is_slow(judge) or artifact.parts is not None:
+        return ""
+    try:
+        clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)
+    except Exception:  # a judge may be the user's code, and this sentence decides nothing
+        return ""
+    if clusters is None or clusters.assignment[-1] in clusters.assignment[:-1]:
+        return ""
+    unread = "" if estimator.reads_answer else f", and {estimator.name} compares the samples alone"
+    return f" The answer agrees with none of the {len(answers)} samples{unread}."
 
 
 def _left_out(drawn: SampleSet, estimator: Estimator) -> str:

@@ -46,6 +46,12 @@ MOST_LOGGED = 20
 PROBE_AGAIN_AFTER = 1000
 """Questions after which an endpoint is probed again without a cause: 5 calls among thousands."""
 
+_LOGGED: dict[Unmeasured | None, str] = {
+    Unmeasured.MISCONFIGURED: "answers no call",
+    Unmeasured.DEGENERATE_SAMPLES: "cannot be measured, so every question is held back",
+}
+"""Faults that an operator has to correct, in words."""
+
 log = logging.getLogger("guardrail")
 
 
@@ -117,7 +123,7 @@ class EndpointTrust:
     def record(self, verdict: Verdict, problem: EndpointProblem) -> Verdict:
         """Count the agreement that a verdict shows, and add the cost of the probe that came before it.
 
-        An endpoint that answers no call is an error in the log, once for each cause.
+        An endpoint that answers no call, or that cannot be measured, is an error in the log, once for each cause.
         """
         self._log_configuration(verdict)
         if self._enabled and verdict.alternatives and problem.reason is None:
@@ -148,7 +154,7 @@ class EndpointTrust:
 
     def _log_configuration(self, verdict: Verdict) -> None:
         """Log a fault that an operator has to correct: the user reads only the text of an abstention."""
-        if verdict.uncertainty.reason is not Unmeasured.MISCONFIGURED:
+        if verdict.uncertainty.reason not in _LOGGED:
             if verdict.uncertainty.measured:
                 self._logged.clear()  # corrected: the next time is news again
             return
@@ -159,7 +165,8 @@ class EndpointTrust:
             if len(self._logged) >= MOST_LOGGED:
                 self._logged.clear()
             self._logged.add(cause)
-        log.error("guardrail: the endpoint answers no call (%s). %s", cause, next_step(verdict))
+        fault = _LOGGED[verdict.uncertainty.reason]
+        log.error("guardrail: the endpoint %s (%s). %s", fault, cause, next_step(verdict))
 
     def _due(self) -> bool:
         """Whether to probe again now; True for one caller at a time."""

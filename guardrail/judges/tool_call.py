@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, refuse_unknown
 from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
-from ..types import ToolCall, canonical_calls, plain_json
+from ..types import Bindings, ToolCall, canonical_calls, plain_json
 from .base import BatchJudge
 from .json_value import unique_fields
 from .text import normalise
@@ -118,6 +118,27 @@ class ToolCallJudge(BatchJudge):
             if "%" not in form:
                 raise UsageError(f"a date format is one of strptime, such as '%d.%m.%Y', got {form!r}")
 
+    def check(self, bindings: Bindings | None) -> None:
+        """Refuse names in ``arguments`` that the tools do not have: a misspelt argument would not be compared.
+
+        Args:
+            bindings: The tools. Nothing is refused without tools, nor for a tool whose schema lists no arguments.
+
+        Raises:
+            UsageError: An unknown tool or argument.
+        """
+        if self.arguments is None or bindings is None or not bindings.tools:
+            return
+        where = "the arguments to compare"
+        known = {tool["function"]["name"]: _listed(tool) for tool in bindings.tools}
+        chosen = self.arguments if isinstance(self.arguments, Mapping) else {"*": self.arguments}
+        for tool, names in chosen.items():
+            refuse_unknown(tool, ("*", *known), where, "a tool")
+            schemas = [known[tool]] if tool != "*" else [own for name, own in known.items() if name not in chosen]
+            every = {argument for own in schemas for argument in own or ()}
+            for name in names if schemas and None not in schemas else ():
+                refuse_unknown(name, every, where, f"an argument of {'the other tools' if tool == '*' else tool}")
+
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters: the options that are set."""
@@ -208,6 +229,13 @@ class ToolCallJudge(BatchJudge):
             return value
         # Plus 0.0, so that -0.0 becomes 0.0: they are equal but written differently.
         return round(value, self.decimals) + 0.0
+
+
+def _listed(tool: Mapping[str, Any]) -> Collection[str] | None:
+    """Names of a tool's arguments; None if its schema does not list all of them."""
+    schema = tool["function"].get("parameters") or {}
+    names: Collection[str] | None = schema.get("properties")
+    return None if schema.get("additionalProperties") else names
 
 
 def _exact(text: str) -> int | float | str:

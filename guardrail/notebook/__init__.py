@@ -5,6 +5,7 @@ Cards have no scripts, and every text in them is escaped. matplotlib is loaded b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
     "draw_rates",
     "draw_risk_coverage",
     "percent",
+    "sure",
     "text_table",
 ]
 
@@ -42,6 +44,11 @@ def percent(share: float | None, digits: int = 1) -> str:
         return "-"
     text = f"{100 * share:.{digits}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
+
+
+def sure(delta: float) -> str:
+    """The confidence 1 - delta as a percentage, with enough decimals to stay below 100 %: .0152 is "98.5 %"."""
+    return percent(1 - delta, max(1, math.ceil(-math.log10(delta)) - 2))
 
 
 def as_html(

@@ -205,7 +205,14 @@ def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
     tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
     detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
     whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
-    return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": whole_detail})
+    return drawn.model_copy(
+        update={
+            "primary": None,
+            "not_offered": drawn.primary,
+            "problem": _unreadable(drawn),
+            "problem_detail": whole_detail,
+        }
+    )
 
 
 def _unreadable(drawn: SampleSet) -> Unmeasured:
@@ -376,9 +383,9 @@ def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
     """The reasons why an answer ended, in the server's words, from each place of the metadata that states one."""
     partly = metadata.get("incomplete_details")  # OpenAI's Responses API, which may leave the reason out
-    reason = partly.get("reason") if isinstance(partly, Mapping) else None
+    reason = partly.get("reason") if partly and isinstance(partly, Mapping) else None
     status = "incomplete" if metadata.get("status") == "incomplete" else None
-    reasons = [*(metadata.get(name) for name in _ENDED), reason or status]
+    reasons = [*(metadata[name] for name in _ENDED if name in metadata), reason or status]
     return [str(each) for each in reasons if each]
 
 

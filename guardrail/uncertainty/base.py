@@ -37,6 +37,8 @@ class Needs:
     """An equivalence judge, and the clusters it gives."""
     primary: bool = False
     """Whether the judge groups the primary answer with the samples."""
+    answer: bool = False
+    """The words of the primary answer beside those of the samples."""
     similarity: bool = False
     """A graded similarity, and the matrix it gives."""
     likeness: bool = False
@@ -192,6 +194,16 @@ class Estimator:
             # A formula that asks a model itself, as that of parts does, says so.
             or getattr(self.formula, "is_slow", False) is True
         )
+
+    @property
+    def reads_answer(self) -> bool:
+        """Whether the score depends on the primary answer, or on samples alone.
+
+        Without samples it is about the primary answer: its likelihood, that of the options, or a reply about it.
+        """
+        needs = self.needs
+        compared = needs.primary or needs.answer or needs.likeness or needs.entailment or needs.follow_up is not None
+        return not needs.samples or compared or any(member.reads_answer for member in self.members)
 
     @property
     def scorers(self) -> tuple[AnswerScorer, ...]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ..errors import UsageError
+from ..judges import ToolCallJudge
 from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .ensemble import expanded
 
-__all__ = ["CALLS", "TWO_STAGES", "plan_for", "samples_of", "unmet_needs"]
+__all__ = ["CALLS", "TWO_STAGES", "check_arguments", "plan_for", "samples_of", "unmet_needs"]
 
 TWO_STAGES = 1.4
 """Calls of a question in two stages: one, and two more where the first does not decide; 1.4 on average."""
@@ -63,13 +64,15 @@ def plan_for(
         calls: Calls that a question costs, one of `CALLS`; replaces ``n``. 1.4 is for two stages.
 
     Raises:
-        UsageError: No estimator is given, one needs options and none are given, or one needs more samples.
+        UsageError: No estimator is given, one needs options and none are given, one needs more samples, or a judge
+            compares arguments that the tools do not have.
     """
     n = n if calls is None else samples_of(calls)
     # An ensemble's own needs name one follow-up only; its members name them all.
     estimators = expanded(list(estimators))
     if not estimators:
         raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
+    check_arguments(estimators, bindings)
     hungry = [estimator.name for estimator in estimators if estimator.needs.options]
     if hungry and options is None:
         raise UsageError(
@@ -102,6 +105,13 @@ def plan_for(
         cut_off=cut_off,
         stop_token_ids=tuple(stop_token_ids),
     )
+
+
+def check_arguments(estimators: Iterable[Estimator], bindings: Bindings | None) -> None:
+    """Refuse judges that compare arguments which the tools do not have; see `ToolCallJudge.check`."""
+    for estimator in expanded(list(estimators)):
+        if isinstance(estimator.judge, ToolCallJudge):
+            estimator.judge.check(bindings)
 
 
 def _asked(estimator: Estimator) -> set[str]:

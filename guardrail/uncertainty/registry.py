@@ -82,7 +82,10 @@ def make_estimator(
         UsageError: The name is unknown, or the estimator does not use the judge, similarity or entailment model given.
     """
     if name not in ESTIMATORS:
-        raise UsageError(f"no estimator named {name!r}; choose one of {', '.join(list_estimators())}")
+        way_out = f"choose one of {', '.join(list_estimators())}"
+        if ":" in name:  # as commands write it
+            way_out = "in Python the judge is an argument: judge=, similarity= or bindings="
+        raise UsageError(f"no estimator named {name!r}; {way_out}")
     estimator = ESTIMATORS[name]
     rates = estimator.similarity is not None
     if similarity is not None and not rates:

@@ -26,9 +26,11 @@ from guardrail.guard.assess import Assessment
 from guardrail.guard.base import SteppedChatModel
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
+from guardrail.judges import ToolCallJudge
 from guardrail.prompting import question_text
 from guardrail.sampling.effects import Steps
 from guardrail.types import Sample
+from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
 from .calls import call_digest
@@ -143,14 +145,15 @@ class AgentModel(SteppedChatModel):
     def _hold(self, messages: Sequence[BaseMessage], assessment: Assessment) -> AIMessage:
         """Freeze a message that a person decides about; the placeholder that stands for it."""
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
-        candidate = assessment.drawn.primary or Sample(text="")
+        candidate = assessment.drawn.primary or assessment.drawn.not_offered or Sample(text="")
         verdicts = dict(assessment.by_name)
         answer = verdicts.pop(ANSWER, None)  # a structured answer's call is the answer
         if answer is not None:
             verdicts |= dict.fromkeys(self.step.answers, answer)
+        gate = self.gates.gates.get(assessment.verdict.artifact)
         pending = HeldMessage.of(
             self._message(candidate, assessment),
-            assessment.verdict,
+            assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
             question=question_text(messages),
             verdicts=verdicts,
             answers=self.step.answers,
@@ -218,3 +221,14 @@ class AgentModel(SteppedChatModel):
     @property
     def _llm_type(self) -> str:
         return "guardrail_agent"
+
+
+def _merged(verdict: Verdict, judge: object) -> Verdict:
+    """The verdict with one alternative for all calls that differ only in arguments that are not compared."""
+    if verdict.candidate is None or not isinstance(judge, ToolCallJudge) or judge.arguments is None:
+        return verdict
+    own = verdict.candidate.comparable
+    same = judge.identity(own)
+    # In the candidate's words where it is the same call, so that choosing it approves the candidate.
+    merged = [(own if judge.identity(each.text) == same else each.text, each.share) for each in verdict.meanings]
+    return verdict.model_copy(update={"alternatives": tuple(merged) or verdict.alternatives})

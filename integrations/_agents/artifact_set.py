@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError, did_you_mean, refuse_unknown
 from guardrail.parts.measure import estimator_of
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
@@ -20,15 +20,38 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
-__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "common_plan", "load", "load_gated"]
+__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "common_plan", "load", "load_tools"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
+TOOL_CALL = "tool_call"
+"""Name of the judge that compares calls, also those that are collected."""
 
 
-def load_gated(gated: CalibrationArtifact | str | Path) -> Gated:
-    """The artifact of a tool, see `load`; or "collect"."""
-    return COLLECT if isinstance(gated, str) and gated == COLLECT else load(gated)
+def load_tools(tools: object, exempt: object = ()) -> dict[str, Gated]:
+    """The artifact of each tool, see `load`; or "collect".
+
+    Args:
+        tools: What the caller gave as ``tools=``.
+        exempt: What the caller gave as ``exempt=``; only checked.
+
+    Raises:
+        UsageError: ``tools`` is not a mapping of names, ``exempt`` not a collection of them, or a file does not exist
+            and its name resembles "collect".
+    """
+    if not isinstance(tools, Mapping) or not all(isinstance(name, str) for name in tools):
+        raise UsageError(f'tools= must be a mapping by tool name, such as {{"refund": "collect"}}, got {tools!r:.200}.')
+    if isinstance(exempt, str) or not isinstance(exempt, Collection) or not all(isinstance(n, str) for n in exempt):
+        raise UsageError(f'exempt= must be a list of tool names, such as ["balance"], got {exempt!r:.200}.')
+    return {name: _load_gated(gate) for name, gate in tools.items()}
+
+
+def _load_gated(gated: CalibrationArtifact | str | Path) -> Gated:
+    if isinstance(gated, str) and gated == COLLECT:
+        return COLLECT
+    if isinstance(gated, str) and (near := did_you_mean(gated, [COLLECT])) and not Path(gated).exists():
+        raise UsageError(f"no artifact at {gated}. {near}Otherwise give the path of an artifact.")
+    return load(gated)
 
 
 def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
@@ -107,7 +130,7 @@ class ArtifactSet:
     def of(
         cls,
         artifact: CalibrationArtifact | str | Path | None,
-        tools: Mapping[str, Gated | str | Path],
+        tools: Mapping[str, Gated],
         *,
         exempt: Collection[str],
         judge: Any = None,
@@ -121,7 +144,7 @@ class ArtifactSet:
 
         Args:
             artifact: Judges final answers: an artifact or its file. None lets answers pass.
-            tools: Artifact, file or "collect" by tool name.
+            tools: Artifact or "collect" by tool name, see `load_tools`.
             exempt: Tools whose calls pass.
             judge: A judge object, or several by name.
             similarity: A similarity object.
@@ -131,11 +154,12 @@ class ArtifactSet:
             model: The agent's model, if it is known already; see `for_request`.
         """
         answer = None if artifact is None else load(artifact)
+        judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
         # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
         identity = model or ModelIdentity(provider="unknown", model="unknown")
-        stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings())
-        gated = with_collected(answer, {name: load_gated(gate) for name, gate in tools.items()}, stand_in)
-        judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+        same = judges.get(TOOL_CALL)
+        stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings(), judge=same)
+        gated = with_collected(answer, tools, stand_in)
         scorers = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
         by_name = {each.follow_up: each for each in scorers}
         return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan, by_name)
@@ -170,7 +194,8 @@ class ArtifactSet:
         """These artifacts, or for an agent that only collects those that collect under the request's conditions."""
         if not self.collects_only:
             return self
-        own = collecting_artifact(model, plan=self.collect_plan, system=system, bindings=bindings)
+        same = self.judges.get(TOOL_CALL)
+        own = collecting_artifact(model, plan=self.collect_plan, system=system, bindings=bindings, judge=same)
         return replace(self, tools=dict.fromkeys(self.tools, own))
 
     @property
@@ -185,11 +210,16 @@ class ArtifactSet:
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
-        """Refuse a tool that is neither gated nor exempt.
+        """Refuse a tool that is neither gated nor exempt, and a name that is none of the agent's tools.
 
         Raises:
-            UsageError: Naming the tool and the three ways out.
+            UsageError: Naming the tool and the ways out.
         """
+        # An agent without tools lacks those of its artifacts, and is refused for that reason.
+        for name in sorted(self.tools) if names else ():
+            refuse_unknown(name, (ANY_TOOL, *names), "the keys of tools=", "a tool of this agent")
+        for name in sorted(self.exempt) if names else ():
+            refuse_unknown(name, names, "the names in exempt=", "a tool of this agent")
         for name in names:
             if name not in self.tools and name not in self.exempt and ANY_TOOL not in self.tools:
                 raise UsageError(
@@ -199,7 +229,14 @@ class ArtifactSet:
 
     def check_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Refuse another system prompt than the calibrated one; see `PromptWrapping.check`."""
-        self.artifacts[0].prompt.check(messages, None)
+        try:
+            self.artifacts[0].prompt.check(messages, None)
+        except ArtifactMismatchError as error:
+            way_out = (
+                "Give the agent the calibrated prompt (LangChain: create_agent(..., system_prompt=...)), or calibrate "
+                "again with the prompt you want."
+            )
+            raise ArtifactMismatchError(error.fault, way_out) from error
 
     def check_model(self, model: ModelIdentity) -> None:
         """Refuse another model than the calibrated one; see `CalibrationArtifact.check_model`."""

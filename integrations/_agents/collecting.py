@@ -84,7 +84,7 @@ def with_collected(
 
 
 def collecting_artifact(
-    model: ModelIdentity, *, plan: SamplingPlan | None, system: str | None, bindings: Bindings
+    model: ModelIdentity, *, plan: SamplingPlan | None, system: str | None, bindings: Bindings, judge: object = None
 ) -> CalibrationArtifact:
     """Stand-in for an artifact in an agent that has none: it accepts nothing.
 
@@ -93,11 +93,17 @@ def collecting_artifact(
         plan: How samples are drawn; None for ten of them at temperature 0.7. A plan without tools gets the agent's.
         system: The agent's system prompt.
         bindings: The agent's tools.
+        judge: Says which calls a person sees as one, if it is a `ToolCallJudge`; default: those that are equal.
+
+    Raises:
+        UsageError: The judge compares arguments that the tools do not have.
     """
-    estimator = make_estimator("primary_disagreement", judge=ToolCallJudge())
+    chosen = judge if isinstance(judge, ToolCallJudge) else ToolCallJudge()
+    estimator = make_estimator("primary_disagreement", judge=chosen)
     plan = plan or plan_for([estimator])
     if plan.bindings is None:
         plan = plan.model_copy(update={"bindings": bindings})
+    chosen.check(plan.bindings)
     return _uncalibrated(model, plan, PromptWrapping(system=system), estimator.spec)
 
 
@@ -146,7 +152,7 @@ def ask_which_arguments_matter(
         function = tool["function"]
         name = function["name"]
         gate = None if name in exempt else tools.get(name, tools.get("*"))
-        if gate is not None and is_collecting(gate):
+        if gate is not None and is_collecting(gate) and not _compares_some(gate, name):
             properties = function.get("parameters", {}).get("properties", {})
             # Named values, a format, a pattern or an id leave one way to write the same thing; other texts have many.
             texts = [
@@ -159,6 +165,12 @@ def ask_which_arguments_matter(
             free += [f"{name}: {', '.join(texts)}"] if texts else []
     if free:
         log.warning(_WHICH_MATTER, "; ".join(free))
+
+
+def _compares_some(gate: CalibrationArtifact, tool: str) -> bool:
+    """Whether somebody chose the arguments of a tool that are compared."""
+    chosen = None if gate.estimator.judge is None else gate.estimator.judge.params.get("arguments")
+    return chosen is not None and (not isinstance(chosen, Mapping) or not chosen.keys().isdisjoint((tool, "*")))
 
 
 class StepRecords:

@@ -31,7 +31,7 @@ from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ANY_TOOL, ArtifactSet, load, load_gated
+from .artifact_set import ANY_TOOL, ArtifactSet, load, load_tools
 from .call_reviews import APPROVED, REFUSED, CallReviews
 from .calls import ANSWER_TOOL, CHOSEN, answer_key, call_subject, conversation_digest
 from .collecting import RECORDS, refuse_unreviewed
@@ -147,7 +147,8 @@ class FrameworkGuard:
         plan: SamplingPlan | None = None,
     ) -> None:
         self.holds = is_reviewed(on_abstain)
-        if ANSWER_TOOL in {*exempt, *(tools or {})}:
+        gated = load_tools({} if tools is None else tools, exempt)
+        if ANSWER_TOOL in {*exempt, *gated}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
         self._model = model
         self._running = identify(model)  # raises its own errors, which a validation error of the guard would wrap
@@ -155,7 +156,6 @@ class FrameworkGuard:
         options = {"turns": "mark", **guard_options, "on_abstain": "message" if self.holds else on_abstain}
         judge, scorer = options.pop("judge", judge), options.pop("scorer", None)
         answer = None if artifact is None else load(artifact)
-        gated = {name: load_gated(gate) for name, gate in (tools or {}).items()}
         refuse_unreviewed(gated, reviewed=self.holds)
         if tools is None and answer is not None:
             gated = {ANY_TOOL: answer}

@@ -324,7 +324,8 @@ class ModelGates:
         )
         records = None
         if artifacts.collects:
-            ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
+            if not agent.records.exists():  # once: later processes go on with this file
+                ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
             records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
         return cls(agent, model, artifacts, gates, trust, records)
 

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 
 LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
 """Why an item is closed without a decision, or its decision is not carried out."""
+LOST = (
+    "The checkpointer has no thread of this name, so the decision is not carried out. Resume with the checkpointer "
+    "with which the agent paused, and use one that survives a restart (SqliteSaver)."
+)
+"""Why a decision is not carried out whose thread is gone."""
 LOOK_BACK = 50
 """Checkpoints of a thread that are searched for interrupts that were left behind."""
+NEWEST = 1000
+"""Decided items that are searched for those of a thread that the checkpointer does not have."""
 
 _Open: TypeAlias = "tuple[str, dict[str, Any], Item]"
 """An open interrupt: its id, its value, its item."""
@@ -115,7 +122,7 @@ class GraphBridge(BaseBridge):
         """
         state = graph.get_state(config)
         waiting = self._open(state, config)
-        if _undecided(waiting):
+        if _undecided(waiting) or self._is_lost(state, config):
             return None
         past = list(graph.get_state_history(config, limit=LOOK_BACK))
         leases = self._lease(state, waiting, past)
@@ -135,7 +142,7 @@ class GraphBridge(BaseBridge):
         """`resume` for async checkpointers."""
         state = await graph.aget_state(config)
         waiting = self._open(state, config)
-        if _undecided(waiting):
+        if _undecided(waiting) or self._is_lost(state, config):
             return None
         past = [snapshot async for snapshot in graph.aget_state_history(config, limit=LOOK_BACK)]
         leases = self._lease(state, waiting, past)
@@ -244,6 +251,18 @@ class GraphBridge(BaseBridge):
             if self.on_stale is not None:
                 self.on_stale(item)
         return dropped
+
+    def _is_lost(self, state: Any, config: Any) -> bool:
+        """Whether the checkpointer does not have the thread; its decided items are then logged, once each."""
+        if state.created_at is not None:
+            return False
+        thread = str(config["configurable"]["thread_id"])
+        for item in self.store.items(["decided"], limit=NEWEST, newest=True):
+            if item.content.metadata.get("thread_id") == thread and not self._noted(item):
+                self._not_carried_out(item, f"thread {thread!r}: {LOST}")
+                if self.on_stale is not None:
+                    self.on_stale(item)
+        return True
 
     def _noted(self, item: Item) -> bool:
         """Whether the trail has the fate of its decision, or the item is of a version that did not write it."""

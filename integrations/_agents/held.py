@@ -141,8 +141,9 @@ class HeldMessage(Frozen):
 
     @property
     def empty(self) -> bool:
-        """Whether the model gave neither text nor calls, so that nothing can be approved or edited."""
-        return not (self.message.text or self.message.tool_calls)
+        """Whether nothing can be approved or edited: no text and no calls, or a call of a tool that does not exist."""
+        not_offered = self.kind == "answer" and bool(self.message.tool_calls) and self.verdict.candidate is None
+        return not_offered or not (self.message.text or self.message.tool_calls)
 
     @property
     def kind(self) -> Literal["answer", "tool_call"]:

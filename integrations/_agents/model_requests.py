@@ -24,7 +24,7 @@ from guardrail.types import Bindings
 from .gates import AgentStep
 from .held import FrozenMessage
 
-__all__ = ["DecidedModel", "name_of", "replaying", "step_of", "structured_names", "this_thread"]
+__all__ = ["DecidedModel", "has_checkpointer", "name_of", "replaying", "step_of", "structured_names", "this_thread"]
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest
@@ -78,6 +78,17 @@ def this_thread() -> str | None:
     except RuntimeError:
         return None
     return None if name is None else str(name)
+
+
+def has_checkpointer() -> bool:
+    """Whether the LangGraph run here, or the one around it, keeps checkpoints. True outside a graph, where none pauses.
+
+    LangGraph has no public way to ask for it from within a node.
+    """
+    try:
+        return bool(get_config().get("configurable", {}).get("__pregel_checkpointer"))
+    except RuntimeError:
+        return True
 
 
 def structured_names(response_format: Any) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +21,6 @@ from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Observer
 from guardrail.plain_json import sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
@@ -34,6 +35,8 @@ from ..scorers import decision
 from .canary import Canary
 from .config import Alias, Upstream
 from .forwarding import Forwarding
+from .health import Health
+from .metrics import Metrics
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
@@ -85,12 +88,11 @@ class ServedAlias:
     Args:
         name: Its name.
         config: Its part of the configuration.
-        other: Finds another alias by its name.
+        aliases: All aliases by name, for a fallback.
         draws: The gateway's memory of draws.
         store: The review store, for tickets and monitors.
-        observers: Called with every verdict.
-        report_change: Called with the name for each difference of a reply from a pin, and whether its value is new.
-        report_round: See `Canary`.
+        metrics: Count verdicts, changes of the model and rounds of the canary.
+        health: Where a changed model is reported.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -101,35 +103,33 @@ class ServedAlias:
         self,
         name: str,
         config: Alias,
-        other: Callable[[str], ServedAlias],
+        aliases: Mapping[str, ServedAlias],
         draws: Draws,
-        store: Any = None,
-        observers: Sequence[Observer] = (),
-        report_change: Callable[[str, Change, bool], None] = lambda *_: None,
-        report_round: Callable[[str, int, int, bool], None] = lambda *_: None,
+        store: Any,
+        metrics: Metrics,
+        health: Health,
     ) -> None:
-        self.name, self.config, self._observers = name, config, observers
-        self._report_change = report_change
+        self.name, self.config, self._aliases, self._draws, self._store = name, config, aliases, draws, store
+        self._metrics, self._health = metrics, health
+        self._observers = metrics.observers(mode=config.mode, model=name)
         self.changes, self.last_change = 0, ""
         """Replies that differed from a pin, and the last difference."""
-        self._other, self._draws, self._store = other, draws, store
-        self._watch: dict[str, Any] | None = None
+        self.upstream = config.upstream[0]
+        """The endpoint; the first one of a cascade."""
         self._clients = Clients()
         self.forwarding = Forwarding(name, self.upstream, self._clients)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
+        self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
+        self.single = self._stages[0]
+        """The artifact; for a cascade that of its first stage."""
         # The operator's file names it, never a request: importing runs code.
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
         self.canary: Canary | None = None
         if config.canary is not None:
             assert self.single is not None, "checked in the configuration"
-            self.canary = Canary(name, config.canary, self.single, self._unobserved, store, report_round)
-
-    @property
-    def upstream(self) -> Upstream:
-        """The endpoint; the first one of a cascade."""
-        return self.config.upstream[0]
+            self.canary = Canary(name, config.canary, self.single, self._unobserved, store, metrics)
 
     @property
     def guarded(self) -> bool:
@@ -148,22 +148,13 @@ class ServedAlias:
             return ()
         return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
 
-    @property
-    def warnings(self) -> list[str]:
-        """What an operator must know after the last round of the canary."""
-        return [] if self.canary is None else self.canary.lines
-
-    @property
-    def single(self) -> CalibrationArtifact | None:
-        """The artifact; for a cascade that of its first stage."""
-        return self.artifact.stages[0] if isinstance(self.artifact, CascadeArtifact) else self.artifact
-
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
-        mine, theirs = (None if alias.artifact is None else alias.artifact.digest for alias in (self, other))
-        canaries = {None if alias.canary is None else alias.canary.name for alias in (self, other)}
-        same = self.config == other.config and mine == theirs and len(canaries) == 1
-        return same and self.config.fallback is None
+        mine, theirs = (
+            (alias.config, alias.artifact and alias.artifact.digest, alias.canary and alias.canary.name)
+            for alias in (self, other)
+        )
+        return mine == theirs and self.config.fallback is None
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
@@ -185,15 +176,17 @@ class ServedAlias:
 
     def _bound(self, upstream: Upstream) -> str | None:
         """The fingerprint to which the artifact is bound, if it was calibrated with one."""
-        stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
-        artifact = stages[self.config.upstream.index(upstream)]
-        model = None if artifact is None else artifact.model
-        bound = model is not None and model.provider == OpenAICompatibleChat.PROVIDER
-        return model.revision if model is not None and bound else None
+        artifact = self._stages[self.config.upstream.index(upstream)]
+        bound = artifact is not None and artifact.model.provider == OpenAICompatibleChat.PROVIDER
+        return artifact.model.revision if artifact is not None and bound else None
 
     def _changed(self, change: Change, new: bool) -> None:
+        """Count a reply of another model than the pinned one, and report a new value once."""
         self.changes, self.last_change = self.changes + 1, change.text
-        self._report_change(self.name, change, new)
+        self._metrics.count("upstream_changed", self.name, change.field)
+        if new:
+            text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
+            self._health.warn(self.name, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)
 
     def check_served(self, reply: Mapping[str, Any]) -> bool:
         """Whether a reply that was served comes from another model than the pinned one, and must not be measured."""
@@ -209,32 +202,47 @@ class ServedAlias:
 
     def _made(self, credential: str | None) -> Guardrail | Cascade:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
-        common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
-        common["on_verdict"] = self._observers
-        own: dict[str, Any] = {"early_stopping": config.early_stopping, "probe": config.probe}
         # What one credential or upstream has drawn belongs to no other.
         scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
-        own["remember_slots"] = config.remember_slots
-        own["remember"] = self._draws.scoped(sha256_hex(scope.encode(), 16))
-        common["on_abstain"] = "raise" if config.on_abstain == "error" else "message"
+        own: dict[str, Any] = {
+            "early_stopping": config.early_stopping,
+            "probe": config.probe,
+            "remember_slots": config.remember_slots,
+            "remember": self._draws.scoped(sha256_hex(scope.encode(), 16)),
+        }
+        common: dict[str, Any] = {
+            "abstain_message": config.abstain_message,
+            "turns": config.turns,
+            "on_abstain": self._on_abstain(),
+            "on_verdict": self._observers,
+        }
+        if isinstance(self.artifact, CascadeArtifact):
+            return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
+        settings = {**own, **common, **self._watch, "scorer": self._scorer}
+        return Guardrail(model=chats[0], artifact=self.artifact, **settings)
+
+    def _on_abstain(self) -> Any:
+        config = self.config
+        if config.fallback is not None:
+            return self._aliases[config.fallback].answering()
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            common["on_abstain"] = ticket(self._store, metadata=self._of_ticket, key=self._name_of_ticket)
-        if config.fallback is not None:
-            common["on_abstain"] = self._other(config.fallback).answering()
-        if isinstance(self.artifact, CascadeArtifact):
-            return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
-        if config.monitor and self._watch is None:
-            from guardrail.review.monitors.store import Monitors
+            return ticket(self._store, metadata=self._of_ticket, key=self._name_of_ticket)
+        return "raise" if config.on_abstain == "error" else "message"
 
-            assert self.artifact is not None, "checked in the configuration"
-            name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
-            drift = monitors.drift(name, self.artifact)
-            names = [name] if self.canary is None else [name, self.canary.name]
-            self._watch = {"on_verdict": [*self._observers, drift.watch], "switch": monitors.switch(names=names)}
-        settings = {**own, **common, **(self._watch or {}), "scorer": self._scorer}
-        return Guardrail(model=chats[0], artifact=self.artifact, **settings)
+    @cached_property
+    def _watch(self) -> dict[str, Any]:
+        """The settings by which a monitor sees the verdicts and holds answers back."""
+        if not self.config.monitor:
+            return {}
+        from guardrail.review.monitors.store import Monitors
+
+        assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
+        name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
+        names = [name] if self.canary is None else [name, self.canary.name]
+        observers = [*self._observers, monitors.drift(name, self.artifact).watch]
+        return {"on_verdict": observers, "switch": monitors.switch(names=names)}
 
     def _unobserved(self) -> Guardrail:
         """A guard for the canary: every question is drawn whole and anew, and nobody observes the verdicts."""
@@ -288,5 +296,4 @@ class ServedAlias:
             return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
             return failure(verdict, str(message.text))  # an outage is an error that clients retry, not an answer
-        taken_over = self.config.fallback if not answer.abstained else None
-        return GuardReply(message, verdict, self.config.finish_reason, taken_over)
+        return answer if answer.abstained else replace(answer, fallback=self.config.fallback)

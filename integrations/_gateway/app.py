@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import logging
-import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,14 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
-from .._openai.pins import Change
+from .._openai.clients import ReplyBytes
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
 from .forwarding import CutError, passed_name
 from .health import Health
+from .in_flight import InFlight
 from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
-from .memory import InFlight, ReplyBytes, Work
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
@@ -67,11 +66,17 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
-STOPPING = ApiError(503, "The gateway is stopping.", "stopping", kind="server_error", headers={"Retry-After": "5"})
-NO_ROOM = dataclasses.replace(
-    STOPPING,
-    message="The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
-    code="replies_too_large",
+
+
+def _unavailable(message: str, code: str) -> ApiError:
+    """An error after which clients try again."""
+    return ApiError(503, message, code, kind="server_error", headers={"Retry-After": "5"})
+
+
+STOPPING = _unavailable("The gateway is stopping.", "stopping")
+NO_ROOM = _unavailable(
+    "The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
+    "replies_too_large",
 )
 BROKEN = {
     "degenerate_samples": "a probe refused the upstream, so no question is answered",
@@ -87,8 +92,9 @@ LARGE = 32_000
 PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
 CLOSE = {"Connection": "close"}
+HELD = "guardrail serve: %s held request %s back: %s"
 OVER = "guardrail.over"
-"""Entry of a request's scope: called when its response is over, however it ended."""
+"""Entry of a request's scope: an `ExitStack` that closes when its response is over, however it ended."""
 log = logging.getLogger("guardrail")
 T = TypeVar("T")
 Result = GuardReply | ApiError
@@ -112,7 +118,6 @@ class Gateway:
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
-        self._unshared = False
         self._started = int(time.time())
         self._store: Any = None
         self._draws: Draws | None = None
@@ -123,12 +128,12 @@ class Gateway:
         self._recent: dict[str, deque[float]] = {}
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
-        self.aliases, self.observing = self._load(self.config)
+        self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
         self._reply_bytes = ReplyBytes(self.config.reply_bytes)
 
-    def _load(self, config: Config) -> tuple[dict[str, ServedAlias], dict[str, Observing]]:
-        """The aliases of a configuration. Their guards are built here, so that every fault shows before it serves."""
+    def _load(self, config: Config) -> None:
+        """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
         if config.reviews is not None and self._store is None:
             from guardrail.review.queue.store import ReviewStore
 
@@ -136,31 +141,25 @@ class Gateway:
         if self._draws is None:
             self._draws = self._memory()
         aliases: dict[str, ServedAlias] = {}
-        observing: dict[str, Observing] = {}
         for name, alias in config.models.items():
-            observers = self.metrics.observers(mode=alias.mode, model=name)
-            others = aliases.__getitem__
-            reports = self._changed, self.metrics.canary
-            fresh = ServedAlias(name, alias, others, self._draws, self._store, observers, *reports)
             former = self.aliases.get(name)
-            canary = None if former is None else former.canary
-            if canary is not None and fresh.canary is not None and canary.name == fresh.canary.name:
-                fresh.canary.take_over(canary)
+            fresh = ServedAlias(name, alias, aliases, self._draws, self._store, self.metrics, self.health)
+            if former is not None and former.canary is not None and fresh.canary is not None:
+                fresh.canary.take_over(former.canary)
             # An alias that did not change keeps its connections and its probe.
             same = former is not None and former.is_same(fresh) and not self.health.fault(name)
             aliases[name] = former if former is not None and same else fresh
+        observing = dict[str, Observing]()
         for name, served in aliases.items():
+            same = served is self.aliases.get(name)
             if served.artifact is not None:
                 served.guard(None)
             if not served.guarded:
-                observer = self.observing.get(name)
-                observing[name] = (
-                    observer if observer is not None and observer.alias is served else Observing(served, self.health)
-                )
-            if served.config.pass_through and served is not self.aliases.get(name):
+                observing[name] = self.observing[name] if same else Observing(served, self.health)
+            if served.config.pass_through and not same:
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
-        return aliases, observing
+        self.aliases, self.observing, self.config = aliases, observing, config
 
     def _memory(self) -> Draws:
         """The memory of draws, which all processes on a review store share."""
@@ -174,8 +173,9 @@ class Gateway:
 
     def _shared(self, error: GuardrailError | None) -> None:
         """Report whether a draw could be written to the store: otherwise only this process knows it."""
-        self._unshared = error is not None
-        if error is not None:
+        if error is None:
+            self.health.recover(None)
+        else:
             self.health.fail(None, "store_unavailable", f"the store cannot be written: {error}")
 
     def reload(self) -> bool:
@@ -193,12 +193,12 @@ class Gateway:
             config = self.config if self._path is None else load_config(self._path)
             address = {"host": self.config.host, "port": self.config.port}
             config = Config.checked({**config.model_dump(exclude_unset=True), **address}, str(self._path))
-            (self.aliases, self.observing), self.config = self._load(config), config
+            self._load(config)
         except Exception as error:  # a fault in a file must not stop a running gateway
             why = error if isinstance(error, GuardrailError) else type(error).__name__
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._stale = str(why)
-        self.metrics.reloaded(stale=self._stale is not None)
+        self.metrics.show("configuration_stale", self._stale is not None)
         return self._stale is None
 
     # -- ASGI ----------------------------------------------------------------------------------------------------------
@@ -210,6 +210,7 @@ class Gateway:
         if scope["type"] != "http":
             return
         request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
+        scope[OVER] = over = ExitStack()
 
         async def numbered(message: dict[str, Any]) -> None:
             nonlocal status
@@ -232,9 +233,9 @@ class Gateway:
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
-            scope.get(OVER, _nothing)()
+            over.close()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
-            self.metrics.requested(path if path in ROUTES else "other", status)
+            self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         canaries = asyncio.create_task(self._ask_canaries())
@@ -316,22 +317,19 @@ class Gateway:
             return await self._pass(request, path.removeprefix("/v1/"), key)
         raise refuse_endpoint(path, method)
 
-    @property
-    def promises(self) -> dict[str, tuple[str, ...]]:
-        """The promises of each alias that guards (`CalibrationArtifact.promises`)."""
-        return {name: alias.promises for name, alias in self.aliases.items() if alias.promises}
-
     def _shown_to(self, request: Any) -> dict[str, dict[str, Any]]:
         """Promises and warnings for a caller: probes need no key, and without one they learn no model's name."""
         try:
             key = self._authenticate(request)
         except ApiError:
             return {"promises": {}, "warnings": {}}
-        usable = [name for name in self.aliases if _may_use(key, name)]
-        warnings = {name: lines for name in usable if (lines := self.aliases[name].warnings + self.health.lines(name))}
-        return {"promises": {name: self.promises[name] for name in usable if name in self.promises}} | {
-            "warnings": warnings
-        }
+        promises, warnings = dict[str, Any](), dict[str, Any]()
+        for name, alias in self.aliases.items():
+            if _may_use(key, name):
+                promises |= {name: alias.promises} if alias.promises else {}
+                lines = [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
+                warnings |= {name: lines} if lines else {}
+        return {"promises": promises, "warnings": warnings}
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
@@ -434,8 +432,8 @@ class Gateway:
             )  # fmt: skip
         alias = self.aliases[model if model in named else next(iter(named))]
         credential = self._credential(alias, key, headers)
-        self._count_in(self._replies, key, self.config.max_passing, request)
-        self.metrics.passed_through(alias.name, named[alias.name])
+        request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
+        self.metrics.count("passed_through", alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
         return await alias.forwarding.pass_through(request, path, content, renamed, credential)
 
@@ -490,7 +488,7 @@ class Gateway:
         credential = self._credential(alias, key, headers)
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            self._count_in(self._replies, key, self.config.max_passing, request)
+            request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
             return await observing.respond(content, body, headers, credential, request_id, dialect)
         config = alias.config
         if alias.plan is None or not alias.guarded:
@@ -506,19 +504,20 @@ class Gateway:
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        leave: Callable[[], None] = partial(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
+        request.scope[OVER].callback(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
         reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)
         disconnected = asyncio.ensure_future(_disconnected(request.receive))
         try:
             hold = self.config.stream_hold if chat.stream else None
             await asyncio.wait({work.task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
-            if not work.task.done() and not disconnected.done():
-                frames, leave = self._late_frames(work, leave, reply), _nothing  # the stream counts its client off
-                return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
-            return reply(_result(work.task)) if work.task.done() else LEFT
         finally:
             disconnected.cancel()
-            leave()
+        if work.task.done():
+            return reply(_result(work.task))
+        if disconnected.done():
+            return LEFT
+        frames = self._late_frames(work.task, reply)
+        return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
 
     def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
         """A request for the guard, and a digest that requests of the same meaning share."""
@@ -546,41 +545,27 @@ class Gateway:
             raise ApiError(400, "Another prompt has this litellm_call_id.", "call_not_unique", "litellm_call_id")
         return None
 
-    async def _late_frames(
-        self, work: Work[Result], leave: Callable[[], None], reply: Callable[..., Any]
-    ) -> AsyncIterator[bytes]:
+    async def _late_frames(self, task: asyncio.Task[Result], reply: Callable[..., Any]) -> AsyncIterator[bytes]:
         """The stream of a request whose verdict is late: comments keep the connection open until then."""
-        try:
-            while not work.task.done():
-                yield b": keep-alive\n\n"
-                await asyncio.wait({work.task}, timeout=self.config.keep_alive)
-            yield reply(_result(work.task), late=True)
-        finally:
-            leave()
+        while not task.done():
+            yield b": keep-alive\n\n"
+            await asyncio.wait({task}, timeout=self.config.keep_alive)
+        yield reply(_result(task), late=True)
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
-        done = self._admitted(self._busy, key, self.config.max_concurrency)
-        if isinstance(done, ApiError):
-            return done
         try:
-            with self._reply_bytes.question() as refused:
+            busy = self._counted(self._busy, key, self.config.max_concurrency)
+            with busy, self._reply_bytes.question() as refused:
                 result = await alias.answer(asking)
             if refused():
                 return NO_ROOM
             self._note(alias, asking, result)
             return result
+        except ApiError as error:
+            return error
         except Exception as error:
             return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
-        finally:
-            done()
-
-    def _changed(self, alias: str, change: Change, new: bool) -> None:
-        """Count a reply of another model than the pinned one, and report a new value once."""
-        self.metrics.changed(alias, change.field)
-        if new:
-            text = f"the upstream's {change.text}. Calibrate again on the model that answers now, or correct the pin"
-            self.health.warn(alias, f"model_changed:{change.field}:{change.seen}", text, again=math.inf)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
@@ -592,43 +577,33 @@ class Gateway:
             report(alias.name, result.code, f"{BROKEN[result.code]}{why}")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
-            if not self._unshared:
-                self.health.recover(None)
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")
-        return dataclasses.replace(STOPPING, message="The gateway cannot reach its store.", code="store_unavailable")
+        return _unavailable("The gateway cannot reach its store.", "store_unavailable")
 
-    def _admitted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Callable[[], None] | ApiError:
-        """Count a request in; returns what counts it off, or the error above a limit.
+    @contextmanager
+    def _counted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Iterator[None]:
+        """Count a request as under way.
 
         A key without a limit of its own may have as many requests under way as are then free for others, so that one
         key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
-        """
-        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
-        free = most - under_way.total()
-        if free <= 0:
-            return dataclasses.replace(STOPPING, message="The gateway is overloaded.", code="overloaded")
-        of_key = self._busy[name] + self._replies[name]
-        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
-            return _limited("Too many requests of this key are under way.", 2)
-        under_way[name] += 1
-
-        def done() -> None:
-            under_way[name] -= 1
-
-        return done
-
-    def _count_in(self, under_way: Counter[str | None], key: Key | None, most: int, request: Any) -> None:
-        """Count a request in until its response is over.
 
         Raises:
             ApiError: It is above a limit.
         """
-        done = self._admitted(under_way, key, most)
-        if isinstance(done, ApiError):
-            raise done
-        request.scope[OVER] = done
+        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
+        free = most - under_way.total()
+        if free <= 0:
+            raise _unavailable("The gateway is overloaded.", "overloaded")
+        of_key = self._busy[name] + self._replies[name]
+        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
+            raise _limited("Too many requests of this key are under way.", 2)
+        under_way[name] += 1
+        try:
+            yield
+        finally:
+            under_way[name] -= 1
 
     def _lacks_store(self, error: Exception) -> bool:
         """Whether the store could not say whether the question was drawn already: nothing was drawn then."""
@@ -643,14 +618,8 @@ def _may_use(key: Key | None, name: str) -> bool:
     return key is None or key.models is None or name in key.models
 
 
-def _nothing() -> None:
-    pass
-
-
 def _result(task: asyncio.Task[Result]) -> Result:
-    if task.cancelled():
-        return STOPPING
-    return task.result()
+    return STOPPING if task.cancelled() else task.result()
 
 
 def _dialect(path: str) -> Dialect:
@@ -670,16 +639,14 @@ def _reply(
 ) -> Any:
     """The response; with ``late`` the frames of a stream that has begun."""
     if isinstance(result, ApiError):
-        verdict = result.verdict if result.status < 500 else None  # an outage is logged once a minute
-    else:
-        verdict = result.verdict if result.abstained else None
-    if verdict is not None:
-        log.warning("guardrail serve: %s held request %s back: %s", model, request_id, explanation(verdict))
-    if isinstance(result, ApiError):
+        if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
+            log.warning(HELD, model, request_id, explanation(result.verdict))
         result = dialect.spelled(result)
         return _events([dialect.error(result)]) if late else _error(result, dialect)
-    reply = dialect.reply(completion(result, request, request_id=request_id, model=model), body)
-    headers = headers_of(result, request.replaced)
+    whole = completion(result, request, request_id=request_id, model=model)
+    if result.abstained:
+        log.warning(HELD, model, request_id, whole["guardrail"]["explanation"])
+    reply, headers = dialect.reply(whole, body), headers_of(whole["guardrail"], request.replaced)
     if not request.stream:
         return _responses.JSONResponse(reply, headers=headers)
     events = _events(dialect.events(reply, request))

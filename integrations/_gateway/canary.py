@@ -21,6 +21,7 @@ from guardrail.plain_json import sha256_hex
 
 if TYPE_CHECKING:
     from .config import CanaryConfig
+    from .metrics import Metrics
 
 __all__ = ["Canary"]
 
@@ -44,12 +45,10 @@ class Canary:
     """The known questions of one alias, and the monitor of their scores. Its rounds reach no observer and no memory.
 
     Args:
-        alias: Name of the alias.
-        config: Its ``canary`` section.
-        artifact: Its artifact.
+        alias: Name of the alias; ``config`` and ``artifact`` are its own.
         guard: Makes a guard whose verdicts nobody observes and whose draws nobody remembers.
         store: The review store, which keeps the monitor; None keeps it in this process.
-        report: Called after a round with the alias, the questions measured and not measured, and whether it alarmed.
+        metrics: Count its questions, and show its alarm.
 
     Raises:
         UsageError: The file of questions cannot be read, or its questions cannot be asked with this artifact.
@@ -62,9 +61,9 @@ class Canary:
         artifact: CalibrationArtifact,
         guard: Callable[[], Guardrail],
         store: Any,
-        report: Callable[[str, int, int, bool], None],
+        metrics: Metrics,
     ) -> None:
-        self._alias, self._every, self._guard, self._store, self._report = alias, config.every, guard, store, report
+        self._alias, self._every, self._guard, self._store, self._metrics = alias, config.every, guard, store, metrics
         self._reference = Reference(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
@@ -91,7 +90,9 @@ class Canary:
         return [f"canary: {text}" for text in (self._fault, self._alarm) if text]
 
     def take_over(self, former: Canary) -> None:
-        """Continue a canary of the same name after a reload."""
+        """Continue the canary before a reload, if it asks the same questions."""
+        if former.name != self.name:
+            return
         self.monitor, self._fault, self._alarm = former.monitor, former._fault, former._alarm
         self.due = min(former.due, time.monotonic() + self._every)  # its round may be under way
 
@@ -109,7 +110,7 @@ class Canary:
             self._say(f"the last round failed: {describe_error(error)}", self._alarm)
         finally:
             self.due = next_round
-        self._report(self._alias, 0, 0, bool(self._alarm))
+        self._metrics.show("canary_alarm", bool(self._alarm), self._alias)
 
     async def _ask(self) -> str:
         """Ask all questions and bet on their scores; returns why some were not measured, or an empty text."""
@@ -127,7 +128,8 @@ class Canary:
 
         scores = await asyncio.gather(*(score(*asked) for asked in self._asked))
         measured = len(scores) - missing.total()
-        self._report(self._alias, measured, missing.total(), bool(self._alarm))
+        self._metrics.count("canary_questions", self._alias, "measured", by=measured)
+        self._metrics.count("canary_questions", self._alias, "unmeasured", by=missing.total())
         if measured:
             await asyncio.to_thread(self.monitor.update, scores)
         reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(missing.items()))

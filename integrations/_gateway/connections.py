@@ -1,4 +1,4 @@
-"""Limits on connections: how many, how long one may take to ask, and how often the log says that there are too many.
+"""Limits on connections: how many, and how long one may take to ask.
 
 uvicorn has no deadline for a request's head, and its own limit answers 503 to everybody while silent sockets stay open.
 Here a full server closes the connection that has waited longest without a request, so that clients who ask get in.
@@ -7,32 +7,21 @@ Here a full server closes the connection that has waited longest without a reque
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["Connections", "most_connections"]
+from guardrail.errors import require
+
+from .config import Config
+from .health import Health
+
+__all__ = ["Connections"]
 
 LARGEST_HEAD = 64 * 2**10
 """Bytes of a request's line and headers."""
-QUIET = 60.0
-"""Seconds between two lines of the log about connections that could not be accepted."""
-log = logging.getLogger("guardrail")
-
-
-def most_connections(wanted: int) -> int:
-    """The limit on open connections: half of the files that the process may open, if ``wanted`` is more.
-
-    The other half is for the upstream, the store, and connections that were accepted and not yet counted.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return wanted
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if files == resource.RLIM_INFINITY else max(1, min(wanted, files // 2))
 
 
 class Connections:
@@ -42,6 +31,7 @@ class Connections:
         most: Open connections. One more closes the oldest that has no whole request under way, or is closed itself.
         most_per_address: Open connections of one client address; None for no limit.
         header_timeout: Seconds until a request's head must be complete.
+        health: Where connections are reported that were refused.
         clock: The time, in seconds.
     """
 
@@ -50,18 +40,34 @@ class Connections:
         most: int,
         most_per_address: int | None,
         header_timeout: float,
+        health: Health,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._per_address, self._header_timeout = most, most_per_address, header_timeout
-        self._clock = clock
+        self._health, self._clock = health, clock
         self._open: dict[Any, str] = {}
         self._by_address: Counter[str] = Counter()
-        self.refused = 0
-        self._quiet_until = 0.0
+        self.backlog = max(1, min(2048, most // 4))
+        """Connections that asyncio accepts at once, before any of them is counted."""
 
-    def protocol(self, base: Any) -> Any:
-        """A subclass of one of uvicorn's HTTP protocols under these limits."""
+    @classmethod
+    def of(cls, config: Config, health: Health) -> Connections:
+        """Those of a configuration; at most half of the files that the process may open.
+
+        The other half is for the upstream, the store, and connections that were accepted and not yet counted.
+        """
+        most = config.max_connections
+        with suppress(ImportError):  # Windows has no such limit
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            most = most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
+        return cls(most, config.max_connections_per_address, config.header_timeout, health)
+
+    def protocol(self) -> Any:
+        """A subclass of uvicorn's HTTP protocol under these limits."""
         limits = self
+        base: Any = require("uvicorn.protocols.http.auto", extra="serve").AutoHTTPProtocol
 
         class Limited(base):  # type: ignore[misc]
             since, head = 0.0, 0
@@ -125,17 +131,11 @@ class Connections:
 
     def _refuse(self, connection: Any) -> None:
         connection.transport.abort()
-        self.refused += 1
-        self._say("too many connections are open; %d were closed so far", self.refused)
+        self._health.warn(None, "connections", "too many connections are open, so one was closed")
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Exception handler of the event loop: a socket that cannot be accepted is one line a minute."""
+        """Exception handler of the event loop: sockets that cannot be accepted are one line a minute."""
         if "accept" in context.get("message", ""):
-            self._say("a connection could not be accepted (%s)", context.get("exception"))
+            self._health.warn(None, "accept", f"a connection could not be accepted ({context.get('exception')})")
         else:
             loop.default_exception_handler(context)
-
-    def _say(self, text: str, what: object) -> None:
-        if self._clock() >= self._quiet_until:
-            self._quiet_until = self._clock() + QUIET
-            log.warning(f"guardrail serve: {text}", what)

@@ -28,8 +28,8 @@ KEPT_BACK = frozenset(
     }
 )  # fmt: skip
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
-LARGEST = 4 * 2**20
-"""Bytes of an error."""
+SECRET = 16
+"""Bytes from which a key is masked in every reply: a shorter one is a placeholder such as EMPTY, a word of answers."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
 GENERATES = frozenset(
@@ -58,7 +58,7 @@ def passed_name(path: str, names: tuple[str, ...]) -> str | None:
 
 
 class CutError(Exception):
-    """Ends the client's reply, because the upstream's reply broke off."""
+    """Ends the client's reply, because there is no reply of the upstream, or it broke off."""
 
 
 class Listener:
@@ -95,7 +95,7 @@ class Forwarding:
         credential: str | None,
         listener: Listener | None = None,
     ) -> Any:
-        """The upstream's reply, byte for byte; in an error, which may quote it, our key is masked.
+        """The upstream's reply, byte for byte; our key is masked, should the upstream quote it.
 
         Args:
             method: Method of the request.
@@ -113,35 +113,27 @@ class Forwarding:
         try:
             reply = await self._sent(method, path, content, headers, secret)
             listener.begin(reply.status)
-            masked = reply.status >= 400 and secret
-            if masked or 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
-                body = await self._whole(reply, listener)
-                response = _responses.Response(body.replace(secret.encode(), b"***") if masked else body, reply.status)
+            ours = not self._upstream.forward_key and len(secret) >= SECRET
+            mask = _Mask(secret.encode() if ours or reply.status >= 400 else b"")
+            parts = self._parts(reply, listener, mask)
+            if 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
+                response = _responses.Response(b"".join([part async for part in parts]), reply.status)
             else:
-                response = _responses.StreamingResponse(self._parts(reply, listener), reply.status)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("guardrail serve: a reply of %s failed (%s)", self._name, type(error).__name__)
+                response = _responses.StreamingResponse(parts, reply.status)
+        except CutError as error:
             raise ApiError(
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
         lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
-        left_out = KEPT_BACK | ({b"content-length"} if masked else frozenset())
-        response.raw_headers = [(name, value) for name, value in lower if name not in left_out]
-        if masked:
-            response.raw_headers.append((b"content-length", str(len(response.body)).encode()))
+        response.raw_headers = [(name, mask.masked(value)) for name, value in lower if name not in KEPT_BACK]
         return response
 
     async def pass_through(
         self, request: Any, path: str, content: bytes, body: Mapping[str, Any] | None, credential: str | None
     ) -> Any:
-        """The upstream's reply to any request, byte for byte, with ``x-guardrail-guarded: false``.
+        """`respond` to any request of a client, with ``x-guardrail-guarded: false``.
 
-        Args:
-            request: The client's request.
-            path: Path below the upstream's root.
-            content: The request's body.
-            body: The parsed body if its model is the alias, which the upstream knows by another name.
-            credential: Key for the upstream; None for the key of the alias.
+        ``body`` is the parsed content if its model is the alias, which the upstream knows by another name.
         """
         sent = {
             name: value
@@ -170,46 +162,68 @@ class Forwarding:
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
         timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
         session = await self._clients.session()
-        return await session.request(
-            method,
-            _url(url, encoded=True),
-            data=content or None,
-            headers=sent,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-            proxy=proxy_of(self._upstream.url),
-            # A redirect would send questions to an address that nobody configured.
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),
-        )
-
-    async def _whole(self, reply: Any, listener: Listener) -> bytes:
-        content = bytearray()
         try:
-            async for part in reply.content.iter_any():
-                content += part
-                if len(content) > LARGEST:  # no error is that long
-                    raise aiohttp.ClientPayloadError
-        except (aiohttp.ClientError, TimeoutError):
-            await listener.end(whole=False)
-            raise
-        finally:
-            reply.release()
-        body = bytes(content)
-        listener.part(body)
-        await listener.end(whole=True)
-        return body
+            return await session.request(
+                method,
+                _url(url, encoded=True),
+                data=content or None,
+                headers=sent,
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+                proxy=proxy_of(self._upstream.url),
+                # A redirect would send questions to an address that nobody configured.
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),
+            )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._cut("failed", error) from error
 
-    async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
+    async def _parts(self, reply: Any, listener: Listener, mask: _Mask) -> AsyncIterator[bytes]:
         whole = False
         try:
             async for part in reply.content.iter_any():
-                listener.part(part)
-                yield part
+                if shown := mask.add(part):
+                    listener.part(shown)
+                    yield shown
+            if mask.held:
+                listener.part(mask.held)
+                yield mask.held
             whole = True
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("guardrail serve: a reply of %s broke off (%s)", self._name, type(error).__name__)
-            raise CutError from error
+            raise self._cut("broke off", error) from error
         finally:
             reply.release() if whole else reply.close()
             await listener.end(whole=whole)
+
+    def _cut(self, how: str, error: Exception) -> CutError:
+        log.warning("guardrail serve: a reply of %s %s (%s)", self._name, how, type(error).__name__)
+        return CutError()
+
+
+class _Mask:
+    """Hides a key in a body that comes in parts. The mask is as long as the key, so that Content-Length stays right.
+
+    Args:
+        key: The key; empty to hide nothing.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key, self._stars = key, b"*" * len(key)
+        self.held = b""
+        """The end of the body so far if the key may begin there."""
+
+    def masked(self, content: bytes) -> bytes:
+        """Some bytes with the key masked."""
+        return content.replace(self._key, self._stars) if self._key else content
+
+    def add(self, part: bytes) -> bytes:
+        """The bytes that may go on after the next part."""
+        if not self._key:
+            return part
+        content, first = self.masked(self.held + part), self._key[:1]
+        start = content.find(first, max(0, len(content) - len(self._key) + 1))
+        while start >= 0 and not self._key.startswith(content[start:]):
+            start = content.find(first, start + 1)
+        cut = start if start >= 0 else len(content)
+        self.held = content[cut:]
+        return content[:cut]

@@ -55,9 +55,8 @@ def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     return {"model": model or need(payload.get("model"), str, "model"), "messages": listed, **tools}
 
 
-def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
     """A prompt and the proxy's answer as a request for a chat completion."""
-    del plan
     return {name: body[name] for name in ("model", "messages", "tools") if name in body}
 
 

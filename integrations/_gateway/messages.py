@@ -149,12 +149,11 @@ def _part(kind: Any, block: Mapping[str, Any], at: str) -> dict[str, Any] | None
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+def reply(completion: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
     """A completion as a message.
 
     A refusal of a formatted answer has no content, which the SDK would parse, and its text is in ``stop_details``.
     """
-    del body
     (choice,), usage = completion["choices"], completion["usage"]
     message, refusal = choice["message"], choice["message"]["refusal"]
     content: list[dict[str, Any]] = [{"type": "text", "text": message["content"]}] if message["content"] else []
@@ -182,9 +181,8 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def events(message: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
     """A message as the events of its stream."""
-    del request
     usage = message["usage"]
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
     begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["Metrics"]
 
 FATES = ("served", "chosen", "accepted", "abstained", "unmeasured", "not_comparable", "collected")
+COUNTED = {
+    "passed_through": ("Requests passed through without a verdict.", ("model", "path")),
+    "upstream_changed": ("Fields of replies that differ from the pin.", ("model", "field")),
+    "canary_questions": ("Questions of the canary.", ("model", "outcome")),
+    "http_requests": ("Requests.", ("route", "status")),
+}
+"""Counters with their labels."""
+SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "canary_alarm": ("1 while the canary finds its questions answered otherwise than at first.", ("model",)),
+    "configuration_stale": ("1 while a reload has failed and the former configuration serves.", ()),
+}
+"""Gauges with their labels."""
 
 
 class Metrics:
@@ -50,25 +62,9 @@ class Metrics:
             else:
                 self._made[name] = client.Histogram(spelled, description, labels, buckets=buckets, registry=own)
         own.register(self)
-        self._passed = client.Counter(
-            "guardrail_passed_through", "Requests passed through without a verdict.", ("model", "path"), registry=own
-        )
-        self._changed = client.Counter(
-            "guardrail_upstream_changed", "Fields of replies that differ from the pin.", ("model", "field"),
-            registry=own,
-        )  # fmt: skip
-        self._canary = client.Counter(
-            "guardrail_canary_questions", "Questions of the canary.", ("model", "outcome"), registry=own
-        )
-        self._canary_alarm = client.Gauge(
-            "guardrail_canary_alarm", "1 while the canary finds its questions answered otherwise than at first.",
-            ("model",), registry=own,
-        )  # fmt: skip
-        self._stale = client.Gauge(
-            "guardrail_configuration_stale", "1 while a reload has failed and the former configuration serves.",
-            registry=own,
-        )  # fmt: skip
-        self._requests = client.Counter("guardrail_http_requests", "Requests.", ("route", "status"), registry=own)
+        for made, listed in ((client.Counter, COUNTED), (client.Gauge, SHOWN)):
+            for name, (text, names) in listed.items():
+                self._made[name] = made(f"guardrail_{name}", text, names, registry=own)
 
     def collect(self) -> Iterator[Any]:
         """Counts of the observing aliases and of the memory, for Prometheus."""
@@ -105,27 +101,14 @@ class Metrics:
         """The trace that a request names, for OpenTelemetry."""
         return caller(headers) if self._traces else nullcontext()
 
-    def reloaded(self, *, stale: bool) -> None:
-        """Say whether the last reload failed, so that an older configuration serves."""
-        self._stale.set(stale)
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to one of the counters of `COUNTED`."""
+        self._made[name].labels(*labels).inc(by)
 
-    def changed(self, model: str, field: str) -> None:
-        """Count a reply of another model than the pinned one."""
-        self._changed.labels(model, field).inc()
-
-    def canary(self, model: str, measured: int, missing: int, alarmed: bool) -> None:
-        """Count a round of a canary."""
-        self._canary.labels(model, "measured").inc(measured)
-        self._canary.labels(model, "unmeasured").inc(missing)
-        self._canary_alarm.labels(model).set(alarmed)
-
-    def passed_through(self, model: str, path: str) -> None:
-        """Count a request that no gate judges."""
-        self._passed.labels(model, path).inc()
-
-    def requested(self, route: str, status: int) -> None:
-        """Count a request."""
-        self._requests.labels(route, f"{status // 100}xx").inc()
+    def show(self, name: str, value: float, *labels: str) -> None:
+        """Set one of the gauges of `SHOWN`."""
+        gauge = self._made[name]
+        (gauge.labels(*labels) if labels else gauge).set(value)
 
     def exposition(self, may_use: Callable[[str | None], bool]) -> tuple[bytes, str]:
         """The page that Prometheus reads, and its content type.

@@ -6,7 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -19,7 +19,7 @@ from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observe import ObserveQueue, chosen, fate_of
 from guardrail.guard.record_lines import RecordLines
-from guardrail.prompting import ONE_QUESTION, PromptWrapping, turns_of
+from guardrail.prompting import ONE_QUESTION, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
@@ -69,26 +69,18 @@ class Observing:
         if alias.plan is not None:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings
+        self._prompt = limits.prompt if alias.single is None else alias.single.prompt
         self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
         self._records: RecordLines | None = None
         self._collectors: LRU[tuple[Sampler, EndpointTrust]] = LRU(CREDENTIALS)
-        if self._settings.records is not None:
+        if limits.records is not None:
             assert alias.plan is not None, "checked in the configuration"
-            if self._prompt.slots:
-                raise UsageError(
-                    f"models.{alias.name}: records cannot be kept of a prompt with slots {self._prompt.slots}."
-                )
+            if slots := self._prompt.slots:
+                raise UsageError(f"models.{alias.name}: records cannot be kept of a prompt with slots {slots}.")
+            name, model = f"observed: {alias.name}", identify(alias.chat(alias.upstream, None))
             self._records = RecordLines(
-                self._settings.records.path,
-                name=f"observed: {alias.name}",
-                model=identify(alias.chat(alias.upstream, None)),
-                plan=alias.plan,
-                prompt=self._prompt,
+                limits.records.path, name=name, model=model, plan=alias.plan, prompt=self._prompt
             )
-
-    @property
-    def _prompt(self) -> PromptWrapping:
-        return self._settings.prompt if self.alias.single is None else self.alias.single.prompt
 
     @property
     def reasons(self) -> dict[tuple[str, str], int]:
@@ -98,18 +90,12 @@ class Observing:
 
     def summary(self) -> dict[str, Any]:
         """Counts of this alias, the reasons of what was not measured, and the shapes of its requests."""
-        row, plan = self.queue.observed, self.alias.plan
-        fates: dict[str, dict[str, int]] = {}
+        row, plan, fates = self.queue.observed, self.alias.plan, dict[str, dict[str, int]]()
         for (fate, reason), number in self.reasons.items():
             fates.setdefault(fate, {})[reason] = number
         shapes = {} if plan is None else self._shapes.summary(plan)
-        return {
-            **asdict(row),
-            "acceptance": row.acceptance,
-            "reasons": fates,
-            "shapes": shapes,
-            "warnings": self._health.lines(self.alias.name),
-        }
+        more = {"reasons": fates, "shapes": shapes, "warnings": self._health.lines(self.alias.name)}
+        return {**asdict(row), "acceptance": row.acceptance, **more}
 
     # -- passing through -----------------------------------------------------------------------------------------------
 
@@ -122,63 +108,41 @@ class Observing:
         number: str,
         dialect: Dialect,
     ) -> Any:
-        """The upstream's reply, byte for byte.
-
-        Args:
-            content: The request's body.
-            body: The parsed body.
-            headers: The request's headers.
-            credential: Key for the upstream; None for the key of the alias.
-            number: Id of the request. Its hash, or that of an Idempotency-Key, decides whether it is measured.
-            dialect: The protocol of request and reply.
-
-        Raises:
-            ApiError: There is no reply, or it broke off before anything of it was sent on.
-        """
+        """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
         if body["model"] != self.alias.upstream.model:
             content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
-        key = (headers.get("idempotency-key") or number, number)
-        passed = Passed(self, body, len(content), credential, key, dialect)
+        name = headers.get("idempotency-key") or number
+        passed = Passed(self, body, len(content), credential, name, number, dialect)
         sent = {name: headers[name] for name in PASSED if name in headers}
         return await self.alias.forwarding.respond("POST", dialect.path, content, sent, credential, passed)
 
-    def chooses(self, key: str) -> bool:
-        """Whether the request of this key is measured."""
-        return self.alias.plan is not None and chosen(key, self._settings.rate, salt="observe")
-
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def measure(
-        self,
-        body: Mapping[str, Any],
-        message: AIMessage,
-        answer: Sample,
-        credential: str | None,
-        key: tuple[str, str],
-        dialect: Dialect,
-    ) -> str:
+    def measure(self, passed: Passed, message: AIMessage, answer: Sample) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
-        shape, changes = Shape.of(body), alias.changes
+        shape, changes = Shape.of(passed.body), alias.changes
         try:
-            body = dialect.read(body, plan)  # refuses what continues a stored response: the prompt is not known
+            body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
             shape = Shape.of(body)
             messages = messages_of(body)
             if unlike := self._unlike(body, message, plan):
                 return self._missed("not_comparable", unlike)
             served = message.response_metadata
             reply = {"model": served.get("model_name"), "system_fingerprint": served.get("system_fingerprint")}
-            if dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
+            if passed.dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
                 return self._missed("unmeasured", [Unmeasured.MODEL_CHANGED])
             if alias.artifact is None:
-                self._check(messages, plan)
-                drawn = self._collected(messages, answer, credential, plan)
+                self._prompt.check(messages, plan.options)
+                if turns_of(messages, plan.bindings) != ONE_QUESTION:
+                    raise UsageError("records hold prompts of one question")
+                drawn = self._collected(messages, answer, passed.credential, plan)
                 fate = "collected" if drawn.problem is None else "unmeasured"
                 if drawn.problem is not None:
                     self._missed(fate, [drawn.problem])
             else:
-                guard = alias.guard(credential)
+                guard = alias.guard(passed.credential)
                 assert isinstance(guard, Guardrail), "a cascade cannot observe"
                 assessed = guard.assess_served(messages, answer)
                 assert assessed.verdict is not None, "the one gate judges every candidate"
@@ -192,12 +156,12 @@ class Observing:
         finally:
             self._shapes.add(shape, None if usage is None else usage["output_tokens"])
         records = self._settings.records
-        if self._records is not None and records is not None and chosen(key[0], records.rate, salt="label"):
+        if self._records is not None and records is not None and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
             mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
             try:
-                self._records.append(key[1], question, drawn, {"turns": turns_of(messages), **mark})
+                self._records.append(passed.number, question, drawn, {"turns": turns_of(messages), **mark})
             except OSError as error:
                 text = f"records cannot be written to {records.path} ({error.strerror}), so answers are lost for it"
                 self._health.warn(alias.name, "unwritten", text)
@@ -249,99 +213,75 @@ class Observing:
             fixed=self.alias.upstream.extra_body,
         )
 
-    def _check(self, messages: tuple[BaseMessage, ...], plan: SamplingPlan) -> None:
-        self._prompt.check(messages, plan.options)
-        if turns_of(messages, plan.bindings) != ONE_QUESTION:
-            raise UsageError("records hold prompts of one question")
 
-
+@dataclass
 class Passed(Listener):
-    """One reply that passes through. A chosen answer is copied for the queue, within its bytes.
+    """One reply to a request that passes through. A chosen answer is copied for the queue, within its bytes."""
 
-    Args:
-        observing: The alias.
-        body: The parsed request.
-        size: Bytes of the request.
-        credential: Key of the client, or None.
-        key: Name of the request, whose hash decides whether the answer is measured, and its id.
-        dialect: The protocol of request and reply.
-    """
-
-    def __init__(
-        self,
-        observing: Observing,
-        body: Mapping[str, Any],
-        size: int,
-        credential: str | None,
-        key: tuple[str, str],
-        dialect: Dialect,
-    ) -> None:
-        self._observing, self._body, self._size, self._credential = observing, body, size, credential
-        self._key, self._dialect = key, dialect
-        self._chosen, self._copy, self._status = False, bytearray(), 0
+    observing: Observing
+    body: Mapping[str, Any]
+    size: int
+    """Bytes of the body."""
+    credential: str | None
+    name: str
+    """The Idempotency-Key or the id, whose hash decides whether the answer is measured."""
+    number: str
+    """The request's id."""
+    dialect: Dialect
+    _chosen: bool = False
+    _status: int = 0
+    _copy: bytearray = field(default_factory=bytearray)
 
     def begin(self, status: int) -> None:
         """Count the answer, and decide whether it is measured, before anything of it is known."""
         self._status = status
-        self._observing.queue.count("served")
-        if self._observing.chooses(self._key[0]):
-            self._chosen = True
-            self._observing.queue.count("chosen")
+        self._chosen = self.observing.alias.plan is not None and chosen(
+            self.name, self.observing.alias.config.observe.rate, salt="observe"
+        )
+        self.observing.queue.count("served", *["chosen"] * self._chosen)
 
     def part(self, content: bytes) -> None:
-        """Copy the next bytes of the reply."""
-        if self._chosen and len(self._copy) <= LARGEST:
-            if self._observing.queue.hold(len(content)):
-                self._copy += content
-            else:
-                self._forget("queue_full")
+        """Copy the next bytes of the reply; without room for them, the answer is dropped."""
+        if not self._chosen or len(self._copy) > LARGEST:
+            return
+        if self.observing.queue.hold(len(content)):
+            self._copy += content
+        else:
+            self.observing.queue.drop("queue_full")
+            self.observing.queue.free(len(self._copy))
+            self._chosen, self._copy = False, bytearray()
 
     async def end(self, *, whole: bool) -> None:
         """Have a whole answer measured later."""
-        self._observing.queue.free(len(self._copy))
-        if whole:
-            await self._offer()
-        elif self._chosen:
-            self._observing.queue.drop("incomplete")
-
-    def _forget(self, cause: str) -> None:
-        """Give the copy up; the answer counts as dropped."""
-        self._observing.queue.drop(cause)
-        self._observing.queue.free(len(self._copy))
-        self._chosen, self._copy = False, bytearray()
-
-    async def _offer(self) -> None:
-        """Have the copied answer measured later."""
+        queue = self.observing.queue
+        queue.free(len(self._copy))
         if not self._chosen:
             return
-        queue, body = self._observing.queue, self._body
-        if self._status != 200:
-            queue.drop("upstream_error")  # a guard could not have given an answer, either
+        if not whole or self._status != 200:  # after an error a guard could not have given an answer, either
+            queue.drop("upstream_error" if whole else "incomplete")
             return
         try:
-            several = body.get("n") not in (None, 1)  # `_unlike` then refuses it, whichever answer is read
-            streamed = body.get("stream") is True
-            message = await _message(bytes(self._copy), streamed=streamed, several=several, dialect=self._dialect)
+            message = await _message(bytes(self._copy), self.body, self.dialect)
             answer = read_reply(message)
         except Exception:  # the client has its answer: a fault in reading the copy must not reach it
             queue.drop("unreadable")
             return
-        measure = partial(self._observing.measure, body, message, answer, self._credential, self._key, self._dialect)
-        queue.offer(measure, len(self._copy) + self._size)
+        queue.offer(partial(self.observing.measure, self, message, answer), len(self._copy) + self.size)
 
 
-async def _message(content: bytes, *, streamed: bool, several: bool, dialect: Dialect) -> AIMessage:
-    """The answer in a reply's bytes.
+async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect) -> AIMessage:
+    """The answer in the bytes of a reply to a request.
 
     Raises:
         MalformedReplyError: The reply has no complete answer, or several although the client wanted one.
     """
+    streamed = request.get("stream") is True
     lines = [line.removeprefix(b"data:").strip() for line in content.splitlines() if line.startswith(b"data:")]
     listed = [json.loads(line) for line in lines if line != b"[DONE]"] if streamed else [parsed(content)]
     if dialect.observed is not None or not streamed:
         reply = listed[0] if dialect.observed is None else dialect.observed(listed)
         (choice, *more) = choices_of(reply)
-        if more and not several:
+        if more and request.get("n") in (None, 1):  # of several `_unlike` refuses whichever is read
             raise MalformedReplyError("the reply has several answers")
         return message_of(choice, reply, usage_of(reply))
 

@@ -149,7 +149,10 @@ def read_body(content: bytes, most_values: int, *, model: bool = True) -> dict[s
     try:
         # A repeated name is refused: the upstream could read its other value and answer that.
         body = jiter.from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
-        check_counts(body)
+        for name, most in MOST.items() if isinstance(body, dict) else ():
+            value = body.get(name)
+            if isinstance(value, list | dict) and len(value) > most:
+                raise invalid(name, f"has {len(value)} entries; at most {most} are served.", "too_many")
         fault = json_fault(body, packed=True)
     except (ValueError, RecursionError) as error:
         fault = str(error)
@@ -176,18 +179,6 @@ def has_more_values(content: bytes, most: int) -> bool:
     if unescaped.count(b'"') > 4 * most:  # two quotes a text, and each value may have a name
         return True
     return separators(b"".join(unescaped.split(b'"')[::2])) >= most
-
-
-def check_counts(body: Any) -> None:
-    """Refuse a request with more entries than OpenAI's API takes, before anything is converted.
-
-    Raises:
-        ApiError: A list is too long; ``param`` names it.
-    """
-    for name, most in MOST.items() if isinstance(body, dict) else ():
-        value = body.get(name)
-        if isinstance(value, list | dict) and len(value) > most:
-            raise invalid(name, f"has {len(value)} entries; at most {most} are served.", "too_many")
 
 
 _UNREADABLE = partial(invalid, "messages", code="invalid_messages")
@@ -342,7 +333,7 @@ def explanation(verdict: Mapping[str, Any]) -> str:
     Args:
         verdict: Its metadata (`Verdict.to_metadata`). Its texts are left out: a server's error may quote a prompt.
     """
-    read = Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
+    read = _read(verdict)
     measured, why = read.uncertainty, _WHY.get(read.reason)
     if read.reason is Reason.ABOVE_THRESHOLD:
         value = "The uncertainty" if measured.value is None else f"The uncertainty {measured.value:.4g}"
@@ -350,6 +341,10 @@ def explanation(verdict: Mapping[str, Any]) -> str:
     elif why is None:
         why = f"The uncertainty could not be measured ({measured.reason or read.reason})"
     return f"{why}. {next_step(read)}"
+
+
+def _read(verdict: Mapping[str, Any]) -> Verdict:
+    return Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
 
 
 def verdict_object(answer: GuardReply) -> dict[str, Any]:
@@ -377,17 +372,17 @@ def all_or_nothing(answer: GuardReply) -> GuardReply:
     return replace(answer, message=message, verdict={**verdict, "accepted": False})
 
 
-def headers_of(answer: GuardReply, replaced: Sequence[str] = ()) -> dict[str, str]:
-    """The verdict as headers; a number that was not measured is an empty header."""
-    values = {**verdict_object(answer), "replaced": ", ".join(replaced) or None}
+def headers_of(shown: Mapping[str, Any], replaced: Sequence[str] = ()) -> dict[str, str]:
+    """The ``guardrail`` object of a reply as headers; a number that was not measured is an empty header."""
+    values = {**shown, "replaced": ", ".join(replaced) or None}
 
     def text(value: Any) -> str:
         if isinstance(value, float):
             return f"{value:.6g}"
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-    shown = [name for name in SHOWN if values.get(name) is not None or name in ("uncertainty", "threshold")]
-    return {f"x-guardrail-{name}": text(values[name]) for name in shown}
+    names = [name for name in SHOWN if values.get(name) is not None or name in ("uncertainty", "threshold")]
+    return {f"x-guardrail-{name}": text(values[name]) for name in names}
 
 
 def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
@@ -469,13 +464,7 @@ def is_settled(verdict: Mapping[str, Any]) -> bool:
 
     A failed transport and an alarm do not depend on the question, so another attempt selects nothing.
     """
-    if verdict["accepted"]:
-        return True
-    if verdict.get("stages"):
-        return any(is_settled(stage) for stage in verdict["stages"])
-    if verdict["reason"] == "unmeasured":
-        return Unmeasured(verdict["uncertainty"]["reason"]).depends_on_question
-    return bool(verdict["reason"] != "suspended")
+    return verdict["accepted"] or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
 
 
 _BEHIND = {
@@ -502,7 +491,8 @@ def failure(verdict: Mapping[str, Any], message: str) -> ApiError:
     """
     reason, settled = verdict["reason"], is_settled(verdict)
     code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
-    headers = headers_of(GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict))
+    abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict)
+    headers = headers_of(verdict_object(abstention))
     more = {"x-should-retry": "false"}
     if reason == "infeasible":
         status, kind = 500, "guardrail_unavailable"

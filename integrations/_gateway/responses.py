@@ -61,9 +61,8 @@ ECHOED: Mapping[str, Any] = {
 """Fields of a request that its response repeats, with the values that stand for leaving them out."""
 
 
-def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
     """A request for a response as one for a chat completion."""
-    del plan
     fields = present(body)
     for name, way_out in STORED.items():
         if fields.get(name):
@@ -207,9 +206,8 @@ def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": f"msg_{number}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
 
 
-def events(response: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+def events(response: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
     """A response as the events of its stream."""
-    del request
     return ({**event, "sequence_number": number} for number, event in enumerate(_unnumbered(response)))
 
 

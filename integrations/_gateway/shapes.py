@@ -7,8 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from guardrail.types import SamplingPlan
 
@@ -20,25 +19,19 @@ SHORTEST = 64
 """The smallest token limit that is proposed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The parts of a request that decide whether its answer can be compared; no text of the prompt.
-
-    Attributes:
-        system: Length and digest of the system prompt; None without one.
-        history: Whether there is more than one message besides the system prompt.
-        tools: Number and digest of the tools; None without tools.
-        json: Type and digest of the answer format; None for text.
-        temperature: As sent; None if it is left out, which is OpenAI's default of 1.
-        top_p: The same.
-        max_tokens: The same.
-    """
+class Shape(NamedTuple):
+    """The parts of a request that decide whether its answer can be compared; no text of the prompt."""
 
     system: tuple[int, str] | None
+    """Length and digest of the system prompt; None without one."""
     history: bool
+    """Whether there is more than one message besides the system prompt."""
     tools: tuple[int, str] | None
+    """Number and digest of the tools; None without tools."""
     json: tuple[str, str] | None
+    """Type and digest of the answer format; None for text."""
     temperature: float | None
+    """As sent; None if it is left out, which is OpenAI's default of 1."""
     top_p: float | None
     max_tokens: int | None
 
@@ -50,18 +43,14 @@ class Shape:
         tools, form = body.get("tools"), body.get("response_format")
         kind = form.get("type") if isinstance(form, Mapping) else None
         limit = body.get("max_completion_tokens", body.get("max_tokens"))
-
-        def number(value: Any) -> Any:
-            return value if isinstance(value, int | float) else None
-
         return cls(
             (len(str(first[0])), _digest(first)) if first else None,
             len(listed) - len(first) > 1,
             (len(tools), _digest(tools)) if isinstance(tools, Sequence) and tools else None,
             (str(kind)[:20], _digest(form)) if kind in ("json_object", "json_schema") else None,
-            number(body.get("temperature")),
-            number(body.get("top_p")),
-            number(limit),
+            _number(body.get("temperature")),
+            _number(body.get("top_p")),
+            _number(limit),
         )
 
 
@@ -72,23 +61,14 @@ class Shapes:
         self._lock, self._counts, self._longest = threading.Lock(), Counter[Shape](), 0
 
     def add(self, shape: Shape, tokens: int | None) -> None:
-        """Count a request.
-
-        Args:
-            shape: Its shape.
-            tokens: Length of its answer, if known.
-        """
+        """Count a request with the length of its answer, if that is known."""
         with self._lock:
             self._longest = max(self._longest, tokens or 0)
             if shape in self._counts or len(self._counts) < DISTINCT:
                 self._counts[shape] += 1
 
     def summary(self, plan: SamplingPlan) -> dict[str, Any]:
-        """The share of each property, and the configuration that matches most requests.
-
-        Args:
-            plan: The present plan, whose number of samples is kept.
-        """
+        """The share of each property, and the configuration, with the plan's n, that matches most requests."""
         with self._lock:
             counts, longest = self._counts.copy(), self._longest
         total = counts.total()
@@ -140,6 +120,10 @@ def _yaml(shape: Shape, plan: SamplingPlan, longest: int) -> str:
         length, digest = shape.system
         notes.append(f"# prompt: {{system: the system prompt of {length} characters, SHA-256 {digest}}}")
     return "\n".join(["observe:", f"  plan: {json.dumps(settings)}", *(f"  {line}" for line in notes)]) + "\n"
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float) else None
 
 
 def _spelled(value: Any) -> str:

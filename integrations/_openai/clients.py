@@ -7,8 +7,8 @@ import ssl
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from guardrail.errors import GuardrailError, require
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "LargeReplyError", "NoRoomError", "Sent", "endpoint_loop", "holding", "proxy_of"]
+__all__ = ["Clients", "LargeReplyError", "NoRoomError", "ReplyBytes", "Sent", "endpoint_loop", "holding", "proxy_of"]
 
 aiohttp = require("aiohttp", extra="openai")
 IDLE = 15.0
@@ -37,6 +37,40 @@ class LargeReplyError(GuardrailError, ValueError):
 
 class NoRoomError(GuardrailError):
     """There is no room for a reply now; later there may be."""
+
+
+class ReplyBytes:
+    """Bytes of the upstream's replies to guarded questions, from their arrival to the verdict.
+
+    A question may hold as many as are then still free for others: alone, half of them. So replies without an end never
+    take the room of the rest (dynamic threshold, Choudhury and Hahne 1998).
+
+    Args:
+        most: Bytes of all questions.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+
+    @contextmanager
+    def question(self) -> Iterator[Callable[[], bool]]:
+        """Count the replies that arrive within; yields what says whether there was no room for one."""
+        mine, refused = 0, False
+
+        def hold(size: int) -> None:
+            nonlocal mine, refused
+            if mine + size > self._most - self._held:
+                refused = True
+                raise NoRoomError("the replies under way are longer than the gateway's reply_bytes")
+            mine += size
+            self._held += size
+
+        token = holding.set(hold)
+        try:
+            yield lambda: refused
+        finally:
+            holding.reset(token)
+            self._held -= mine
 
 
 class Sent:

@@ -49,13 +49,13 @@ class Ask:
         prompt: Index of its prompt.
         role: "primary", "samples" or "options".
         settings: Settings of the request.
-        apart: The same answers as one request each, for servers that refuse ``n``.
+        apart: Makes the same answers one request each, for servers that refuse ``n``; None if it asks for one.
     """
 
     prompt: int
     role: str
     settings: Mapping[str, Any]
-    apart: tuple[Ask, ...] = ()
+    apart: Callable[[], list[Ask]] | None = None
 
     @property
     def count(self) -> int:
@@ -142,11 +142,14 @@ def asks_for(
     if primary and (plan.n or plan.options is None):
         drawn = sampled if plan.primary == "sampled" else {**common, "temperature": 0.0}
         asks.append(Ask(prompt, PRIMARY, {**drawn, "seed": call_seed(seed, 0)}))
-    apart = tuple(Ask(prompt, SAMPLES, {**sampled, "seed": call_seed(seed, 1 + i)}) for i in range(plan.n))
+
+    def apart() -> list[Ask]:
+        return [Ask(prompt, SAMPLES, {**sampled, "seed": call_seed(seed, 1 + i)}) for i in range(plan.n)]
+
     if plan.n and together:
         asks.append(Ask(prompt, SAMPLES, {**sampled, "n": plan.n, "seed": call_seed(seed, 1)}, apart))
     else:
-        asks += apart
+        asks += apart()
     if plan.options is not None:
         reading = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
         asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": call_seed(seed, 0)}))

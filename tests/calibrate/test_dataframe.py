@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.registry import from_spec
 
 mpl.use("agg")  # no window may open
-KEY = "discrete_semantic_entropy"
+KEY, USUAL = "discrete_semantic_entropy", "graded_disagreement"
 
 
 def rows(n: int = 60) -> list[dict[str, Any]]:
@@ -105,20 +106,20 @@ def test_lists_that_went_through_a_csv_file_and_one_model_of_several(tmp_path: P
 
 def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     records = columns(rows())
-    assert records.score(KEY, "num_sets").label("exact") is records
-    by_hand = calibrate.score_records(columns(rows()).file, [parse_estimator(KEY)])
+    assert records.score(USUAL, "num_sets").label("exact") is records
+    by_hand = calibrate.score_records(columns(rows()).file, [parse_estimator(USUAL)])
     again = calibrate.label_records(by_hand.records, Exact())
     assert [r.correct for r in records.file.records] == [r.correct for r in again]
-    assert [r.scores[KEY] for r in records.file.records] == [r.scores[KEY] for r in again]
+    assert [r.scores[USUAL] for r in records.file.records] == [r.scores[USUAL] for r in again]
     artifact = records.fit(alpha=0.1)
-    assert artifact.outcome == fit_artifact(records.file, estimator=KEY, alpha=0.1).outcome
-    assert artifact.estimator.name == KEY  # the discrete one: no log-probabilities were logged
+    assert artifact.outcome == fit_artifact(records.file, estimator=USUAL, alpha=0.1).outcome
+    assert artifact.estimator.name == USUAL  # no log-probabilities were logged
     assert artifact.outcome.n == 60
     evaluation = records.evaluate(splits=3)
     assert {row.alpha for row in evaluation.rows} == {0.1}
     assert evaluation.n_calibration == 30
     compared = records.compare(alpha=0.1, splits=3)
-    assert {cell.estimator for cell in compared.cells} == {KEY, "num_sets"}
+    assert {cell.estimator for cell in compared.cells} == {USUAL, "num_sets"}
     areas = [cell.evaluation.auroc or 0 for cell in compared.ranked]
     assert areas == sorted(areas, reverse=True)
     fitted, test = records.split(0.5)
@@ -383,3 +384,26 @@ def test_a_score_of_a_column_names_the_way_to_a_guard() -> None:
     with pytest.raises(ArtifactMismatchError, match=r"@scorer and fit on it \(docs/scores.md\)"):
         from_spec(artifact.estimator)
     assert "calibrate score --scorer MODULE:NAME" in str(unguardable(artifact))
+
+
+def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFixture) -> None:
+    def logged() -> str:
+        messages = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+        caplog.clear()
+        return messages
+
+    records = columns([row | {"said": "elm"} if row["said"].endswith("no") else row for row in rows()])
+    records.score(USUAL, KEY).label("exact")
+    assert logged() == ""
+    records.fit(alpha=0.5)
+    assert "calibrate: This gate stops nothing: its threshold accepts each of the 60" in logged()
+    records.fit(alpha=0.02, rule="certified")
+    shown = logged()
+    assert "calibrate: No safe threshold was found" in shown
+    assert "calibrate: Why: Even without a single error 60 items are too few" in shown
+    records.fit(alpha=0.2, estimator=KEY)
+    shown = logged()
+    assert "calibrate: These labels have carried 2 fits" in shown
+    assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown
+    columns([row | {"said": "no idea of it"} for row in rows(20)]).score(USUAL).label("stated")
+    assert "calibrate: 20 of 20 answers are undecided by rule stated and count as wrong until" in logged()

@@ -100,7 +100,12 @@ def test_the_first_fit_spends_delta_and_later_ones_less() -> None:
     assert third.outcome.guarantee.endswith("whichever is used, the promise holds with 87.8 % confidence.")
     assert "with 87.8 % confidence" in third.promises[0]
     assert selection_warning(first) is None
-    assert "have carried 3 fits" in (selection_warning(third) or "")
+    warning = selection_warning(third) or ""
+    assert warning.startswith("These labels have carried 3 fits: whichever you use, the certificate holds with 87.8 %")
+    assert warning.count(". ") == 2  # three sentences, and one number
+    # The part that this fit spends is rounded, and said to be its own.
+    assert third.outcome.guarantee.startswith("With probability at least 99.3 % over calibrations")
+    assert "That is for this fit alone. One of 3 fits" in third.outcome.guarantee
     # The first one again: by now the choice is among three.
     again = fitted(file, fits)
     assert counts(again) == (3, 0.1, pytest.approx(1 - spent))
@@ -211,6 +216,13 @@ def test_deciding_undecided_answers_is_the_same_fit() -> None:
     fits = Fits()
     fitted(undecided_file(0), fits, rule="fixed_sequence")
     assert counts(fitted(undecided_file(10), fits, rule="fixed_sequence"))[0] == 2
+
+
+def test_deciding_undecided_answers_of_a_copied_file_is_the_same_fit(tmp_path: Path) -> None:
+    """A copy has no memory beside it: the artifact of the first file, in the folder of the new one, knows its fit."""
+    fitted(undecided_file(0), Fits()).save(tmp_path / "first.json")
+    assert counts(fitted(undecided_file(30), Fits([], tmp_path))) == (1, 0.1, 0.9)
+    assert counts(fitted(undecided_file(30), Fits([], tmp_path), expect=0.3))[0] == 2
 
 
 def test_strict_refuses_before_anything_is_remembered() -> None:
@@ -386,7 +398,7 @@ def test_the_command_says_counts_declares_and_refuses(tmp_path: Path) -> None:
     assert "have carried" not in shown
     assert "with 90 % confidence" in shown
     shown = run("-e", OTHERS[1], "-o", tmp_path / "c.json")
-    assert "These labels, or a part of them, have carried 2 fits." in shown
+    assert "These labels have carried 2 fits: whichever you use" in shown
     assert "with 88.5 % confidence" in shown
     shown = run("-e", OTHERS[1], "-o", tmp_path / "d.json", "--delta", "0.05", "--strict", code=2)
     assert "--strict refuses another one" in shown

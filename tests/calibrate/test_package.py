@@ -38,6 +38,17 @@ def test_a_missing_package_names_the_extra() -> None:
         assert f"pip install 'acrc-guardrail[{extra}]', or in a clone: pip install '.[{extra}]'" in line
 
 
+def test_the_command_line_names_the_extra_without_a_traceback() -> None:
+    """As the console script does it: the package is imported before its command can catch an error."""
+    code = (
+        "import sys; sys.modules['scipy'] = None; sys.argv[0] = '/bin/calibrate'; from calibrate.__main__ import main"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stderr.startswith("scipy is not installed. Install it with: pip install 'acrc-guardrail[calibrate]'")
+    assert "Traceback" not in process.stderr
+
+
 def test_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     with pytest.raises(SystemExit, match=r"pip install 'acrc-guardrail\[calibrate\]'"):

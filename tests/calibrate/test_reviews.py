@@ -430,7 +430,7 @@ def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: P
     assert tested.isdisjoint(new.data.hashes)
     assert len(tested) > 30
     # It is a second fit on the decisions of the first turn: said, paid for, and refused by --strict.
-    assert "These labels, or a part of them, have carried 2 fits." in shown
+    assert "These labels have carried 2 fits" in shown
     assert (new.certificate.delta or 0) == pytest.approx(0.1 * 6 / (2 * math.pi) ** 2)
     assert new.selection is not None
     assert new.confidence(new.certificate.delta or 0) == pytest.approx(0.9 - 0.1 * 6 / (2 * math.pi) ** 2)

@@ -304,6 +304,24 @@ class ChatCloud(StandIn):
     deployment_name: str | None = None
 
 
+def test_a_class_without_a_name_of_its_model_is_bound_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    class Unnamed(FakeListChatModel):
+        """Keeps the name of its model where nobody looks for it."""
+
+    for _ in range(2):
+        assert identify(Unnamed(responses=[])).model == "Unnamed"
+    (warning,) = caplog.messages  # once for each class
+    assert "an artifact is bound to the class alone" in warning
+    assert "ls_model_name" in warning
+    assert "guardrail_identity()" in warning
+
+    class Named(FakeListChatModel):
+        model_name: str = "support-v1"
+
+    assert identify(Named(responses=[])).model == "support-v1"
+    assert len(caplog.messages) == 1
+
+
 def test_a_model_that_names_nothing_cannot_be_bound() -> None:
     assert identify(ChatCloud(deployment_name="chat")).model == "chat"
     with pytest.raises(UsageError, match=r"this ChatCloud names no model \(model, deployment_name are empty\)"):

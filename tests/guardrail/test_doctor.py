@@ -533,13 +533,14 @@ def test_a_provider_that_refuses_is_named_with_the_way_out(monkeypatch: pytest.M
 
 def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--model", SCRIPTED]) == 0
-    assert "no artifact is named, so it is only probed" in capsys.readouterr().out
+    shown = capsys.readouterr().out  # the identity that an import names
+    assert "provider scripted, model scripted can be made; no artifact is named, so it is only probed" in shown
     findings = list(examine(None, Stuck()))
     assert [(finding.check, finding.status) for finding in findings][:2] == [("model", "ok"), ("endpoint", "fail")]
     assert "equal" in findings[1].detail
     bare = list(examine(None, Refusing()))  # no log-probabilities: another estimator will do
     assert {finding.status for finding in bare} == {"ok", "warn"}
-    assert "--estimator discrete_semantic_entropy" in next(finding.fix for finding in bare if finding.status == "warn")
+    assert "--estimator graded_disagreement" in next(finding.fix for finding in bare if finding.status == "warn")
     assert any("samples that differ: " in finding.detail for finding in bare)
     assert main(["doctor"]) == 1
     assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err

@@ -104,3 +104,33 @@ def test_metadata_of_an_abstention_hides_all_answers() -> None:
     assert not {"candidate", "alternatives", "meanings", "samples"} & held_back.keys()
     assert not any(city in str(held_back) for city in ("Rome", "Oslo", "Bern", "Riga"))
     assert not {"alternatives", "meanings", "samples"} & verdict("sure").to_metadata().keys()
+
+
+def test_an_answer_that_agrees_with_no_sample_says_so() -> None:
+    """The score reads the samples alone and is 0, so the gate accepts; the verdict says what it did not see."""
+    year = "In which year did the mill open?"
+    samples = ["1724", "The mill opened in 1724.", "1724"]
+    model = ScriptedChat(script={year: ["The mill opened in 1887.", *samples], "same": ["1724.", *samples]})
+
+    def accepted(question: str, name: str, threshold: float = 0.5) -> str:
+        guard = Guardrail(model=model, artifact=make_artifact(model, estimator=name, threshold=threshold))
+        shown = guard.assess(question)
+        assert shown.accepted
+        assert shown.detail in shown.explain()
+        return shown.detail
+
+    unread = "The answer agrees with none of the 10 samples, and discrete_semantic_entropy compares the samples alone."
+    assert unread in accepted(year, "discrete_semantic_entropy")
+    assert "agrees with none of the 10 samples, and degree compares the samples alone." in accepted(year, "degree")
+    assert "The answer agrees with none of the 3 samples." in accepted(
+        year, "primary_disagreement", 1.0
+    )  # stopped early
+    assert "agrees with none" not in accepted("same", "discrete_semantic_entropy")
+
+
+def test_the_texts_of_the_samples_are_called_wordings() -> None:
+    """Drawing stopped early, so nothing was grouped by meaning; two wordings of one answer do not look like two."""
+    model = ScriptedChat(script={"Year?": ["1724", "1724", "The mill opened in 1724."]})
+    shown = Guardrail(model=model, artifact=make_artifact(model, threshold=2.5), early_stopping="on").assess("Year?")
+    assert not shown.meanings
+    assert "distinct wordings among the samples (the score may count some as the same answer)" in shown.explain()

@@ -24,6 +24,7 @@ from guardrail.artifact import (
 )
 from guardrail.doctor import examine
 from guardrail.monitor import RiskMonitor
+from guardrail.notebook import sure
 from guardrail.outcome import Feasible, LabelsNeeded, Outcome, Price, Terms, promise_lines
 from guardrail.review.web.site import promise_on_page
 from guardrail.testing import ScriptedChat, make_artifact
@@ -79,6 +80,8 @@ def test_a_certificate_in_use_beside_what_would_be_answered_on_average() -> None
         "above 10 % wrong."
     )
     assert "certifies nothing" in promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE)[1]  # an older file
+    everything = promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE, Price(average=1.0))[1]
+    assert everything == "On average only: --rule acrc answers all questions: it stops nothing, and certifies nothing."
     assert "finds no threshold, either" in promise_lines(0.1, 200, NOTHING, NOTHING, Price(average=0.0))[1]
 
 
@@ -238,3 +241,11 @@ def test_the_review_page_rewords_a_promise_that_an_earlier_version_stored() -> N
         assert "at most" not in promise_on_page(OLDER[rule])
     assert promise_on_page(CERTIFIED.guarantee) == CERTIFIED.guarantee
     assert promise_on_page(5) == "5"  # a verdict of any form must not break the page
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [(0.1, "90 %"), (0.0151982, "98.5 %"), (0.001, "99.9 %"), (1e-4, "99.99 %"), (4e-5, "99.996 %"), (0.5, "50 %")],
+)
+def test_a_confidence_is_rounded_and_never_whole(delta: float, text: str) -> None:
+    assert sure(delta) == text

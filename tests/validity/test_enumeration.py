@@ -19,6 +19,7 @@ from calibrate.thresholds import fit, rules
 from calibrate.thresholds.fit import request_for
 from calibrate.thresholds.registry import rule_named
 from calibrate.thresholds.rule import Prefix, prefixes
+from guardrail.notebook import percent
 from guardrail.outcome import Feasible
 
 N = 12
@@ -115,7 +116,8 @@ def promised(rule: str) -> str | None:
     delta = DELTA if chosen.uses_delta else None
     guarantee = fit([0.0] * 50, [0] * 50, alpha=ALPHA, rule=rule, delta=delta).guarantee
     start = (
-        f"With probability at least {1 - DELTA:g} over calibrations the error rate among accepted answers is at most"
+        f"With probability at least {percent(1 - DELTA)} over calibrations the error rate among accepted answers is at "
+        "most"
     )
     return guarantee if guarantee.startswith(f"{start} {ALPHA:g}") and "in finite samples" in guarantee else None
 

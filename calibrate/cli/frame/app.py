@@ -33,6 +33,10 @@ COMMANDS = {
         "import_",
         "Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.",
     ),
+    "identify": (
+        "import_",
+        "Name the model that gave imported answers, so that a guard with that model can load their artifact.",
+    ),
     "collect": ("collect", "Ask the model every question: one primary answer and n samples each."),
     "score": ("score", "Compute uncertainties from what was drawn. The model is not called; a scorer may call one."),
     "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),

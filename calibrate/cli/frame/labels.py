@@ -12,7 +12,7 @@ from guardrail.errors import UsageError
 from guardrail.models import resolve_model
 from guardrail.notebook import percent
 
-from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, make_rule
+from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
 from ...data.progress import Progress, silent
@@ -85,7 +85,7 @@ def label_file(
     file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
 ) -> RecordFile:
     """Label the records in memory: all of them, or the ``first`` ones, in which case the others lose their label."""
-    header = file.header.model_copy(update={"correctness": rule.spec})
+    header = labelled_by(file.header, rule)
     labelled = label_records(file.records[:first], rule, progress)
     rest = (
         []

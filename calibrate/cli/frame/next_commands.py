@@ -30,7 +30,7 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
     Args:
         header: The header of the file.
         path: The file.
-        estimator: Scores to fit on; default: those that `fit` takes by itself, else the first that need no likelihoods.
+        estimator: Scores to fit on; default: those that `fit` takes by itself, else the discrete entropy or the first.
     """
     name = shlex.quote(str(path))
     if not header.estimators:

@@ -21,6 +21,7 @@ from .terminal import print_line
 
 __all__ = [
     "MODEL_HELP",
+    "USUAL",
     "AddressOption",
     "CutOption",
     "EstimatorOption",
@@ -83,10 +84,11 @@ def check_engine(engine: str, address: str | None) -> None:
         raise UsageError(f"--address {address} belongs to --engine ray, which runs on a cluster. Add that, too.")
 
 
-EstimatorOption = Annotated[
-    str | None,
-    typer.Option("--estimator", "-e", help="Default: semantic_entropy, or predictive_entropy with options."),
-]
+USUAL = (
+    "Default: semantic_entropy, or predictive_entropy with options; without log-probabilities graded_disagreement, or, "
+    "if the answer is the vote of the samples, discrete_semantic_entropy."
+)
+EstimatorOption = Annotated[str | None, typer.Option("--estimator", "-e", help=USUAL)]
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:

@@ -13,13 +13,13 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
-from ...data.records import Record
+from ...data.records import Record, RecordFile
 from ...evaluation.choice import SHARE, Chosen
-from ...evaluation.label_checks import suspicious
+from ...evaluation.label_checks import suspicious, unread_answers
 from ...fits import Fits, selection_warning
 from ...pipeline import GateCounts
 from ...report.content import estimator_rows
-from ...report.sentences import VerdictText, second_look
+from ...report.sentences import VerdictText, second_look, unread
 from .terminal import console, finish, print_line, shortened, table
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "print_fits",
     "print_second_look",
     "print_tested_segments",
+    "print_unread",
     "print_verdict",
 ]
 
@@ -107,6 +108,12 @@ def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> Non
         print_line("  These records have no answers: look them up where the answers were graded.")
     elif not any(record.references for record in looked):
         print_line("  These records have no references: judge the answers by what you know of the questions.")
+
+
+def print_unread(file: RecordFile, key: str) -> None:
+    """Print how many answers agree with none of their samples, where the score does not read the answer."""
+    if (text := unread(key, unread_answers(file, key))) is not None:
+        print_line(text, "yellow")
 
 
 def print_advice(keys: Iterable[str]) -> None:

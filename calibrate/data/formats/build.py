@@ -450,7 +450,10 @@ def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
     if score.confidence:
         if not 0 <= number <= 1:
             raise row.fail(
-                score.column, value, "a confidence must be in [0, 1]. Map other scores as score=NAME:COLUMN."
+                score.column,
+                value,
+                "a confidence must be in [0, 1]. Divide percentages by 100; a score of another scale that is high for "
+                "certain answers is --map score=NAME:COLUMN --score-direction higher-is-certain.",
             )
         number = 1 - number
     elif score.certain:

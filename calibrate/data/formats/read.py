@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
 from guardrail.prompting import PromptWrapping
-from guardrail.specs import CorrectnessSpec, ModelIdentity
+from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
@@ -59,7 +59,7 @@ class ImportSettings:
     other_labels: OtherLabels | None = None
     system: str | None = None
     model: str | None = None
-    provider: str = "imported"
+    provider: str = IMPORTED
     temperature: float | None = None
     top_p: float = 0.9
     max_tokens: int = MAX_TOKENS
@@ -340,17 +340,41 @@ def _refuse_empty(builder: Builder, first: RawRow) -> None:
         return
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
-        f"{', '.join(map(str, first.values))}. Map them (--map samples=COLUMN, --map score=NAME:COLUMN, ...), or name "
-        f"the layout: --format {', '.join(LAYOUTS)}. Questions alone go to `calibrate collect`."
+        f"{', '.join(map(str, first.values))}. Map them ({_proposed(first) or '--map samples=COLUMN'}, --map "
+        f"score=NAME:COLUMN, ...), or name the layout: --format {', '.join(LAYOUTS)}. Questions alone go to `calibrate "
+        "collect`."
     )
+
+
+_USUAL_NAMES = {
+    "question": r"prompt|query|input|instruction",
+    "references": r"gold|reference|target|truth|expected",
+    "answer": r"answer|response|output|completion",
+}
+"""Parts of the names that columns often have, by field."""
+
+
+def _proposed(first: RawRow) -> str:
+    """Options that fit the columns by their names, for an error; "" without any."""
+    names = [str(name) for name in first.values]
+    numbered = {
+        stem: [name for name in names if re.fullmatch(re.escape(stem) + r"\d+", name)]
+        for stem in (re.sub(r"\d+$", "", name) for name in names if re.search(r"\D\d+$", name))
+    }
+    samples = max(numbered.values(), key=len, default=[])
+    chosen = {
+        field: next((name for name in names if name not in samples and re.search(pattern, name, re.I)), None)
+        for field, pattern in _USUAL_NAMES.items()
+    }
+    options = [f"--map {field}={name}" for field, name in chosen.items() if name is not None]
+    return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
 
 
 def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
     mapped = {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
     missing = sorted(mapped - seen)
     if missing:
-        near = difflib.get_close_matches(missing[0], sorted(seen), n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(missing[0], sorted(seen))
         raise UsageError(
             f"no row of {path} has a column {missing[0]!r}; there are {', '.join(sorted(seen))}. {hint}Correct the "
             "--map."

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records, write_records
+from calibrate.dataframe import from_frame
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty import from_spec
 from tests.calibrate import fakes
@@ -183,8 +184,9 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     run("label", out, "--rule", "exact")
     command = run("score", out).rpartition("Next: calibrate ")[2]
     following = shlex.split(command)
-    assert following == ["fit", str(out), "--estimator", "discrete_semantic_entropy", "--alpha", "0.1"]
-    assert "Wrote" in run(*following, "--out", artifact)  # without log-probabilities there is no default
+    assert following == ["fit", str(out), "--alpha", "0.1"]
+    assert "Wrote" in run(*following, "--out", artifact)
+    assert CalibrationArtifact.load(artifact).estimator.name == "graded_disagreement"  # it reads the column greedy
     assert run("label", out, "--rule", "exact").endswith(command)
     run(*following[:-1], "0.2", "--out", artifact)
     guard = Guardrail(model=fakes.model(), artifact=CalibrationArtifact.load(artifact))
@@ -291,3 +293,64 @@ def test_a_reversed_score_asks_for_no_second_look(tmp_path: Path) -> None:
     shown = run("fit", out, "--alpha", "0.2", "--out", tmp_path / "a.json")
     assert "Is the score upside down?" in shown
     assert "second look" not in shown
+
+
+def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> None:
+    """Import and fit say that no guard loads the artifact, its refusal names the way out, and the way works."""
+    source, out, artifact = tmp_path / "mine.csv", tmp_path / "own.jsonl", tmp_path / "a.json"
+    with source.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["prompt", "gold", "said", "s1", "s2", "s3"])
+        for row in fakes.rows():
+            writer.writerow([row["question"], row["references"][0], *map(str, fakes.script()[row["question"]][:4])])
+    maps = ("question=prompt", "references=gold", "samples=s1,s2,s3")
+    shown = run(
+        "import", source, "--out", out, *(part for each in maps for part in ("--map", each)), "--primary", "said"
+    )
+    assert f"calibrate identify {out} --model MODEL" in shown
+    assert "--provider and --model as `guardrail doctor --model MODEL` shows them" in shown
+    run("score", out, "-e", "graded_disagreement")
+    run("label", out, "--rule", "exact")
+    shown = run("fit", out, "--alpha", "0.3", "--out", artifact)
+    assert "No guard will load this artifact: the answers were imported without naming their model." in shown
+    # The box breaks a long path.
+    assert f"`calibrate identify {out} --model MODEL`".replace(" ", "") in shown.replace(" ", "")
+    with pytest.raises(ArtifactMismatchError, match=r"name it with `calibrate identify RECORDS --model MODEL`"):
+        Guardrail(model=fakes.model(), artifact=artifact)
+    shown = run("identify", out, "--model", "python:tests.calibrate.fakes:model")
+    assert "The answers are of provider scripted, model scripted." in shown
+    assert shown.endswith(f"Next: calibrate fit {out} --alpha 0.1")
+    shown = run("fit", out, "--alpha", "0.3", "--out", artifact)
+    assert "No guard" not in shown
+    assert "have carried" not in shown  # the same fit
+    assert Guardrail(model=fakes.model(), artifact=artifact).assess("plant 1?").uncertainty.measured
+    file = read_records(out)
+    another = file.header.model.model_copy(update={"model": "another"})
+    write_records(out, file.header.model_copy(update={"model": another}), file.records)
+    assert "are of 'another' (scripted), not of 'scripted'" in run(
+        "identify", out, "--model", "python:tests.calibrate.fakes:model", code=2
+    )
+
+
+def test_what_columns_may_be_is_proposed(tmp_path: Path) -> None:
+    source = tmp_path / "mine.csv"
+    source.write_text("prompt,llm_answer,s1,s2,s3,gold\nq,a,b,c,d,e\n")
+    shown = run("import", source, "--out", tmp_path / "r.jsonl", code=2)
+    assert "--map question=prompt --map references=gold --map answer=llm_answer --map samples=s1,s2,s3" in shown
+    with pytest.raises(UsageError, match=r'question="prompt", references="gold", .*samples=\["s1", "s2", "s3"\]'):
+        from_frame(list(csv.DictReader(source.read_text().splitlines())))
+
+
+def test_confidences_that_are_read_wrongly_are_said_before_a_fit(tmp_path: Path) -> None:
+    source, out = confidences(tmp_path / "c.csv"), tmp_path / "r.jsonl"
+    shown = run("import", source, "--out", out, "--map", "score=stated", "--map", "correct=ok")
+    assert "Check imported:stated before you fit: wrong answers have the lower scores (AUROC 0." in shown
+    assert "Check" not in run(
+        "import", source, "--out", out, "--replace", "--map", "confidence=stated", "--map", "correct=ok"
+    )
+    percentages = tmp_path / "p.csv"
+    percentages.write_text("id,ok,sure\na,1,55\n")
+    shown = run(
+        "import", percentages, "--out", tmp_path / "p.jsonl", "--map", "confidence=sure", "--map", "correct=ok", code=1
+    )
+    assert "got '55'; a confidence must be in [0, 1]. Divide percentages by 100" in shown

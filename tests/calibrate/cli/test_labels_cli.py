@@ -189,7 +189,7 @@ def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFi
     assert several not in run(*fit, path.with_name("a.json"))
     run("label", path, "--labels", people(path, labelled, 60))
     shown = run(*fit, path.with_name("a.json"))
-    assert "These labels, or a part of them, have carried 2 fits. This one spends 0.015" in shown
+    assert "These labels have carried 2 fits: whichever you use, the certificate holds with 88.5 %" in shown
     assert "with 88.5 % confidence" in shown
     assert "--strict refuses another one" in run(*fit, path.with_name("a.json"), "--strict", code=2)
 

@@ -55,14 +55,14 @@ def test_a_csv_file_with_another_separator(tmp_path: Path, separator: str) -> No
         assert f"pandas.read_csv('a.csv', sep={separator!r}).to_csv('a-commas.csv', index=False)" in shown
 
 
-@pytest.mark.parametrize("name", ["a.xlsx", "a.csv"])
-def test_an_excel_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "out"), [("a.xlsx", "a.csv"), ("a.csv", "a-text.csv")])
+def test_an_excel_file(tmp_path: Path, name: str, out: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"PK\x03\x04" + bytes(100))
     for command in (("import", path), ("collect", path, "--model", "python:x:y"), ("fit", path, "--alpha", "0.1")):
         shown = refused(*command)
         assert f"{path} is an Excel file." in shown
-        assert f"pandas.read_excel({name!r}).to_csv('a.csv', index=False)" in shown
+        assert f"pandas.read_excel({name!r}).to_csv({out!r}, index=False)" in shown
 
 
 def test_a_csv_file_given_to_fit(tmp_path: Path) -> None:

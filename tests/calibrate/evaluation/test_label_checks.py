@@ -11,6 +11,7 @@ import pytest
 from scipy import special, stats
 
 from calibrate.data.records import Record
+from calibrate.dataframe import from_frame
 from calibrate.evaluation.label_checks import (
     auroc_interval,
     judge_to_look_at,
@@ -18,8 +19,10 @@ from calibrate.evaluation.label_checks import (
     merged_pairs,
     missed,
     suspicious,
+    unread_answers,
 )
 from calibrate.evaluation.planning import Binormal
+from calibrate.report.sentences import unread
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
 from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge
@@ -214,3 +217,19 @@ def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(t
     assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
     assert model.asked == calls_before
     assert judge_to_look_at(TokenF1Judge().spec) == TokenF1Judge()
+
+
+def test_answers_that_a_score_does_not_read_are_counted() -> None:
+    rows = [
+        {"question": f"{i}?", "samples": ["oak", "Oak.", "oak"], "answer": "elm" if i < 3 else "oak"} for i in range(40)
+    ]
+    records = from_frame(rows).score("discrete_semantic_entropy", "graded_disagreement")
+    assert unread_answers(records.file, "graded_disagreement") is None
+    alone = unread_answers(records.file, "discrete_semantic_entropy")
+    assert alone == (3, 40)
+    assert (unread("entropy", alone) or "").startswith("3 of 40 answers (7.5 %) agree with none of their samples")
+    assert unread("entropy", (3, 400)) is None  # below 1 %
+    # Scores on file are read, and say the same.
+    assert unread_answers(records.score("primary_disagreement").file, "discrete_semantic_entropy") == (3, 40)
+    voted = from_frame([{"question": row["question"], "samples": row["samples"]} for row in rows])
+    assert unread_answers(voted.score("discrete_semantic_entropy").file, "discrete_semantic_entropy") is None

@@ -20,6 +20,7 @@ from calibrate.evaluation.planning import (
     plan,
     with_labels_needed,
 )
+from calibrate.report.sentences import verdict_text
 from calibrate.scoring.metrics import auroc, scer
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
@@ -280,3 +281,31 @@ def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() ->
     few = infeasible(0.6)
     tiny = few.model_copy(update={"calibration": CalibrationScores(uncertainty=(0.1,) * 5, error=(0, 1, 0, 0, 0))})
     assert with_labels_needed(tiny) is tiny  # no population can be made of five questions
+
+
+def test_too_few_labels_are_not_also_said_to_be_useless() -> None:
+    """Twenty labels cannot certify 10 % even without an error: they are no pilot that shows what more would do."""
+    scores, errors = np.arange(20) / 20, np.array([1, 1, 1, 0] * 5)
+    none = fit(scores, errors, alpha=0.1, rule="certified")
+    assert isinstance(none, Infeasible)
+    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
+    fields = {"outcome": none, "certificate": none, "calibration": observed}
+    artifact = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields))
+    shown = " ".join([*verdict_text(artifact).paragraphs, *artifact.promises])
+    assert "are too few" in shown
+    assert "the labels are too few to show whether discrete_semantic_entropy ranks this model's errors" in shown
+    assert "hardly help" not in shown
+    assert "another estimator" not in shown
+
+
+@pytest.mark.usefixtures("whole_forecasts")
+def test_a_useless_score_is_not_said_to_need_more_labels() -> None:
+    rng = np.random.default_rng(3)
+    scores, errors = rng.random(400), (rng.random(400) < 0.5).astype(int)
+    none = fit(scores, errors, alpha=0.1, rule="certified")
+    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
+    fields = {"outcome": none, "certificate": none, "calibration": observed}
+    artifact = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields), repetitions=5)
+    shown = " ".join([*verdict_text(artifact).paragraphs, *artifact.promises])
+    assert "more labels would hardly help" in shown
+    assert "or label more" not in shown

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import string
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.formats import LAYOUTS, Imported, ImportSettings, import_file
 from calibrate.data.labels import contradictions
+from calibrate.data.questions import Question
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.metrics import auroc
 from calibrate.scoring.scores import arrays, parse_estimator, score_records
@@ -151,3 +155,31 @@ def test_a_question_that_people_labelled_both_ways_stops_the_fit() -> None:
     rest = import_file(FOLDER / "nq-human-labels.jsonl", settings).file
     assert len(rest.records) == 3019
     assert contradictions(rest.records) == []
+
+
+def squad_words(text: str) -> list[str]:
+    """Words of SQuAD's evaluation script: lower case, without ASCII punctuation and then without articles."""
+    bare = "".join(mark for mark in text.lower() if mark not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def squad_f1(answer: str, reference: str) -> float:
+    a, b = squad_words(answer), squad_words(reference)
+    common = sum((Counter(a) & Counter(b)).values())
+    return float(a == b) if not a or not b else 2 * common / (len(a) + len(b))
+
+
+def test_exact_and_token_f1_are_the_published_metrics() -> None:
+    """docs/data.md states these counts: exact match and F1 >= .5 of SQuAD's script, on the answers to NQ-open."""
+    exact, token_f1 = make_rule("exact"), make_rule("token_f1")
+    n = n_exact = n_f1 = 0
+    with (FOLDER / "nq-human-labels.jsonl").open() as stream:
+        for row in map(json.loads, stream):
+            question = Question(id=row["id"], question=row["question"], references=tuple(row["references"]))
+            for answer in (each.get("text") or "" for each in row["answers"].values()):
+                n += 1
+                match = any(squad_words(answer) == squad_words(each) for each in question.references)
+                best = max(squad_f1(answer, each) for each in question.references)
+                n_exact += exact.label(answer, question).correct is not match
+                n_f1 += token_f1.label(answer, question).correct is not (best >= 0.5)
+    assert (n, n_exact, n_f1) == (15_100, 8, 139)

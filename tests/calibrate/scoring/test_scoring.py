@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from calibrate.data.records import Record, RecordFile
-from calibrate.scoring.scores import arrays, default_estimator, estimator_key, parse_estimator, score_records, supported
+from calibrate.scoring.scores import (
+    arrays,
+    default_estimator,
+    estimator_key,
+    parse_estimator,
+    score_records,
+    supported,
+    usual_key,
+)
+from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.uncertainty import measure
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,25 @@ def test_supported_by_plan() -> None:
     assert names(SamplingPlan(n=0, options=("A", "B"))) == {"max_softmax", "predictive_entropy"}
     assert default_estimator(options=True) in names(SamplingPlan(n=0, options=("A", "B")))
     assert default_estimator(options=False) in names(SamplingPlan(logprobs=True))
+
+
+def test_the_default_score_reads_the_answer_that_is_given_out() -> None:
+    """Of a majority the samples decide; any other answer may agree with none of them."""
+    documents = bindings_for(response_format={"type": "json_object"})
+    assert usual_key(SamplingPlan()) == usual_key(SamplingPlan(primary="sampled")) == "graded_disagreement"
+    assert usual_key(SamplingPlan(bindings=documents)) == "graded_disagreement:json"
+    assert usual_key(SamplingPlan(primary="majority")) == "discrete_semantic_entropy"
+    assert usual_key(SamplingPlan(logprobs=True)) == "semantic_entropy"
+    assert usual_key(SamplingPlan(n=0, options=("A", "B"))) == "predictive_entropy"
+
+
+def test_estimators_say_whether_they_read_the_answer() -> None:
+    """Against the scores: another answer than all samples moves a score that reads it, and no other."""
+    samples = tuple(Sample(text=text) for text in ("It opened in 1724.", "1724", "in 1725"))
+    asked = [SampleSet(question="q", primary=Sample(text=text), samples=samples) for text in ("1724", "oak")]
+    for estimator in supported(SamplingPlan(n=3)):
+        values = [measure(drawn, estimator, SamplingPlan(n=3)).value for drawn in asked]
+        assert (values[0] != values[1]) == estimator.reads_answer, estimator.name
 
 
 def test_scores_are_kept_and_added(labelled: RecordFile) -> None:

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.guard.decide import decide
 from guardrail.judges import ToolCallJudge, canonical_calls, make_judge
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.uncertainty import make_estimator, measure
+from guardrail.uncertainty.plan import plan_for
 
 
 def call(name: str = "pay", **arguments: Any) -> str:
@@ -163,3 +165,44 @@ def test_arguments_that_are_left_out_are_not_judged_and_the_verdict_says_so() ->
         verdict = decide(drawn, artifact, estimator)
         assert verdict.accepted is accepted
         assert verdict.detail.endswith("the artifact leaves it out of the comparison: pay: note. Check it.")
+
+
+def pay(to: str, amount: int) -> str:
+    """Pay."""
+    return to
+
+
+ANYTHING = {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pay": ["to", "amonut"]}, "name 'amonut', which is not an argument of pay. Did you mean 'amount'?"),
+        ({"pays": ["to"]}, "name 'pays', which is not a tool. Did you mean 'pay'?"),
+        (["to", "memo"], "name 'memo', which is not an argument of the other tools. There are: amount, to."),
+        ({"pay": ["to", "amount"], "*": ["to"]}, None),
+        (["amount"], None),
+        (None, None),
+    ],
+)
+def test_arguments_are_those_of_the_tools_once_they_are_known(arguments: Any, message: str | None) -> None:
+    estimator = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
+    plan_for([estimator])  # the tools are not known yet
+    if message is None:
+        assert plan_for([estimator], bindings=bindings_for([pay])).bindings == bindings_for([pay])
+        return
+    with pytest.raises(UsageError) as refused:
+        plan_for([estimator], bindings=bindings_for([pay]))
+    assert message in str(refused.value)
+
+
+def test_a_judge_within_the_name_is_an_argument_in_python() -> None:
+    with pytest.raises(UsageError, match="in Python the judge is an argument: judge="):
+        make_estimator("discrete_semantic_entropy:tool_call")
+
+
+def test_a_tool_whose_schema_lists_no_arguments_may_have_any() -> None:
+    bindings = Bindings(tools=(*bindings_for([pay]).tools, ANYTHING))
+    for arguments in ({"any": ["iban"]}, {"*": ["iban"]}, ["iban"]):
+        ToolCallJudge(arguments=arguments).check(bindings)

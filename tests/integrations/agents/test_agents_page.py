@@ -16,6 +16,7 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
 from typer.testing import CliRunner
 
 from calibrate.cli import app
@@ -63,7 +64,9 @@ def test_the_cold_start_has_its_imports() -> None:
     tree = ast.parse(block[1])
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    }
     own = {"chat", "balance", "transfer", "SYSTEM", "requests"}
     assert used - bound - imported - set(dir(builtins)) == own
 
@@ -122,7 +125,9 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     fitted = CalibrationArtifact.load("transfers.json")
     assert (fitted.outcome.n, fitted.threshold is None, fitted.turns) == (20, False, ("human",))
     assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected
-    answers: Any = create_agent(chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]])
-    sent = answers.invoke({"messages": "Send 3 to Bob"})["messages"][2]
+    answers: Any = create_agent(
+        chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]], checkpointer=InMemorySaver()
+    )
+    sent = answers.invoke({"messages": "Send 3 to Bob"}, {"configurable": {"thread_id": "s"}})["messages"][2]
     assert sent.text == "sent 3 to bob"  # nobody was asked
     assert names["app"].invoke({"messages": ["Send 3 to Bob"]}, {"configurable": {"thread_id": "p"}})

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,8 +29,10 @@ from calibrate.data.records import read_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
 from guardrail.errors import UsageError
 from guardrail.guard.observe import Observed
+from guardrail.review import Decision, ReviewStore
 from guardrail.types import MAX_TOKENS
 from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langgraph_review import ReviewBridge
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
 
 SENT: list[int] = []
@@ -287,7 +289,8 @@ def test_a_free_note_does_not_make_equal_calls_differ() -> None:
     output = command(*common)
     assert "Which arguments of transfer matter? Samples differ in note (2) of 2 messages" in output
     assert "--compare transfer=ARGUMENT,ARGUMENT" in output
-    assert "2 decisions wait for the oldest open one, which counts as wrong until then. Or use them now" in output
+    assert "2 decisions wait for the oldest open one, which counts as wrong until then." in output
+    assert "The oldest open one is in the thread 'case1'. Or use them now" in output
     assert "--missing wrong" in output
     assert "leave-out" in output
     scores = [record.scores for record in read_records("steps.transfer.jsonl").records]
@@ -299,6 +302,82 @@ def test_a_free_note_does_not_make_equal_calls_differ() -> None:
     assert [record.correct for record in part.records] == [True] * 3
     refused = CliRunner().invoke(app, ["steps", *common, "--compare", "amount"])
     assert "--compare must be TOOL=ARGUMENT,ARGUMENT, got 'amount'" in " ".join(refused.output.split())
+
+
+def test_names_in_compare_are_those_of_the_tools() -> None:
+    """A misspelt argument would leave the real one out of every label and score."""
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        decided(saver, collecting)
+    for compare, message in {
+        "transfer=to,amonut": "name 'amonut', which is not an argument of transfer. Did you mean 'amount'? There are: "
+        "amount, to.",
+        "transfers=to": "name 'transfers', which is not a tool. Did you mean 'transfer'? There are: *, balance, close, "
+        "transfer.",
+        "*=iban": "name 'iban', which is not an argument of the other tools. There are: account, amount, to.",
+    }.items():
+        common = ("steps", "threads.sqlite", "--records", "agent.records.jsonl", "--missing", "wrong")
+        refused = CliRunner().invoke(app, [*common, "--compare", compare])
+        assert refused.exit_code == 2
+        assert f"the arguments to compare {message}" in " ".join(refused.output.replace("│", "").split())
+        assert not Path("steps.jsonl").exists()
+
+
+class Constant(AgentChat):
+    """An agent's model that a probe gets equal answers from, as from a cache."""
+
+    guardrail_trusted: ClassVar[bool] = False
+
+
+def test_samples_that_cannot_be_measured_are_named_while_collecting_and_before_fitting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = chat(Constant, **{name: [sending(40)] for name in ASKED})
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        guarded_agent = agent(model, collecting(), saver=saver)
+        for name in ASKED:
+            waiting = ask(guarded_agent, name, name)["__interrupt__"]
+            assert "Not measured: degenerate_samples" in waiting[0].value["verdict"]["detail"]
+            answer(guarded_agent, APPROVE, thread=name)
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "the endpoint cannot be measured, so every question is held back" in logged
+    for way_out in ("guardrail doctor", 'probe="off"', "guardrail_trusted"):
+        assert way_out in logged
+    refused = CliRunner().invoke(app, ["steps", "threads.sqlite", "--records", "agent.records.jsonl"])
+    output = " ".join(refused.output.replace("│", "").split())
+    assert refused.exit_code == 2
+    assert "none of 4 records could be measured; 4 of them: degenerate_samples" in output
+    assert "guardrail_trusted" in output
+    assert not Path("steps.jsonl").exists()
+
+
+def test_some_messages_that_could_not_be_measured_are_counted() -> None:
+    with SqliteSaver.from_conn_string("threads.sqlite") as saver:
+        decided(saver, collecting)
+    lines = Path("agent.records.jsonl").read_text(encoding="utf-8").splitlines()
+    first = json.loads(lines[1])
+    first["drawn"] |= {"problem": "degenerate_samples", "problem_detail": "a cache answers"}
+    Path("agent.records.jsonl").write_text("\n".join([lines[0], json.dumps(first), *lines[2:]]), encoding="utf-8")
+    output = command("threads.sqlite", "--records", "agent.records.jsonl")
+    assert "1 of 5 messages could not be measured, so nothing is learned from their decisions." in output
+
+
+def test_the_item_that_others_wait_for_is_named_with_its_holder() -> None:
+    model = chat(**{name: [sending(40)] for name in ASKED})
+    guarded_agent = agent(model, collecting())
+    with ReviewStore("reviews.db") as store:
+        bridge = ReviewBridge(store)
+        for name in ASKED:
+            ask(guarded_agent, name, name)
+            bridge.enqueue(guarded_agent, {"configurable": {"thread_id": name}})
+        first, *others = store.items()
+        for item in others:
+            lease = store.claim("ann", item=item.id)
+            assert lease is not None
+            store.decide(lease, Decision(action="approve"))
+        store.claim("bob", item=first.id)
+    refused = CliRunner().invoke(app, ["steps", "reviews.db", "--records", "agent.records.jsonl"])
+    output = " ".join(refused.output.replace("│", "").split())
+    assert f"The oldest open one is item {first.id}, which bob holds until 20" in output
 
 
 MODEL = chat(**{name: [sending(40), sending(40), sending(4)] for name in ASKED})

@@ -924,3 +924,29 @@ def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
 def test_only_the_store_of_a_bridge_goes_without_a_name(store: Any) -> None:
     with pytest.raises(TypeError, match="positional"):
         ReviewBridge(store, 60.0)  # type: ignore[call-arg]  # a bridge has six more settings, so their order says nothing
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_approval_whose_thread_is_gone_is_named(
+    store: Any, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    """The agent paused with a checkpointer in memory, and another process resumes: the decision cannot run."""
+    stale: list[Any] = []
+    bridge, item = queued(store, transferring(5, 6, 7), on_stale=stale.append)
+    after_restart = transferring(5, 6, 7)
+
+    async def resume(config: Any) -> Any:
+        return await bridge.aresume(after_restart, config) if is_async else bridge.resume(after_restart, config)
+
+    assert await resume(CONFIG) is None
+    assert not caplog.records, "nobody has decided yet"
+    decide(store, action="approve")
+    assert await resume(thread("another")) is None
+    assert not caplog.records
+    for _ in range(2):  # reported once
+        assert await resume(CONFIG) is None
+        (logged,) = caplog.messages
+        assert f"review item {item.id}" in logged
+        assert "thread '1': The checkpointer has no thread of this name" in logged
+        assert [each.id for each in stale] == [item.id]
+    assert [event.what for event in store.trail(item.id)][-1] == "not_carried_out"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,15 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
     assert "\nsupport: In use: rule none, not a certificate." in printed
     assert "\nsupport: Certificate: " in printed
     assert load_config(file).models["support"].mode == "guard"
+
+
+@pytest.mark.parametrize("package", ["aiohttp", "openai", "orjson"])
+def test_without_its_extra_the_command_names_its_own(package: str) -> None:
+    """Modules that other adapters share require some of these packages, too, and would name another extra."""
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; from guardrail.__main__ import main; sys.exit(main(['serve']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert ".[serve]" in done.stderr
+    assert "Traceback" not in done.stderr

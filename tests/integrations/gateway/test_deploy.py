@@ -76,6 +76,10 @@ def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store
     assert endpoint.requests == before + 10
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @pytest.mark.slow
 def test_workers_share_a_port_and_draw_a_question_once(endpoint: Held, tmp_path: Path) -> None:
     config = tmp_path / "guardrail.yaml"
@@ -95,9 +99,10 @@ def test_workers_share_a_port_and_draw_a_question_once(endpoint: Held, tmp_path:
             assert {reply.headers["x-guardrail-abstained"] for reply in replies} == {"true"}
             assert len({reply.headers["x-guardrail-uncertainty"] for reply in replies}) == 1
             assert endpoint.requests == 5  # drawn once
-            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
-                    os.kill(int(pid), signal.SIGKILL)
+            children = [pid for child in children_of(process.pid) for pid in children_of(child)]
+            assert len(children) == 2  # of the process that forks them
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
             assert httpx.get(f"{own[0]}/models", timeout=60).status_code == 200  # started again
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0

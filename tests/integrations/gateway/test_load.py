@@ -15,10 +15,9 @@ import pytest
 
 from integrations._gateway.app import Gateway
 from integrations._gateway.connections import Connections
-from integrations._gateway.memory import ReplyBytes
+from integrations._gateway.health import Health
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
-from integrations._openai.clients import NoRoomError, holding
-from integrations.gateway import _Limits
+from integrations._openai.clients import NoRoomError, ReplyBytes, holding
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 
@@ -130,7 +129,8 @@ class Connection:
 
 
 def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pytest.LogCaptureFixture) -> None:
-    limits = Connections(3, None, 10, clock=lambda: 100.0)
+    health = Health()
+    limits = Connections(3, None, 10, health, clock=lambda: 100.0)
     asks, silent, later, new = Connection(waits=False), Connection(), Connection(), Connection()
     with caplog.at_level(logging.WARNING, "guardrail"):
         for connection in (asks, silent, later, new):
@@ -142,12 +142,12 @@ def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pyte
         limits.opened(last, "a")
     assert last.transport.aborted
     assert len(caplog.records) == 1  # one line a minute, however many
-    assert limits.refused == 2
+    assert health.lines(None) == ["connections (2 times): too many connections are open, so one was closed"]
 
 
 def test_one_address_has_its_share_and_heads_their_time() -> None:
     now = [0.0]
-    limits = Connections(10, 2, 10, clock=lambda: now[0])
+    limits = Connections(10, 2, 10, Health(), clock=lambda: now[0])
     first, second, third, other = (Connection() for _ in range(4))
     for connection in (first, second, third):
         limits.opened(connection, "a")
@@ -164,7 +164,7 @@ def test_one_address_has_its_share_and_heads_their_time() -> None:
 
 def test_errors_of_accepting_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now, loop = [100.0], asyncio.new_event_loop()
-    limits = Connections(10, None, 10, clock=lambda: now[0])
+    limits = Connections(10, None, 10, Health(lambda: now[0]))
     context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
     with caplog.at_level(logging.WARNING, "guardrail"):
         for _ in range(1000):
@@ -195,7 +195,10 @@ HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve, content: bytes) -> None:
     """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
     gateway: Gateway = serve(max_connections=3).gateway
-    with running(gateway, http=_Limits(gateway.config).protocol) as server, ExitStack() as stack:
+    with (
+        running(gateway, http=Connections.of(gateway.config, gateway.health).protocol()) as server,
+        ExitStack() as stack,
+    ):
         address = httpx.URL(server.url)
         target = (address.host, address.port or 80)
         silent = [stack.enter_context(socket.create_connection(target, timeout=20)) for _ in range(40)]

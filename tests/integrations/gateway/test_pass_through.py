@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from guardrail.errors import UsageError
-from integrations._gateway.forwarding import passed_name
+from integrations._gateway.forwarding import _Mask, passed_name
 from tests.integrations.gateway.conftest import Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 
@@ -23,15 +28,26 @@ class Upstream:
     """An API that says what it was sent."""
 
     def __init__(self) -> None:
-        self.url, self.seen = "", list[str]()
+        self.url, self.seen, self.go_on = "", list[str](), threading.Event()
 
-    async def answer(self, request: Request) -> JSONResponse:
+    async def answer(self, request: Request) -> Response:
         content = (await request.body()).decode("latin-1")
         self.seen.append(f"{request.method} {request.url.path}")
         headers = dict(request.headers)
         reply = {"method": request.method, "url": str(request.url), "headers": headers, "content": content}
+        if request.url.path.endswith("/stream"):
+            return StreamingResponse(self._quoting(headers["authorization"].removeprefix("Bearer ")))
         status = 401 if request.url.path.endswith("/refused") else 200
-        return JSONResponse(reply, status, headers={"x-upstream": "yes"})
+        quoted = {"x-quoted": headers.get("authorization", "").removeprefix("Bearer ")}
+        return JSONResponse(reply, status, headers={"x-upstream": "yes", **quoted})
+
+    async def _quoting(self, key: str) -> AsyncIterator[str]:
+        """A stream that quotes a key whole, and in pieces."""
+        yield "data: 0\n\n"
+        await asyncio.to_thread(self.go_on.wait, 20)
+        for part in (f"data: {key}, {key[:3]}", key[3:9], f"{key[9:]}\n\n", key[:8]):
+            yield part
+            await asyncio.sleep(0.02)  # or they arrive as one
 
 
 @pytest.fixture
@@ -43,8 +59,8 @@ def upstream() -> Iterator[Upstream]:
         yield made
 
 
-def alias(upstream: Upstream, *paths: str) -> dict[str, Any]:
-    return {"upstream": {"url": upstream.url, "model": "m", "key": "sk-up"}, "pass_through": list(paths)}
+def alias(upstream: Upstream, *paths: str, key: str = "sk-up") -> dict[str, Any]:
+    return {"upstream": {"url": upstream.url, "model": "m", "key": key}, "pass_through": list(paths)}
 
 
 def test_a_named_path_passes_and_says_that_it_is_not_guarded(
@@ -75,8 +91,45 @@ def test_a_named_path_passes_and_says_that_it_is_not_guarded(
 def test_an_error_that_quotes_our_key_reaches_no_client(serve: Serve, upstream: Upstream) -> None:
     served = serve(alias(upstream, "files"))
     reply = served.http.get("/v1/files/refused")
-    assert (reply.status_code, reply.json()["headers"]["authorization"]) == (401, "Bearer ***")
+    assert (reply.status_code, reply.json()["headers"]["authorization"]) == (401, "Bearer *****")
     assert "sk-up" not in reply.text
+
+
+KEY = "sk-of-an-upstream-0123456789"
+
+
+def test_a_reply_of_any_status_that_quotes_our_key_is_masked(serve: Serve, upstream: Upstream) -> None:
+    mine = alias(upstream, "files", "batches", key=KEY)
+    forwarding = {**mine, "upstream": {**mine["upstream"], "forward_key": True}, "pass_through": ["embeddings"]}
+    more = {"watched": {**mine, "pass_through": []}, "f": forwarding, "p": alias(upstream, "videos", key="EMPTY")}
+    served = serve(mine, more={name: {**fields, "mode": "observe"} for name, fields in more.items()})
+    masked = "*" * len(KEY)
+    whole = served.http.get("/v1/files/quoted")
+    assert (whole.json()["headers"]["authorization"], whole.headers["x-quoted"]) == (f"Bearer {masked}", masked)
+    observed = served.http.post("/v1/chat/completions", json={"model": "watched", "messages": []})
+    assert observed.json()["headers"]["authorization"] == f"Bearer {masked}"
+    with served.http.stream("GET", "/v1/batches/stream", headers={"authorization": "Bearer any"}) as reply:
+        parts = reply.iter_raw()
+        first = next(parts)
+        assert first == b"data: 0\n\n"  # what cannot begin a key is not held back
+        upstream.go_on.set()
+        assert first + b"".join(parts) == f"data: 0\n\ndata: {masked}, {masked}\n\nsk-of-an".encode()
+    own = served.http.post("/v1/embeddings", json={}, headers={"authorization": "Bearer sk-of-a-client-0123456789"})
+    assert own.json()["headers"]["authorization"] == "Bearer sk-of-a-client-0123456789"
+    assert served.http.get("/v1/videos").json()["headers"]["authorization"] == "Bearer EMPTY"
+
+
+@given(
+    st.binary(min_size=1, max_size=6).filter(lambda key: b"*" not in key),
+    st.lists(st.binary(max_size=9), max_size=6),
+    st.data(),
+)
+def test_a_key_is_masked_wherever_the_parts_of_a_body_end(key: bytes, texts: list[bytes], data: st.DataObject) -> None:
+    body = key.join(texts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=6)))
+    mask = _Mask(key)
+    shown = b"".join(mask.add(body[a:b]) for a, b in pairwise([0, *cuts, len(body)])) + mask.held
+    assert shown == body.replace(key, b"*" * len(key))
 
 
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:

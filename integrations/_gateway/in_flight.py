@@ -9,15 +9,12 @@ that is cancelled with its client leaves nothing to continue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from .._openai.clients import NoRoomError, holding
-
-__all__ = ["InFlight", "ReplyBytes", "Work"]
+__all__ = ["InFlight", "Work"]
 
 T = TypeVar("T")
 Start = Callable[[], Coroutine[Any, Any, T]]
@@ -69,37 +66,3 @@ class InFlight(Generic[T]):
         work.clients -= 1
         if cancel and not work.clients:
             work.task.cancel()
-
-
-class ReplyBytes:
-    """Bytes of the upstream's replies to guarded questions, from their arrival to the verdict.
-
-    A question may hold as many as are then still free for others: alone, half of them. So replies without an end never
-    take the room of the rest (dynamic threshold, Choudhury and Hahne 1998).
-
-    Args:
-        most: Bytes of all questions.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
-
-    @contextmanager
-    def question(self) -> Iterator[Callable[[], bool]]:
-        """Count the replies that arrive within; yields what says whether there was no room for one."""
-        mine, refused = 0, False
-
-        def hold(size: int) -> None:
-            nonlocal mine, refused
-            if mine + size > self._most - self._held:
-                refused = True
-                raise NoRoomError("the replies under way are longer than the gateway's reply_bytes")
-            mine += size
-            self._held += size
-
-        token = holding.set(hold)
-        try:
-            yield lambda: refused
-        finally:
-            holding.reset(token)
-            self._held -= mine

@@ -1,0 +1,126 @@
+"""Mistakes in the set-up of a guarded agent: each is refused, with the names that exist, before a model is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+
+from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
+
+from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.judges import ToolCallJudge
+from integrations.langchain_agents import GuardrailMiddleware
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
+
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+MODEL = AgentChat(steps={("pay bob", 0): [calls(("transfer", {"to": "bob", "amount": 5}))], ("pay bob", 1): ["Done."]})
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(middleware: Any, tools: Sequence[Any] = TOOLS, *, saver: Any = None, system: str = SYSTEM) -> Any:
+    agent: Any = create_agent(MODEL, tools, system_prompt=system, middleware=[middleware], checkpointer=saver)
+    before = MODEL.made
+    try:
+        return agent.invoke({"messages": "pay bob"}, CONFIG)
+    except Exception:
+        assert MODEL.made == before
+        raise
+
+
+@pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
+def test_a_misspelt_name_of_a_tool_is_refused_at_the_first_step(gate: Any) -> None:
+    message = (
+        "the keys of tools= name 'transfers', which is not a tool of this agent. Did you mean 'transfer'? There are: "
+        "*, balance, close, transfer."
+    )
+    for tools in ({"transfers": gate}, {"transfers": gate, "transfer": gate, "*": gate}):
+        with pytest.raises(UsageError) as refused:
+            ask(GuardrailMiddleware(tools=tools, exempt=["balance"]), saver=InMemorySaver())
+        assert str(refused.value) == message
+    with pytest.raises(UsageError, match=r"exempt= name 'balanse', .* Did you mean 'balance'\?"):
+        ask(GuardrailMiddleware(tools={"*": gate}, exempt=["balanse"]), saver=InMemorySaver())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": ["transfer"]}, r"tools= must be a mapping by tool name, such as .*, got \['transfer'\]"),
+        ({"tools": {len: "collect"}}, "tools= must be a mapping by tool name"),
+        ({"tools": {"transfer": "collect"}, "exempt": "balance"}, "exempt= must be a list of tool names"),
+        ({"tools": {"transfer": "collect"}, "exempt": [len]}, "exempt= must be a list of tool names"),
+        ({"tools": {"transfer": "colect"}}, r"no artifact at colect. Did you mean 'collect'\?"),
+    ],
+)
+def test_tools_of_another_form_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        GuardrailMiddleware(**options)
+
+
+@pytest.mark.parametrize("gate", ["collect", artifact_of(MODEL)], ids=["collect", "artifact"])
+async def test_a_review_without_a_checkpointer_is_refused_at_the_first_step(gate: Any) -> None:
+    guard = GuardrailMiddleware(tools={"*": gate})
+    with pytest.raises(UsageError, match=r"no checkpointer to keep them\. Give it one: create_agent"):
+        ask(guard)
+    agent: Any = create_agent(MODEL, TOOLS, system_prompt=SYSTEM, middleware=[guard])
+    with pytest.raises(UsageError, match="no checkpointer"):
+        await agent.ainvoke({"messages": "pay bob"})
+    if gate != "collect":  # nobody is asked
+        assert ask(GuardrailMiddleware(tools={"*": gate}, on_abstain="message"))["messages"][-1].text == "Done."
+    assert ask(guard, saver=InMemorySaver())
+
+
+def test_a_sub_agent_has_the_checkpointer_of_the_graph_around_it() -> None:
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    guard = GuardrailMiddleware(tools={"*": artifact_of(MODEL)})
+    inner = create_agent(MODEL, TOOLS, system_prompt=SYSTEM, middleware=[guard])
+    outer = StateGraph(MessagesState)
+    outer.add_node("agent", inner)
+    outer.add_edge(START, "agent")
+    whole: Any = outer.compile(checkpointer=InMemorySaver())
+    assert whole.invoke({"messages": "pay bob"}, CONFIG)["messages"][-1].text == "Done."
+
+
+def test_another_prompt_or_a_missing_tool_names_what_an_agent_can_change() -> None:
+    guard = GuardrailMiddleware(tools={"*": artifact_of(MODEL)})
+    with pytest.raises(
+        ArtifactMismatchError, match=r"received \['Another.'\].*create_agent\(\.\.\., system_prompt="
+    ) as refused:
+        ask(guard, saver=InMemorySaver(), system="Another.")
+    assert "guard.prompt | guard" not in str(refused.value)
+    with pytest.raises(ArtifactMismatchError, match=r"Missing: balance. Bind those of the calibration, or"):
+        ask(guard, [transfer, close], saver=InMemorySaver())
+
+
+def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog: pytest.LogCaptureFixture) -> None:
+    """Samples that differ in what does not matter are one call on the page, and nobody is asked what matters."""
+    notes = [calls(("transfer", {"to": to, "amount": 5})) for to in ("bob", "bob b.", "bobby")]
+    model = AgentChat(steps={("pay bob", 0): notes})
+
+    def shown(**options: Any) -> list[Any]:
+        guard = GuardrailMiddleware(tools={"transfer": "collect"}, exempt=["balance", "close"], **options)
+        agent: Any = create_agent(model, [balance, transfer, close], middleware=[guard], checkpointer=InMemorySaver())
+        value = agent.invoke({"messages": "pay bob"}, CONFIG)["__interrupt__"][0].value
+        return [json.loads(answer["text"])[0]["arguments"]["to"] for answer in value["alternatives"]]
+
+    assert sorted(shown()) == ["bob b.", "bobby"]
+    assert caplog.text.count("Which arguments matter?") == 1
+    shown()
+    assert caplog.text.count("Which arguments matter?") == 1, "a later process goes on with the same record file"
+    assert shown(judge=ToolCallJudge(arguments={"transfer": ["amount"]}), records="merged.jsonl") == ["bob"]
+    assert caplog.text.count("Which arguments matter?") == 1
+    with pytest.raises(
+        UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
+    ):
+        shown(judge=ToolCallJudge(arguments={"transfer": ["amonut"]}), records="refused.jsonl")
