@@ -19,7 +19,7 @@ from guardrail.notebook import percent
 from ..data.column_store import in_memory
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
-from ..data.split import Groups, split
+from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
@@ -66,13 +66,19 @@ class _TestPart:
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0
 
-    def cut(self, file: RecordFile, path: Path, groups: Groups) -> tuple[Sequence[Record], RecordFile | None]:
-        """The records of the fit, and the test part; a part of these records belongs into the file at ``path``."""
+    def cut(
+        self, file: RecordFile, path: Path, groups: Groups, repeats: Repeats
+    ) -> tuple[Sequence[Record], RecordFile | None]:
+        """The records of the fit, and the test part; a part of these records belongs into the file at ``path``.
+
+        The test part counts equal questions as the fit does.
+        """
         if self.test:
             return file.records, open_pool(self.test)
         if not self.test_fraction:
             return file.records, None
         part, rest = split(file.records, test_fraction=self.test_fraction, seed=self.seed, groups=groups)
+        rest = one_per_question(rest) if repeats == "once" else rest
         return part, RecordFile(path, part_header(file.header, rest), rest, file.torn)
 
 
@@ -202,7 +208,8 @@ class _ByRule:
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
-        part, test = self.testing.cut(file, _kept_out(self.out), self.groups)
+        repeats: Repeats = "all" if self.counting.count_repeats else "once"
+        part, test = self.testing.cut(file, _kept_out(self.out), self.groups, repeats)
         choice = None
         if key == AUTO:
             chosen = choose_estimator(
@@ -232,7 +239,7 @@ class _ByRule:
                 by=self.by,
                 choice=choice,
                 options=self.options,
-                repeats="all" if self.counting.count_repeats else "once",
+                repeats=repeats,
                 selection=selection,
             )
 

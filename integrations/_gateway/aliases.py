@@ -21,7 +21,7 @@ from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.messages import with_verdict
-from guardrail.plain_json import sha256_hex
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
@@ -213,8 +213,12 @@ class ServedAlias:
 
     def _made(self, credential: str | None) -> Guardrail | Cascade:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
-        # What one credential or upstream has drawn belongs to no other.
-        scope = repr((self.name, credential, [(upstream.url, upstream.model) for upstream in config.upstream]))
+        # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
+        # another one of the same upstream and artifact, a question that was held back would be drawn again.
+        upstreams = [
+            (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
+        ]
+        scope = repr((credential, upstreams))
         own: dict[str, Any] = {
             "early_stopping": config.early_stopping,
             "probe": config.probe,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from langchain_core.messages import BaseMessage
 
@@ -14,9 +14,6 @@ from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
-
-if TYPE_CHECKING:
-    from .observing import Observing
 
 __all__ = ["Metrics"]
 
@@ -35,6 +32,15 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 """Gauges with their labels."""
 
 
+class Counted(Protocol):
+    """What is counted of an observing alias: the answers of its queue, and why some were not measured."""
+
+    @property
+    def queue(self) -> Any: ...
+    @property
+    def reasons(self) -> Mapping[tuple[str, str], int]: ...
+
+
 class Metrics:
     """Counters of one gateway. Verdicts have the instruments of `integrations.telemetry`, as with OpenTelemetry.
 
@@ -43,9 +49,7 @@ class Metrics:
         evicted: The number of remembered pieces of draws that made room before their time was over.
     """
 
-    def __init__(
-        self, observing: Callable[[], Mapping[str, Observing]], evicted: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, observing: Callable[[], Mapping[str, Counted]], evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
         self._registry = own = client.CollectorRegistry()

@@ -407,6 +407,19 @@ def test_the_command_says_counts_declares_and_refuses(tmp_path: Path) -> None:
     assert "2; this one spends 15.2 % of delta" in " ".join(shown.split())
 
 
+def test_a_question_that_is_kept_out_several_times_is_tested_once(tmp_path: Path) -> None:
+    file = file_of(60)
+    several = [record.model_copy(update={"id": f"{record.id}.{time}"}) for record in file.records for time in range(3)]
+    path = tmp_path / "records.jsonl"
+    write_records(path, file.header, several)
+    for flags, n in (((), 18), (("--count-repeats",), 54)):
+        out = tmp_path / f"{n}.json"
+        command = ["fit", path, "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", *flags, "-o", out]
+        shown = CliRunner().invoke(app, [str(each) for each in command], env={"COLUMNS": "240"}).output
+        assert f"On {n} questions kept out of the fit" in " ".join(shown.replace("\u2502", " ").split())
+        assert len(read_records(tmp_path / f"{n}.test.jsonl").records) == n
+
+
 def test_a_refit_with_another_certificate_counts() -> None:
     artifact = fitted(file_of(), Fits(), rule="acrc")
     for same in (artifact.at(alpha=0.2), artifact.at(rule="certified"), artifact.at(rule="empirical")):

@@ -372,6 +372,19 @@ def test_other_slot_content_waits_for_a_draw_that_failed_unless_the_configuratio
             assert served.http.get("/readyz").status_code == 200  # no fault of the upstream
 
 
+def test_another_alias_of_the_same_upstream_and_artifact_is_no_other_question(serve: Serve, endpoint: Held) -> None:
+    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream", "timeout": 10, "max_retries": 0}
+    same: dict[str, Any] = {"upstream": upstream, "artifact": True, "probe": "off"}
+    elsewhere = {**same, "upstream": {**upstream, "extra_body": {"top_k": 1}}}
+    served = serve({"on_abstain": "error"}, more={"same": same, "elsewhere": elsewhere})
+    assert served.ask(UNSURE).status_code == 400
+    made = endpoint.requests
+    endpoint.answers = {UNSURE: ["Paris"]}  # drawn again, it would be accepted
+    assert "not sure enough" in served.ask(UNSURE, model="same").text
+    assert endpoint.requests == made
+    assert "Paris" in served.ask(UNSURE, model="elsewhere").text  # other calls, so another draw
+
+
 def test_draws_that_make_room_are_counted(serve: Serve, endpoint: Held) -> None:
     served = serve(remember_bytes=1)
     first = served.ask().json()
