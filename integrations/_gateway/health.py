@@ -115,11 +115,11 @@ class Health:
                 self._faults.pop(model, None)
             named = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.breaks]
             over = [(name, cause) for name, cause in named if only in (None, name)]
-            told = [name for name, cause in over if cause.announced]
+            ended = [name for name, cause in over if cause.announced]
             for _, cause in over:  # kept, so that a cause that comes and goes is logged once a minute
                 cause.count, cause.seen, cause.announced = 0, -math.inf, False
-        if told:
-            news.info("guardrail serve: %s: answers again; over: %s", model or "gateway", ", ".join(told))
+        if ended:
+            news.info("guardrail serve: %s: answers again; over: %s", model or "gateway", ", ".join(ended))
 
     def forget(self, model: str) -> None:
         """Forget the causes and faults of a model whose configuration has changed."""
