@@ -136,16 +136,17 @@ def test_an_upstream_that_never_answered_is_misconfigured(
 def test_one_slow_reply_among_others_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10, 20))
     monkeypatch.setattr("integrations._openai.clients.time.time", lambda: next(now))
-    clients = Clients()
-    clients.note(0, TimeoutError())
-    assert clients.down_since is None  # it never replied
-    clients.note(1, None)
-    clients.note(9, TimeoutError())  # another request was answered after this one began
-    assert clients.down_since is None
-    clients.note(11, TimeoutError())
-    assert clients.down_since is not None
-    clients.note(12, ValueError("an error reply is a reply"))
-    assert clients.down_since is None
+    clients, late = Clients(), TimeoutError()
+
+    def down(began: float, error: Exception | None) -> bool:
+        clients.note(began, error)
+        return clients.down_since is not None
+
+    assert not down(0, late)  # it never replied
+    assert not down(1, None)
+    assert not down(9, late)  # another request was answered after this one began
+    assert down(11, late)
+    assert not down(12, ValueError("an error reply is a reply"))
 
 
 def test_an_observed_upstream_that_is_down_is_named_in_the_log_and_shown_until_it_replies(
