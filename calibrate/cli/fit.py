@@ -171,6 +171,7 @@ class _Fitted:
         part: Records of the fit.
         test: Records to test on, if there are any.
         beside: Records to write next to the artifact: the part that was kept out, or the sample that people labelled.
+        repeats: Whether equal questions of the test records count once.
     """
 
     artifact: CalibrationArtifact
@@ -179,6 +180,7 @@ class _Fitted:
     part: Sequence[Record]
     test: RecordFile | None = None
     beside: RecordFile | None = None
+    repeats: Repeats = "once"
 
 
 class _Fitting(Protocol):
@@ -247,7 +249,8 @@ class _ByRule:
         if test is not None and self.testing.test:
             require_same(artifact, test, key)
             refuse_fitted(artifact, test.records, "test")
-        return _Fitted(artifact, key, self.sources, part, test, beside=None if self.testing.test else test)
+        beside = None if self.testing.test else test
+        return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +467,7 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
         typer.Exit: With code 1 where the test part refutes the promise.
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
-    audited = None if test is None else audit(artifact, test.records, key)
+    audited = None if test is None else audit(artifact, test.records, key, repeats=fitted.repeats)
     # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
     text = verdict_text(artifact, audited, merged, listed(fitted.sources))

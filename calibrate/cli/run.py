@@ -33,7 +33,7 @@ from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
-from ..data.split import Groups, one_per_question, split
+from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
@@ -315,11 +315,10 @@ def run(config: Path | None = None, **flags: Any) -> None:
     if test_questions:
         name = (settings.test_questions or settings.questions).name
         test = _records(settings, model, test_questions, _test_path(settings), name, staged)
-        if not settings.count_repeats:
-            test = RecordFile(test.path, test.header, one_per_question(test.records), test.torn)
     artifact = with_labels_needed(_fitted(settings, records, key, groups, choice))
     artifact_path = artifact.save(settings.out / "artifact.json")
-    audited = None if test is None else audit(artifact, test.records, key)
+    repeats: Repeats = "all" if settings.count_repeats else "once"
+    audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
     tested = [] if test is None else [test.path]
     merged = merged_command(artifact, key, [records.path], tested, artifact_path)
     text = verdict_text(artifact, audited, merged, listed([records.path]))

@@ -22,6 +22,7 @@ from guardrail.verdict import ALL_OTHERS
 from ..correctness import label_records, make_rule
 from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
+from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, among, table_of
 from ..pipeline import GateCounts, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
 from ..scoring.ensemble import refuse_overlap
@@ -119,6 +120,8 @@ class Audit(Frozen):
     segments: dict[str, Audit] = Field(default_factory=dict, exclude_if=lambda segments: not segments)
     """Of an artifact with a threshold for each segment: the audit of every segment with a labelled accepted answer, at
     its part of the level."""
+    n_repeated: int = Field(default=0, exclude_if=lambda n: not n)
+    """Records that were not read, because another one asks the same question or is of the same cluster."""
 
     @property
     def worst(self) -> Audit:
@@ -159,6 +162,7 @@ def audit(
     level: float = LEVEL,
     target: float | None = None,
     anytime: bool = False,
+    repeats: Repeats = "once",
 ) -> Audit:
     """Test an artifact's error rate on labelled records it was not fitted on.
 
@@ -180,6 +184,9 @@ def audit(
         level: False-alarm probability, in (0, .5).
         target: Error rate to test; default: the artifact's alpha.
         anytime: Whether the verdicts hold at any time, as the file grows; they need more labels.
+        repeats: "once": the test reads one of equal questions, as the fit does; "all": they are independent draws.
+            Of an artifact whose calibration questions were in clusters it reads one of each cluster, if all records
+            name theirs.
 
     Raises:
         UsageError: No labels or scores, or a level or target out of range.
@@ -196,6 +203,10 @@ def audit(
     with_label = taken(records, label >= 0)
     refuse_overlap(artifact.estimator, with_label, what="test")
     refuse_fitted(artifact, with_label, "test")
+    given = len(records)
+    records = _independent(artifact, records, repeats)
+    label = labels_of(records)
+    labelled = int(np.count_nonzero(label >= 0))
     values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
     judged = int(np.count_nonzero(accepted & (label >= 0)))
     errors = int(np.count_nonzero(accepted & (label == 0)))
@@ -237,6 +248,7 @@ def audit(
         anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
+        n_repeated=given - len(records),
     )
     return result if artifact.segments is None else _by_segment(result, artifact, records, estimator)
 
@@ -258,7 +270,13 @@ def _by_segment(whole: Audit, artifact: CalibrationArtifact, records: Sequence[R
     level = whole.level / (len(tested) + 1)
     each = {
         ALL_OTHERS if name is None else name: audit(
-            thresholds[name], segment_records, estimator, level=level, target=whole.target, anytime=whole.anytime
+            thresholds[name],
+            segment_records,
+            estimator,
+            level=level,
+            target=whole.target,
+            anytime=whole.anytime,
+            repeats="all",
         )
         for name, segment_records in tested.items()
     }
@@ -269,6 +287,14 @@ def _by_segment(whole: Audit, artifact: CalibrationArtifact, records: Sequence[R
     elif each and len(each) == len(thresholds) and all(segment.p_support <= whole.level for segment in each.values()):
         verdict = "supported"
     return whole.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
+
+
+def _independent(artifact: CalibrationArtifact, records: Sequence[Record], repeats: Repeats) -> Sequence[Record]:
+    """The records that may be taken as independent draws; see `audit`."""
+    table = table_of(records)
+    if artifact.calibration.group is not None and None not in table.coded("group")[1]:
+        table = one_per_cluster(table)
+    return one_per_question(table) if repeats == "once" else table
 
 
 def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:

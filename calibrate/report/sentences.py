@@ -678,6 +678,10 @@ def shifted(audit: Audit) -> list[str]:
     lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
     if shift.scores_differ:
         lines.append("These questions look different from the calibration questions: the promise may not carry over.")
+    if audit.n_repeated:
+        lines.append(
+            f"{audit.n_repeated} records are not read: another one asks the same question, or is of the same cluster."
+        )
     if audit.n_unlabelled:
         lines.append(
             f"{audit.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "

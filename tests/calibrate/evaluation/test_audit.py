@@ -482,3 +482,19 @@ def test_acceptance_within_a_reach_says_so(parts: tuple[RecordFile, RecordFile])
     assert (shift.within, shift.fresh) == (0.5, 1.0)
     lines = shifted(audit(artifact, fresh.records, KEY).model_copy(update={"shift": shift}))
     assert lines[0].startswith("Accepted: 100 % of the questions within reach (50 % of these), ")
+
+
+def test_equal_questions_and_clusters_are_one_draw(parts: tuple[RecordFile, RecordFile]) -> None:
+    """Ten errors of one question are no ten errors."""
+    old, fresh = parts
+    artifact = fit_artifact(old, estimator=KEY, alpha=0.15)
+    several = [record.model_copy(update={"id": f"{record.id}.{time}"}) for record in fresh.records for time in range(5)]
+    once = audit(artifact, fresh.records, KEY)
+    again = audit(artifact, several, KEY)
+    assert (again.n, again.n_errors, again.n_repeated) == (once.n, once.n_errors, 4 * len(fresh.records))
+    assert any("4 records are not read" in line.replace(str(again.n_repeated), "4") for line in shifted(again))
+    assert audit(artifact, several, KEY, repeats="all").n == 5 * once.n
+    own = [record.model_copy(update={"group": f"g{place}"}) for place, record in enumerate(old.records)]
+    clustered = fit_artifact(RecordFile(old.path, old.header, tuple(own)), estimator=KEY, alpha=0.15, groups="cluster")
+    pairs = [record.model_copy(update={"group": f"h{place // 2}"}) for place, record in enumerate(fresh.records)]
+    assert audit(clustered, pairs, KEY).n_repeated == len(pairs) // 2
