@@ -81,7 +81,7 @@ def test_the_page_shows_what_the_demo_runs() -> None:
     page = (ROOT / "docs" / "loop.md").read_text(encoding="utf-8")
     lines = [
         line.partition("  #")[0].rstrip()
-        for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        for block in re.findall(r"```sh\n(.*?)```", page.partition("## 5. Audit")[0], re.DOTALL)
         for line in block.splitlines()
     ]
     shown = [line for line in lines if line.startswith("calibrate ")]
