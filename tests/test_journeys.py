@@ -93,7 +93,7 @@ def test_logged_generations_in_a_frame(
         "They support the promise: ",
         "0.3 75 0\n",
         "half\n",
-        "['lexical_similarity', 'discrete_semantic_entropy',",
+        "['graded_disagreement', 'lexical_similarity', 'num_sets']",
     ):
         assert output in printed
     assert Path("report.html").is_file()
