@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .canary import Canary
 from .config import Alias, Upstream
-from .forwarding import Forwarding
+from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
@@ -43,6 +42,8 @@ __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
 ALIAS = "gateway_model"
 """Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
+SECRET = 16
+"""Bytes from which a key is masked in every reply: a shorter one is a placeholder such as EMPTY, a word of answers."""
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
@@ -74,11 +75,10 @@ def _scorer_of(config: Alias) -> Scorer | None:
     if config.decision is None:
         return None if config.scorer is None else load_scorer(config.scorer)
     own = config.decision
-    key = os.environ.get("OPENAI_API_KEY") if own.key is None else own.key.get_secret_value()
-    if not key:
+    if not own.secret:
         raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
     # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
-    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=key, timeout=2 * own.timeout)
+    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
     return decision(client, own.model, own.question, timeout=own.timeout)
 
 
@@ -166,6 +166,15 @@ class ServedAlias:
             for alias in (self, other)
         )
         return mine == theirs and self.config.fallback is None
+
+    def mask(self, credential: str | None, status: int = 200) -> Mask:
+        """Hides the key with which a request was sent upstream, should the reply quote it.
+
+        A client's own key is hidden in errors of the upstream alone, and so is a short one.
+        """
+        keys = [upstream.secret for upstream in self.config.upstream] if credential is None else [credential]
+        own = self.upstream.forward_key
+        return Mask(key.encode() for key in keys if status >= 400 or (not own and len(key) >= SECRET))
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""

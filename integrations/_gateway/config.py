@@ -73,6 +73,11 @@ class _Endpoint(_Strict):
     """Allow ``http:`` to other machines, where the network is trusted."""
 
     @property
+    def secret(self) -> str:
+        """The text of the key; empty if there is none."""
+        return os.environ.get("OPENAI_API_KEY", "") if self.key is None else self.key.get_secret_value()
+
+    @property
     def hint(self) -> str:
         """The question to ask where the API does not know the path of a request."""
         return "" if self.url.rstrip("/").endswith("/v1") else "; does its url end in /v1?"
@@ -343,11 +348,7 @@ class Config(_Strict):
 
     @classmethod
     def checked(cls, content: Mapping[str, Any], name: str) -> Self:
-        """The configuration of a mapping.
-
-        Raises:
-            UsageError: A field is wrong; the message names it.
-        """
+        """The configuration of a mapping; a `UsageError` that names the field if one is wrong."""
         try:
             return cls.model_validate(content)
         except ValidationError as error:
@@ -355,11 +356,9 @@ class Config(_Strict):
 
     def key_of(self, text: str | None) -> Key | None:
         """The key with this text; None if it is unknown. Compares with every hash, each in constant time."""
-        digest, match = hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest(), None
-        for key in self.keys:
-            if hmac.compare_digest(digest, key.sha256):
-                match = key
-        return match
+        digest = hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest()
+        matching = [key for key in self.keys if hmac.compare_digest(digest, key.sha256)]
+        return matching[-1] if matching else None
 
 
 def new_key(name: str) -> tuple[str, str]:
@@ -387,13 +386,7 @@ def load_config(path: str | Path) -> Config:
 
 
 def parsed_config(text: str, name: str = "configuration", environment: Mapping[str, str] | None = None) -> Config:
-    """`load_config` of a text.
-
-    Args:
-        text: The YAML.
-        name: Name of the file in messages.
-        environment: Values for ``${NAME}``; default: the environment of the process.
-    """
+    """`load_config` of a YAML text; ``name`` is that of the file in messages."""
     yaml = require("yaml", extra="serve")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

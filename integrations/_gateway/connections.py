@@ -32,7 +32,7 @@ class Connections:
         most_per_address: Open connections of one client address; None for no limit.
         header_timeout: Seconds until a request's head must be complete.
         health: Where connections are reported that were refused.
-        clock: The time, in seconds.
+        clock: The time in seconds.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class Connections:
     def opened(self, connection: Any, address: str) -> None:
         """Count a new connection, or close it or another one."""
         if self._per_address is not None and self._by_address[address] >= self._per_address:
-            return self._refuse(connection)
+            self._refuse(connection)
+            return
         if len(self._open) >= self._most:
-            oldest = next((other for other in self._open if other.may_go), None)
-            self._refuse(oldest or connection)
-            if oldest is None:
-                return None
+            oldest = next((other for other in self._open if other.may_go), connection)
+            self._refuse(oldest)
             self.closed(oldest)
+            if oldest is connection:
+                return
         self._open[connection] = address
         self._by_address[address] += 1
-        return None
 
     def closed(self, connection: Any) -> None:
         """Count a connection off."""

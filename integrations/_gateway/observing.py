@@ -110,7 +110,7 @@ class Observing:
     ) -> Any:
         """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
         if body["model"] != self.alias.upstream.model:
-            content = json.dumps({**body, "model": self.alias.upstream.model}, ensure_ascii=False).encode()
+            content = self.alias.forwarding.renamed(body)
         name = headers.get("idempotency-key") or number
         passed = Passed(self, body, len(content), credential, name, number, dialect)
         sent = {name: headers[name] for name in PASSED if name in headers}
@@ -265,7 +265,8 @@ class Passed(Listener):
             queue.drop("upstream_error" if whole else "incomplete")
             return
         try:
-            message = await _message(bytes(self._copy), self.body, self.dialect)
+            content = self.observing.alias.mask(self.credential).masked(bytes(self._copy))
+            message = await _message(content, self.body, self.dialect)
             answer = read_reply(message)
         except Exception:  # the client has its answer: a fault in reading the copy must not reach it
             queue.drop("unreadable")
