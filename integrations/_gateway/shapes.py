@@ -23,7 +23,7 @@ SHORTEST = 64
 class Shape(NamedTuple):
     """The parts of a request that decide whether its answer can be compared; no text of the prompt."""
 
-    system: tuple[int, str] | None
+    system_prompt: tuple[int, str] | None
     """Length and digest of the system prompt; None without one."""
     history: bool
     """Whether there is more than one message besides the system prompt."""
@@ -83,44 +83,39 @@ class Shapes:
         """
         with self._lock:
             counts, longest, comparable = self._counts.copy(), self._longest.copy(), self._comparable
-        total = counts.total()
+        shown: dict[str, Any] = {"requests": (total := counts.total())}
         if not total:
-            return {"requests": 0}
-
-        def share(of: Any) -> float:
-            return round(sum(number for shape, number in counts.items() if of(shape)) / total, 4)
-
-        def values(name: str) -> dict[str, float]:
-            found = {getattr(shape, name) for shape in counts}
-            shares = {_spelled(value): share(lambda shape, v=value: getattr(shape, name) == v) for value in found}
-            return dict(sorted(shares.items(), key=lambda each: -each[1])[:10])
-
-        shown: dict[str, Any] = {
-            "requests": total,
-            "system_prompt": share(lambda shape: shape.system is not None),
-            "history": share(lambda shape: shape.history),
-            "json": share(lambda shape: shape.json is not None),
-            "tools": share(lambda shape: shape.tools is not None),
-            **{name: values(name) for name in ("temperature", "top_p", "max_tokens")},
-        }
-        # A limit that requests have, or one that no answer has reached.
-        sent = Counter({shape.max_tokens: number for shape, number in counts.items() if shape.max_tokens})
-        most = max((int(tokens) for tokens in longest.values() if math.isfinite(tokens)), default=0)
-        limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
-        matched = Counter[Shape]()
-        for shape, number in counts.items():
-            sampled = shape._replace(temperature=_default(shape.temperature), top_p=_default(shape.top_p))
-            for limit in () if shape.history else limits:
-                # An answer that ended by itself is the same under any limit that it does not reach.
-                matches = shape.max_tokens == limit or longest[shape] <= limit
-                matched[sampled._replace(max_tokens=limit)] += number * matches
-        if matched:
+            return shown
+        for name in ("system_prompt", "history", "json", "tools"):
+            having = sum(number for shape, number in counts.items() if getattr(shape, name))
+            shown[name] = round(having / total, 4)
+        for name in ("temperature", "top_p", "max_tokens"):
+            values = Counter[str]()
+            for shape, number in counts.items():
+                values[_spelled(getattr(shape, name))] += number
+            shown[name] = {value: round(number / total, 4) for value, number in values.most_common(10)}
+        if matched := _matched(counts, longest):
             ((best, number),) = matched.most_common(1)
-            present = f"observe:\n  plan: {plan.model_dump_json(exclude_defaults=True)}\n"
-            better = number > comparable
-            text = _yaml(best, plan) if better else f"# as it is now\n{present}"
+            present = f"# as it is now\nobserve:\n  plan: {plan.model_dump_json(exclude_defaults=True)}\n"
+            text = _yaml(best, plan) if number > comparable else present
             shown["matching"] = {"share": round(max(number, comparable) / total, 4), "yaml": text}
         return shown
+
+
+def _matched(counts: Counter[Shape], longest: Mapping[Shape, float]) -> Counter[Shape]:
+    """Number of requests by the configuration, as a shape with all settings, that would measure them."""
+    # A limit that requests have, or one that no answer has reached.
+    sent = Counter({shape.max_tokens: number for shape, number in counts.items() if shape.max_tokens})
+    most = max((int(tokens) for tokens in longest.values() if math.isfinite(tokens)), default=0)
+    limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
+    matched = Counter[Shape]()
+    for shape, number in counts.items():
+        sampled = shape._replace(temperature=_default(shape.temperature), top_p=_default(shape.top_p))
+        for limit in () if shape.history else limits:
+            # An answer that ended by itself is the same under any limit that it does not reach.
+            matches = shape.max_tokens == limit or longest[shape] <= limit
+            matched[sampled._replace(max_tokens=limit)] += number * matches
+    return matched
 
 
 def _default(value: float | None) -> float:
@@ -145,8 +140,8 @@ def _yaml(shape: Shape, plan: SamplingPlan) -> str:
         notes.append("# plan.bindings.response_format: the request's response_format, as it is sent")
     if shape.tools is not None:
         notes.append(f"# plan.bindings.tools: the request's {shape.tools[0]} tools, as they are sent")
-    if shape.system is not None:
-        length, digest = shape.system
+    if shape.system_prompt is not None:
+        length, digest = shape.system_prompt
         notes.append(f"# prompt: {{system: the system prompt of {length} characters, SHA-256 {digest}}}")
     return "\n".join(["observe:", f"  plan: {json.dumps(settings)}", *(f"  {line}" for line in notes)]) + "\n"
 
