@@ -53,25 +53,20 @@ _request: ContextVar[str] = ContextVar("guardrail_gateway_request")
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request, and who sends it.
-
-    Attributes:
-        chat: The request.
-        credential: Key for the upstream; None for the key in the configuration.
-        segment: The segment that the request names.
-        digest: Digest of request and client, equal when the client repeats it.
-        whole: Whether the client takes no part of an answer: all of it or an abstention.
-    """
+    """A request, and who sends it."""
 
     chat: ChatRequest
     credential: str | None
+    """Key for the upstream; None for the key in the configuration."""
     segment: str | None
     digest: str
-    whole: bool = False
+    """Digest of request and client, equal when the client repeats it."""
+    whole: bool
+    """Whether the client takes no part of an answer: all of it or an abstention."""
 
 
 def _scorer_of(config: Alias) -> Scorer | None:
-    """The scorer of an alias."""
+    """The scorer of an alias. The operator's file names it, never a request: importing runs code."""
     if config.decision is None:
         return None if config.scorer is None else load_scorer(config.scorer)
     own = config.decision
@@ -83,16 +78,7 @@ def _scorer_of(config: Alias) -> Scorer | None:
 
 
 class ServedAlias:
-    """One alias of the configuration.
-
-    Args:
-        name: Its name.
-        config: Its part of the configuration.
-        aliases: All aliases by name, for a fallback.
-        draws: The gateway's memory of draws.
-        store: The review store, for tickets and monitors.
-        metrics: Count verdicts, changes of the model and rounds of the canary.
-        health: Where a changed model is reported.
+    """One alias of the configuration; ``aliases`` are all of them, for a fallback.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -123,7 +109,6 @@ class ServedAlias:
         self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
         self.single = self._stages[0]
         """The artifact; for a cascade that of its first stage."""
-        # The operator's file names it, never a request: importing runs code.
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
         self.canary: Canary | None = None
@@ -172,33 +157,26 @@ class ServedAlias:
 
         A client's own key is hidden in errors of the upstream alone, and so is a short one.
         """
-        keys = [upstream.secret for upstream in self.config.upstream] if credential is None else [credential]
-        own = self.upstream.forward_key
-        return Mask(key.encode() for key in keys if status >= 400 or (not own and len(key) >= SECRET))
+        mine = [upstream.secret for upstream in self.config.upstream if credential is None]
+        mine += [] if credential is None else [credential]
+        hidden = [key for key in mine if status >= 400 or (not self.upstream.forward_key and len(key) >= SECRET)]
+        fallback = () if self.config.fallback is None else self._aliases[self.config.fallback].mask(None).keys
+        return Mask([*(key.encode() for key in hidden), *fallback])
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
+        calibrated = self._stages[self.config.upstream.index(upstream)]
+        bound = calibrated is not None and calibrated.model.provider == OpenAICompatibleChat.PROVIDER
+        same = ("model", "timeout", "max_retries", "max_reply", "token_limit", "extra_body", "pin")
         chat = OpenAICompatibleChat(
-            model=upstream.model,
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
-            timeout=upstream.timeout,
-            max_retries=upstream.max_retries,
-            max_reply=upstream.max_reply,
-            token_limit=upstream.token_limit,
-            extra_body=upstream.extra_body,
-            system_fingerprint=self._bound(upstream),
-            pin=upstream.pin,
+            system_fingerprint=calibrated.model.revision if calibrated is not None and bound else None,
             report_change=self._changed,
+            **{name: getattr(upstream, name) for name in same},
         )
         chat._clients = self._clients[upstream.url]
         return chat
-
-    def _bound(self, upstream: Upstream) -> str | None:
-        """The fingerprint to which the artifact is bound, if it was calibrated with one."""
-        artifact = self._stages[self.config.upstream.index(upstream)]
-        bound = artifact is not None and artifact.model.provider == OpenAICompatibleChat.PROVIDER
-        return artifact.model.revision if artifact is not None and bound else None
 
     def _changed(self, change: Change, new: bool) -> None:
         """Count a reply of another model than the pinned one, and report a new value once."""
@@ -227,20 +205,12 @@ class ServedAlias:
         upstreams = [
             (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
         ]
-        scope = repr((credential, upstreams))
-        own: dict[str, Any] = {
-            "early_stopping": config.early_stopping,
-            "probe": config.probe,
-            "remember_slots": config.remember_slots,
-            "remember": self._draws.scoped(sha256_hex(scope.encode(), 16)),
-        }
-        common: dict[str, Any] = {
-            "abstain_message": config.abstain_message,
-            "turns": config.turns,
-            "on_abstain": self._on_abstain(),
-            "on_verdict": self._observers,
-        }
+        draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
+        own: dict[str, Any] = {name: getattr(config, name) for name in ("early_stopping", "probe", "remember_slots")}
+        common: dict[str, Any] = {name: getattr(config, name) for name in ("abstain_message", "turns")}
+        own, common = {**own, "remember": draws}, {**common, "on_abstain": self._on_abstain()}
         if isinstance(self.artifact, CascadeArtifact):
+            common["on_verdict"] = self._observers
             return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
         settings = {**own, **common, **self._watch, "scorer": self._scorer}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
@@ -259,7 +229,7 @@ class ServedAlias:
     def _watch(self) -> dict[str, Any]:
         """The settings by which a monitor sees the verdicts and holds answers back."""
         if not self.config.monitor:
-            return {}
+            return {"on_verdict": self._observers}
         from guardrail.review.monitors.store import Monitors
 
         assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
@@ -303,11 +273,9 @@ class ServedAlias:
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
-            way_out = (
-                "Send 'messages' in the calibrated form. For other turns, the operator may set 'turns: mark' in the "
-                "configuration, which answers without the promise."
-            )
-            return ApiError(400, f"{fault_of(error)} {way_out}", "not_as_calibrated", "messages")
+            form = "Send 'messages' in the calibrated form."
+            turns = "For other turns, the operator may set 'turns: mark', which answers without the promise."
+            return ApiError(400, f"{fault_of(error)} {form} {turns}", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -74,9 +74,9 @@ NO_ROOM = unavailable(
     "replies_too_large",
 )
 BROKEN = {
-    "degenerate_samples": "a probe refused the upstream, so no question is answered",
-    "misconfigured": "the upstream answers no call; check its key, model name and url, and that the server runs there",
-    "upstream_down": "the upstream is down",
+    "degenerate_samples": "a probe refused the upstream, so no question is answered ({detail})",
+    "misconfigured": "the upstream answers no call; check its key, model name and url, and that it runs there{hint}",
+    DOWN: "the upstream is down (since {since})",
     "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
     "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
 }
@@ -132,14 +132,8 @@ class Gateway:
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
-        if config.reviews is not None and self._store is None:
-            from guardrail.review.errors import StoreUnavailableError
-            from guardrail.review.queue.store import ReviewStore
-
-            self._store_errors = (StoreUnavailableError,)
-            self._store = ReviewStore(config.reviews.get_secret_value())
         if self._draws is None:
-            self._draws = self._memory()
+            self._draws = self._memory(config)
         aliases: dict[str, ServedAlias] = {}
         for name, alias in config.models.items():
             former = self.aliases.get(name)
@@ -164,15 +158,17 @@ class Gateway:
                 self.health.forget(name)
         self.aliases, self.observing, self.config = aliases, observing, config
 
-    def _memory(self) -> Draws:
+    def _memory(self, config: Config) -> Draws:
         """The memory of draws, which all processes on a review store share."""
         shared = None
-        if self._store is not None:
+        if config.reviews is not None:
+            from guardrail.review.errors import StoreUnavailableError
             from guardrail.review.queue.expiring_keys import ExpiringKeys
+            from guardrail.review.queue.store import ReviewStore
 
+            self._store, self._store_errors = ReviewStore(config.reviews.get_secret_value()), (StoreUnavailableError,)
             shared = ExpiringKeys(self._store.database)
-        most = self.config.remember_bytes
-        return Draws(self.config.remember, most_bytes=most, shared=shared, report=self._shared)
+        return Draws(config.remember, most_bytes=config.remember_bytes, shared=shared, report=self._shared)
 
     def _shared(self, error: GuardrailError | None) -> None:
         """Report whether a draw could be written to the store: otherwise only this process knows it."""
@@ -184,12 +180,10 @@ class Gateway:
     def reload(self) -> bool:
         """Read configuration and artifacts again; running requests finish with the former ones.
 
-        The address does not change, because the server is bound to it. The rule that any address but the loopback needs
-        keys is checked with it.
+        The address stays, because the server is bound to it, and the rules for it are checked with the new keys.
 
         Returns:
-            Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say; the
-            gateway stays ready, since it answers as before.
+            Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say.
         """
         self._stale = None
         try:
@@ -216,7 +210,8 @@ class Gateway:
         if scope["type"] != "http":
             return
         request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
-        scope[OVER], scope[MASK] = over, _ = ExitStack(), Mask(())
+        scope[OVER] = over = ExitStack()
+        scope[MASK] = Mask(())
 
         async def numbered(message: dict[str, Any]) -> None:
             """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
@@ -298,10 +293,7 @@ class Gateway:
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
         if path == "/readyz":
-            guarded = [name for name, alias in self.aliases.items() if alias.guarded]
-            reasons = ["draining"] * (self._stops_at is not None) + self.health.reasons(guarded)
-            status = {"ready": not reasons, "reasons": reasons, "stale": self._stale is not None}
-            return _responses.JSONResponse({**status, **self._shown_to(request)}, 503 if reasons else 200)
+            return self._ready(request)
         if "transfer-encoding" in request.headers and "content-length" in request.headers:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             both = "Send Content-Length or Transfer-Encoding, not both."
@@ -326,19 +318,27 @@ class Gateway:
             return await self._pass(request, path.removeprefix("/v1/"), key)
         raise _not_served(path, method)
 
-    def _shown_to(self, request: Any) -> dict[str, dict[str, Any]]:
-        """Promises and warnings for a caller: probes need no key, and without one they learn no model's name."""
-        try:
+    def _ready(self, request: Any) -> Any:
+        """Whether requests can be answered, promises and warnings. Without a key, a probe learns no model's name."""
+        guarded, shown = [name for name, alias in self.aliases.items() if alias.guarded], dict[str, ServedAlias]()
+        reasons = ["draining"] * self.draining + self.health.reasons(guarded)
+        with suppress(ApiError):
             key = self._authenticate(request)
-        except ApiError:
-            return {"promises": {}, "warnings": {}}
-        promises, warnings = dict[str, Any](), dict[str, Any]()
-        for name, alias in self.aliases.items():
-            if _may_use(key, name):
-                promises |= {name: alias.promises} if alias.promises else {}
-                lines = [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
-                warnings |= {name: lines} if lines else {}
-        return {"promises": promises, "warnings": warnings}
+            shown = {name: alias for name, alias in self.aliases.items() if _may_use(key, name)}
+        lines = {
+            name: [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
+            for name, alias in shown.items()
+        }
+        return _responses.JSONResponse(
+            {
+                "ready": not reasons,
+                "reasons": reasons,
+                "stale": self._stale is not None,
+                "promises": {name: alias.promises for name, alias in shown.items() if alias.promises},
+                "warnings": {name: listed for name, listed in lines.items() if listed},
+            },
+            503 if reasons else 200,
+        )
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
@@ -452,10 +452,9 @@ class Gateway:
         if not any_type and _media_type(request.headers) != "application/json":
             raise ApiError(415, "Content-Type must be application/json.", "unsupported_media_type")
         too_large = ApiError(413, f"The body is larger than {self.config.max_body} bytes.", "request_too_large")
-        declared = request.headers.get("content-length", "0")
+        declared, content = request.headers.get("content-length", "0"), bytearray()
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
-        content = bytearray()
         try:
             async with asyncio.timeout(self.config.body_timeout):
                 async for part in request.stream():
@@ -581,16 +580,11 @@ class Gateway:
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
         if isinstance(result, ApiError) and result.verdict is not None and result.code in BROKEN:
-            measured = result.verdict["uncertainty"]
-            whys = {
-                "degenerate_samples": f" ({measured['detail']})",
-                "misconfigured": alias.upstream.hint,
-                DOWN: f" (since {alias.down})",
-            }
+            detail, why = result.verdict["uncertainty"]["detail"], BROKEN[result.code]
+            why = why.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
-            why = whys.get(result.code, "")
-            report(alias.name, result.code, f"{BROKEN[result.code]}{why}", at=f" ({alias.upstream.url})")
+            report(alias.name, result.code, why, at=f" ({alias.upstream.url})")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
 
@@ -600,13 +594,10 @@ class Gateway:
 
     @contextmanager
     def _counted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Iterator[None]:
-        """Count a request as under way.
+        """Count a request as under way; an `ApiError` above a limit.
 
         A key without a limit of its own may have as many requests under way as are then free for others, so that one
         key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
-
-        Raises:
-            ApiError: It is above a limit.
         """
         name, own = (None, None) if key is None else (key.name, key.max_concurrency)
         free = most - under_way.total()

@@ -80,25 +80,25 @@ class Mask:
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
-        self._keys = list(filter(None, keys))
+        self.keys = list(filter(None, keys))
         self._held = b""
 
     def masked(self, content: bytes) -> bytes:
         """Some bytes with the keys masked."""
-        for key in self._keys:
+        for key in self.keys:
             content = content.replace(key, b"*" * len(key))
         return content
 
     def add(self, part: bytes, *, last: bool) -> bytes:
         """The bytes that may go on after the next part: all but the end in which a key may begin."""
-        content, longest = self.masked(self._held + part), max(map(len, self._keys), default=0)
+        content, longest = self.masked(self._held + part), max(map(len, self.keys), default=0)
         starts = range(len(content) if last else max(0, len(content) - longest + 1), len(content))
         cut = next((start for start in starts if self._begins_key(content[start:])), len(content))
         self._held = content[cut:]
         return content[:cut]
 
     def _begins_key(self, end: bytes) -> bool:
-        return any(key.startswith(end) for key in self._keys)
+        return any(key.startswith(end) for key in self.keys)
 
 
 class Forwarding:

@@ -11,7 +11,7 @@ from guardrail.review.errors import StoreUnavailableError
 from guardrail.types import SamplingPlan
 from integrations._gateway.config import Config
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
-from integrations._gateway.shapes import Shape, Shapes
+from integrations._gateway.observing import Shape, Shapes
 from integrations._openai.clients import Clients
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
@@ -125,7 +125,7 @@ def test_an_upstream_that_never_answered_is_misconfigured(
     reply = serve({"upstream": SILENT}).ask()
     assert (reply.status_code, reply.json()["error"]["code"]) == (502, "misconfigured")
     (line,) = [line for line in warnings_in(caplog) if "support: the upstream answers no call" in line]
-    assert "that the server runs there; does its url end in /v1? (http://127.0.0.1:1/api)" in line
+    assert "that it runs there; does its url end in /v1? (http://127.0.0.1:1/api)" in line
     served = serve()
     assert served.ask("first").status_code == 200
     endpoint.mode = "echo_401"  # a key that was withdrawn is no outage

@@ -154,6 +154,16 @@ def test_a_guarded_answer_that_quotes_our_key_is_masked(
     assert KEY not in reply.text
 
 
+def test_the_key_of_a_model_that_takes_over_is_masked(serve: Serve, endpoint: Held) -> None:
+    endpoint.answers = {"key?": [f"It is {KEY}: {letter}" for letter in "abcdef"]}
+    upstream = {"url": endpoint.url, "model": "m", "key": KEY}
+    more = {"other": {"upstream": upstream, "mode": "observe"}}
+    reply = serve({"fallback": "other"}, more=more).ask("key?")
+    assert reply.json()["guardrail"]["fallback"] == "other"
+    assert f"It is {'*' * len(KEY)}" in reply.text
+    assert KEY not in reply.text
+
+
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
     served = serve(alias(upstream, "audio", "files", "messages/count_tokens"), more={"other": {
         "upstream": {"url": upstream.url, "model": "m", "key": "k"}, "mode": "observe"}})  # fmt: skip
