@@ -100,21 +100,16 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
-    single = {name: getattr(arguments, name) for name in ("upstream", "model", "artifact")}
+    url, model, artifact = arguments.upstream, arguments.model, arguments.artifact
     if arguments.config is not None:
-        if any(single.values()):
+        if url or model or artifact:
             raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
         content, name = load_config(arguments.config).model_dump(exclude_unset=True), str(arguments.config)
     else:
-        if single["upstream"] is None or single["model"] is None:
+        if url is None or model is None:
             raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-        if single["artifact"] is None and arguments.mode == "guard":
-            raise UsageError(
-                "a guarded model needs an artifact: --artifact FILE. --mode observe collects data for one."
-            )
-        endpoint = {"url": single["upstream"], "model": single["model"]}
-        alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
-        content, name = {"version": 1, "models": {single["model"]: alias}}, "arguments"
+        alias = {"upstream": {"url": url, "model": model}, "artifact": artifact, "mode": arguments.mode}
+        content, name = {"version": 1, "models": {model: alias}}, "arguments"
     address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     return Config.checked({**content, **address}, name)
 

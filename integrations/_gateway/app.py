@@ -33,6 +33,7 @@ from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
 from .protocol import (
+    BEHIND,
     DOWN,
     ApiError,
     ChatRequest,
@@ -73,14 +74,6 @@ NO_ROOM = unavailable(
     "The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
     "replies_too_large",
 )
-BROKEN = {
-    "degenerate_samples": "a probe refused the upstream, so no question is answered ({detail})",
-    "misconfigured": "the upstream answers no call; check its key, model name and url, and that it runs there{hint}",
-    DOWN: "the upstream is down (since {since})",
-    "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
-    "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
-}
-"""Causes of the upstream for which questions get errors."""
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -579,11 +572,11 @@ class Gateway:
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
-        if isinstance(result, ApiError) and result.verdict is not None and result.code in BROKEN:
-            detail, why = result.verdict["uncertainty"]["detail"], BROKEN[result.code]
-            why = why.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
+        if isinstance(result, ApiError) and result.verdict is not None and result.code in BEHIND:
+            detail, why = result.verdict["uncertainty"]["detail"], BEHIND[result.code][3]
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
+            why = why.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
             report(alias.name, result.code, why, at=f" ({alias.upstream.url})")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)

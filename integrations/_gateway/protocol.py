@@ -52,7 +52,7 @@ class ApiError(Exception):
     status: int
     message: str
     """Text for the caller; it names no address and no key."""
-    code: str | None = None
+    code: str
     param: str | None = None
     """Field of the request that is wrong."""
     kind: str = "invalid_request_error"
@@ -445,27 +445,39 @@ def is_settled(verdict: Mapping[str, Any]) -> bool:
     return verdict["accepted"] or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
 
 
-_BEHIND = {
+DOWN = "upstream_down"
+"""Code of the error while an upstream that had replied no longer does."""
+BEHIND: Mapping[str, tuple[int, str, str, str]] = {
     Unmeasured.MISCONFIGURED: (  # never 401: the client would blame its own key
         502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
+        "the upstream answers no call; check its key, model name and url, and that the server runs there{hint}",
     ),
     Unmeasured.DEGENERATE_SAMPLES: (
         503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
+        "a probe refused the upstream, so no question is answered ({detail})",
     ),
     Unmeasured.MODEL_CHANGED: (
         503, "guardrail_unavailable",
         "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
+        "the upstream answers as another model than the pinned one, so its answers are held back",
+    ),
+    Unmeasured.MODEL_FAILED: (
+        503, "guardrail_unmeasured",
+        "The model behind the gateway failed, so the answer could not be measured. Try again.",
+        "the upstream failed or sent no JSON, so a question could not be measured",
+    ),
+    DOWN: (
+        503, "server_error", "The model behind the gateway is down (since {since}). Try again.",
+        "the upstream is down (since {since})",
     ),
 }  # fmt: skip
-"""Causes that another attempt does not remove."""
-DOWN = "upstream_down"
-"""Code of the error while an upstream that had replied no longer does."""
+"""Faults for which questions get errors: status, type and text of the error, and the sentence for operators."""
 
 
 def upstream_down(since: str) -> ApiError:
     """The error for an upstream that had replied and no longer does, after which clients try again."""
-    return unavailable(f"The model behind the gateway is down (since {since}). Try again.", DOWN)
+    return unavailable(BEHIND[DOWN][2].format(since=since), DOWN)
 
 
 def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -> ApiError:
@@ -479,23 +491,19 @@ def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -
         message: Its text.
         down: Time from which the upstream no longer replies; None if it does, or never did.
     """
-    reason, settled = verdict["reason"], is_settled(verdict)
-    code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
+    reason, code = verdict["reason"], verdict["uncertainty"]["reason"] or verdict["reason"]
     abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict)
-    headers = headers_of(verdict_object(abstention))
+    headers, more = headers_of(verdict_object(abstention)), {"x-should-retry": "false"}
     if down is not None and code in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_FAILED):
         outage = upstream_down(down)
         return replace(outage, headers={**headers, **outage.headers}, verdict=verdict)
-    more = {"x-should-retry": "false"}
     if reason == "infeasible":
-        status, kind = 500, "guardrail_unavailable"
-    elif settled or reason != "unmeasured":
+        status, kind, code = 500, "guardrail_unavailable", reason
+    elif reason != "unmeasured" or is_settled(verdict):
         status, kind, more = 400, "guardrail_abstained", {}
     elif code == Unmeasured.INTERRUPTED:
         status, kind, message = 503, "guardrail_unmeasured", verdict["detail"]
-    elif code in _BEHIND:
-        status, kind, message = _BEHIND[code]
     else:
-        status, kind, more = 503, "guardrail_unmeasured", AGAIN
-        message = "The model behind the gateway failed, so the answer could not be measured. Try again."
+        status, kind, message, _ = BEHIND.get(code, BEHIND[Unmeasured.MODEL_FAILED])
+        more = more if code in (BEHIND.keys() - {Unmeasured.MODEL_FAILED}) else AGAIN
     return ApiError(status, message, code, kind=kind, headers={**headers, **more}, verdict=verdict)

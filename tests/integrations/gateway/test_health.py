@@ -125,7 +125,7 @@ def test_an_upstream_that_never_answered_is_misconfigured(
     reply = serve({"upstream": SILENT}).ask()
     assert (reply.status_code, reply.json()["error"]["code"]) == (502, "misconfigured")
     (line,) = [line for line in warnings_in(caplog) if "support: the upstream answers no call" in line]
-    assert "that it runs there; does its url end in /v1? (http://127.0.0.1:1/api)" in line
+    assert "that the server runs there; does its url end in /v1? (http://127.0.0.1:1/api)" in line
     served = serve()
     assert served.ask("first").status_code == 200
     endpoint.mode = "echo_401"  # a key that was withdrawn is no outage
