@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from pydantic import SecretStr
 
@@ -218,11 +217,18 @@ class ServedAlias:
     def _on_abstain(self) -> Any:
         config = self.config
         if config.fallback is not None:
-            return self._aliases[config.fallback].answering()
+            other = self._aliases[config.fallback]
+            return other.guard(None) if other.guarded else other.chat(other.upstream, None)
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            return ticket(self._store, metadata=self._of_ticket, key=self._name_of_ticket)
+            # A fallback writes tickets under the alias that the client asked for. While draws are remembered, a
+            # repetition of a request gets the same ticket.
+            return ticket(
+                self._store,
+                metadata=lambda *_: {ALIAS: _asked.get(self.name)},
+                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex),
+            )
         return "raise" if config.on_abstain == "error" else "message"
 
     @cached_property
@@ -244,18 +250,6 @@ class ServedAlias:
         assert isinstance(guard, Guardrail), "checked in the configuration"
         settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
         return Guardrail(model=guard.model, artifact=guard.artifact, early_stopping="off", remember=0, **settings)
-
-    def _of_ticket(self, *_: object) -> dict[str, Any]:
-        """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""
-        return {ALIAS: _asked.get(self.name)}
-
-    def _name_of_ticket(self, *_: object) -> str:
-        """The name of a request's ticket: while draws are remembered, a repetition gets the same one."""
-        return self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex)
-
-    def answering(self) -> BaseChatModel:
-        """The chat model that takes over for another alias."""
-        return self.guard(None) if self.guarded else self.chat(self.upstream, None)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""

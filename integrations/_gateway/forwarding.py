@@ -83,12 +83,10 @@ class Mask:
         """The bytes that may go on after the next part: all but the end in which a key may begin."""
         content, longest = self.masked(self._held + part), max(map(len, self.keys), default=0)
         starts = range(len(content) if last else max(0, len(content) - longest + 1), len(content))
-        cut = next((start for start in starts if self._begins_key(content[start:])), len(content))
+        begun = (start for start in starts if any(key.startswith(content[start:]) for key in self.keys))
+        cut = next(begun, len(content))
         self._held = content[cut:]
         return content[:cut]
-
-    def _begins_key(self, end: bytes) -> bool:
-        return any(key.startswith(end) for key in self.keys)
 
 
 class Forwarding:
