@@ -141,7 +141,7 @@ def _record_files(config: Config) -> set[Path]:
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
-    config, stopping, count, context = gateway.config, False, arguments.workers, multiprocessing.get_context("spawn")
+    config, stopping, count, context = gateway.config, False, arguments.workers, _context()
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
@@ -180,6 +180,15 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
                 log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
                 time.sleep(1)
                 workers[number] = start(number)
+
+
+def _context() -> Any:
+    """Starts processes by forking one that has only imported this module, so that a worker that ended is soon back."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
