@@ -289,14 +289,7 @@ class Connections:
 
     uvicorn has no deadline for a request's head, and its own limit answers 503 to everybody while silent sockets stay
     open. Here a full server closes the connection that has waited longest without a request, so that clients who ask
-    get in.
-
-    Args:
-        most: Open connections. One more closes the oldest that has no whole request under way, or is closed itself.
-        most_per_address: Open connections of one client address; None for no limit.
-        header_timeout: Seconds until a request's head must be complete.
-        health: Where connections are reported that were refused.
-        clock: The time in seconds.
+    get in. If all have a whole request under way, the new one is closed.
     """
 
     def __init__(

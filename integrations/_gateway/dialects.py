@@ -95,10 +95,7 @@ def content_of(
 ) -> str | list[dict[str, Any]]:
     """A content of texts and parts in the form of chat completions; a single text is a text.
 
-    Args:
-        value: The content.
-        where: Its place in the request.
-        part: Gives a part's form in chat completions, or None for a type that they lack, which is an `ApiError`.
+    ``part`` gives the form of a part, or None for a type that chat completions lack, which is an `ApiError`.
     """
     if isinstance(value, str):
         return value
@@ -128,13 +125,7 @@ def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def tools_of(value: Any, kind: str, default: str | None = None) -> list[dict[str, Any]]:
-    """The tools of a request; an `ApiError` if one is malformed, or runs at the provider.
-
-    Args:
-        value: The field ``tools``.
-        kind: The ``type`` of tools that the client runs.
-        default: The type of a tool that names none.
-    """
+    """The tools of a request, all of the ``kind`` that clients run: others run at the provider, and are refused."""
     tools = []
     for at, tool in objects_in(value, "tools"):
         function = present(tool)

@@ -104,18 +104,10 @@ class Forwarding:
         credential: str | None,
         listener: Passed | None = None,
     ) -> Any:
-        """The upstream's reply, byte for byte.
+        """The upstream's reply, byte for byte; an `ApiError` if nothing of one can be sent on.
 
-        Args:
-            method: Method of the request.
-            path: Path below the root of the upstream, with its query.
-            content: The request's body.
-            headers: The client's headers that are sent on.
-            credential: Key for the upstream; None for the key of the alias.
-            listener: Sees the reply pass.
-
-        Raises:
-            ApiError: There is no reply, or it broke off before anything of it was sent on.
+        The path, with its query, is below the root of the upstream, and the headers are those that are sent on. Without
+        a credential, the key of the alias is sent. A listener sees the reply pass.
         """
         try:
             reply = await self._sent(method, path, content, headers, credential or self._upstream.secret)

@@ -217,8 +217,7 @@ def read_request(
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     # The answer of such a plan is a vote of several samples, which no setting of one call draws.
     wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
-    for refusal in _refusals(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory):
-        raise refusal
+    _check_fields(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory)
     options = fields.get("stream_options")
     return ChatRequest(
         messages=messages_of(fields),
@@ -230,26 +229,25 @@ def read_request(
     )
 
 
-def _refusals(
+def _check_fields(
     fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str], mandatory: str
-) -> Iterator[ApiError]:
-    """The faults of a request."""
+) -> None:
     for name in sorted(drawing.keys() - DRAWING):
-        yield invalid(
+        raise invalid(
             name,
             "may change how the answer is drawn, so it is refused. Leave it out; the operator may accept it with "
             "'ignore' in the configuration.",
             "unknown_field",
         )
     if fields.get("n", 1) != 1:
-        yield invalid("n", "must be 1 or absent: a guarded model gives one answer.", "setting_not_calibrated")
+        raise invalid("n", "must be 1 or absent: a guarded model gives one answer.", "setting_not_calibrated")
     if fields.get("store"):
-        yield invalid("store", "must be false: the samples must not be kept.", "setting_not_calibrated")
+        raise invalid("store", "must be false: the samples must not be kept.", "setting_not_calibrated")
     for name in wrong:
         value = fields[name]  # another protocol may say a boolean the other way round
         shown = "" if isinstance(value, bool) else f" ({str(value)[:60]})"
         way_out = f"Send at least {plan.max_tokens}" if name == mandatory else "Leave it out"
-        yield invalid(
+        raise invalid(
             name,
             f"would change how the answer is drawn{shown}; calibration fixed it. {way_out} (the calibrated settings "
             "are used), or ask the operator for 'settings: replace'.",
@@ -257,7 +255,7 @@ def _refusals(
         )
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
         if fields.get(name) and (name == "top_logprobs" or not plan.logprobs):
-            yield invalid(name, "is not measured for this model. Leave it out.", "logprobs_not_measured")
+            raise invalid(name, "is not measured for this model. Leave it out.", "logprobs_not_measured")
 
 
 def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -481,15 +479,10 @@ def upstream_down(since: str) -> ApiError:
 
 
 def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -> ApiError:
-    """An abstention as an error.
+    """An abstention as an error; ``down`` is the time from which an upstream that had replied no longer does.
 
     A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
     Only a failed transport is worth another attempt.
-
-    Args:
-        verdict: Its metadata.
-        message: Its text.
-        down: Time from which the upstream no longer replies; None if it does, or never did.
     """
     reason, code = verdict["reason"], verdict["uncertainty"]["reason"] or verdict["reason"]
     abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict)
