@@ -517,8 +517,6 @@ def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -
         status, kind = 500, "guardrail_unavailable"
     elif settled or reason != "unmeasured":
         status, kind, more = 400, "guardrail_abstained", {}
-    elif code == Unmeasured.INTERRUPTED:
-        status, kind, message = 503, "guardrail_unmeasured", verdict["detail"]
     elif code in _BEHIND:
         status, kind, message = _BEHIND[code]
     else:
