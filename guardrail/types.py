@@ -382,8 +382,6 @@ class Unmeasured(StrEnum):
     """A reply cannot be read, judged and given out as it is, or the model's own code failed on it."""
     MODEL_CHANGED = "model_changed"
     """A reply names another model, or another configuration of the server, than the pinned one."""
-    INTERRUPTED = "interrupted"
-    """A draw of this question with other content in the prompt's slots was interrupted; another draw could select."""
     REJECTED = "rejected"
     """The server refused this very request (HTTP 4xx): a filter, a prompt that is too long, an unknown setting."""
 
@@ -392,7 +390,7 @@ class Unmeasured(StrEnum):
         """Whether the question itself may be the cause: then this is a result, and nothing draws it again.
 
         False for failures of the transport (and for an endpoint that a probe refuses): they would hit any question, so
-        another attempt selects nothing. False for a draw that another attempt can finish.
+        another attempt selects nothing.
         """
         return self not in _TRANSPORT
 
@@ -403,7 +401,6 @@ _TRANSPORT = frozenset(
         Unmeasured.MISCONFIGURED,
         Unmeasured.DEGENERATE_SAMPLES,
         Unmeasured.MODEL_CHANGED,
-        Unmeasured.INTERRUPTED,
     }
 )
 """Reasons that say nothing about the question. A new reason depends on the question unless it is listed here."""

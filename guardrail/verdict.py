@@ -187,10 +187,6 @@ WAY_OUT = {
     Unmeasured.MODEL_CHANGED: (
         "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
     ),
-    Unmeasured.INTERRUPTED: (
-        "Send the same slot content as then to finish that draw, or say which slots make another question: "
-        'remember_slots=("context",), or remember_slots=() if none does.'
-    ),
 }
 """The next step where something other than the question must be looked after."""
 

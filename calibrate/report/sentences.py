@@ -472,8 +472,9 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
         return first + rest
     if (useless := unguardable(artifact)) is not None:
         return [*rest, useless]
-    by_segment = "" if artifact.segments is None else ", segment=..."
-    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{by_segment})."]
+    more = "" if artifact.segments is None else ", segment=..."
+    more += f", remember_slots={artifact.prompt.slots!r}" if artifact.prompt.slots else ""
+    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more})."]
 
 
 def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:

@@ -6,7 +6,6 @@ and the guards of agent frameworks take these steps, in threads or on an event l
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from pydantic import Field
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
-from ..prompting import PromptWrapping, normal_form, prompt_content, question_text
+from ..prompting import normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
@@ -39,8 +38,6 @@ log = logging.getLogger("guardrail")
 
 HELD = "held back"
 """Name of a remembered abstention."""
-INTERRUPTED = "unfinished"
-"""Name of the interrupted draws of a question: of each the name of its verdict and the content of its slots."""
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
@@ -76,8 +73,6 @@ class Assessment:
 class Remembered(Frozen):
     """A verdict that a repeated prompt gets again, in its form before the observers saw it."""
 
-    prompt: str
-    """Digest of the prompt with the content of all slots."""
     primary: Sample | None
     """The candidate."""
     not_offered: Sample | None = Field(default=None, exclude_if=lambda sample: sample is None)
@@ -87,112 +82,15 @@ class Remembered(Frozen):
     by_name: dict[str, Verdict]
     """The verdict of each gate."""
 
-    def again(self, question: str, prompt: str) -> Assessment:
+    def again(self, question: str) -> Assessment:
         """The assessment for a prompt that was asked again; its cost is 0, because nothing is drawn for it now."""
-        same = self.prompt == prompt
-        return Assessment(
-            SampleSet(
-                question=question,
-                primary=self.primary if same else None,
-                not_offered=self.not_offered if same else None,
-            ),
-            _again(self.verdict, same=same),
-            {name: _again(verdict, same=same) for name, verdict in self.by_name.items()},
-        )
+        drawn = SampleSet(question=question, primary=self.primary, not_offered=self.not_offered)
+        return Assessment(drawn, _again(self.verdict), {name: _again(each) for name, each in self.by_name.items()})
 
 
-def _again(verdict: Verdict, *, same: bool) -> Verdict:
-    if same:
-        why = "The same prompt was asked before; this is its verdict, and nothing was drawn again."
-        return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}"})
-    why = (
-        "The same question was asked before with other content in the prompt's slots, and its verdict counts here. "
-        "If a slot makes it another question, name it: remember_slots=(NAME, ...)."
-    )
-    # The answers were drawn from other content, perhaps another user's: nobody may approve them here.
-    none = {"candidate": None, "alternatives": (), "meanings": (), "samples": (), "parts": (), "whole": None}
-    return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}", **none})
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """The parts of a memory that a prompt may read.
-
-    Attributes:
-        question: What is remembered of the question with any content of its slots.
-        prompt: What is remembered of the prompt with the content of all slots.
-        content: Digest of each slot's content by name; empty where no other content is another draw of the question.
-    """
-
-    question: Draw
-    prompt: Draw
-    content: Mapping[str, str] = field(default_factory=dict)
-
-    def interrupted(self) -> Steps[str]:
-        """The slots of an interrupted draw of the question whose content differs here; "" if nothing was interrupted.
-
-        An attempt with the content of an interrupted draw continues it. With other content it would draw again, and
-        draws that need less time or fewer calls, such as those whose samples agree, would survive more often.
-        """
-        if not self.content:
-            return ""
-        contents = [mark["slots"] for mark in json.loads((yield from self.question.get(INTERRUPTED)) or "[]")]
-        if not contents or self.content in contents:
-            return ""
-        return ", ".join(repr(name) for name, digest in self.content.items() if contents[0].get(name) != digest)
-
-    def kept(self, steps: Steps[Assessment], name: str) -> Steps[Assessment]:
-        """The assessment of a draw; if it is left without a verdict, attempts with other content are told.
-
-        Args:
-            steps: Draw and judge.
-            name: Name under which an acceptance is remembered.
-        """
-        try:
-            assessment = yield from steps
-        except GeneratorExit:  # this thread was interrupted, and nothing can be waited for
-            run(self._leave(name))
-            raise
-        except BaseException:
-            yield from self._leave(name)
-            raise
-        verdict = assessment.verdict
-        if verdict is None or verdict.accepted or assessment.is_result:
-            yield from self.finished(name)
-        elif verdict.reason is Reason.UNMEASURED:
-            yield from self._leave(name)
-        return assessment
-
-    def finished(self, name: str) -> Steps[None]:
-        """Forget that the draw was interrupted; again whenever its verdict is given out, as a store may have failed."""
-        if self.content:
-            mark = self._mark(name)
-            yield from self.question.change(INTERRUPTED, lambda stored: _without(mark, stored))
-
-    def _leave(self, name: str) -> Steps[None]:
-        """Remember, for the whole lifetime from now, that the draw is unfinished, if some of it has arrived.
-
-        The look whether another attempt has finished it and the change are one step, which a second cancellation of the
-        caller does not part.
-        """
-        if not (self.content and self.prompt.begun):
-            return
-        mark = self._mark(name)
-
-        def marked(stored: str | None) -> str:
-            return json.dumps([*json.loads(_without(mark, stored) or stored or "[]"), mark])
-
-        yield from self.question.change(INTERRUPTED, marked, unless=f"{self.prompt.key}:{name}")
-
-    def _mark(self, name: str) -> dict[str, Any]:
-        return {"draw": name, "slots": dict(self.content)}
-
-
-def _without(mark: Mapping[str, Any], stored: str | None) -> str | None:
-    """Stored marks of interrupted draws without this one; None if it is not among them."""
-    before: list[Any] = json.loads(stored or "[]")
-    after = [each for each in before if each != mark]
-    return None if after == before else json.dumps(after)
+def _again(verdict: Verdict) -> Verdict:
+    why = "The same prompt was asked before; this is its verdict, and nothing was drawn again."
+    return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +106,7 @@ class Assessor:
         primary_first: Whether the primary answer is drawn alone at first, as it may need no samples.
         usable: Takes out of a set what the caller could not give out.
         draws: Remembers draws and verdicts, so that nothing is drawn again.
-        slots: Names of the prompt's slots that make another question; None if that was not said.
+        slots: Names of the prompt's slots whose content makes another question, see `check_slots`.
         usable_parts: The verdict for a caller that can use more, or fewer, answers in parts than the gate gives out.
             Observers see its result: what they must not miss or hold back is what the caller gets.
     """
@@ -221,7 +119,7 @@ class Assessor:
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
-    slots: tuple[str, ...] | None = None
+    slots: tuple[str, ...] = ()
     usable_parts: Callable[[Verdict], Verdict] = lambda verdict: verdict
 
     def assess_steps(
@@ -244,10 +142,10 @@ class Assessor:
         """
         memory = self._memory(messages, question)
         text = question_text(messages) if question is None else question
-        # An abstention counts under every threshold and with any slots: neither is a reason to draw again.
-        abstention = yield from memory.question.get(HELD)
+        # An abstention counts under every threshold: another segment is no reason to draw again.
+        abstention = yield from memory.get(HELD)
         if abstention is not None:
-            held = Remembered.from_stored(abstention).again(text, memory.prompt.key)
+            held = Remembered.from_stored(abstention).again(text)
             assert held.verdict is not None, "a verdict is remembered"
             if not self.usable_parts(held.verdict).accepted:
                 return held
@@ -258,17 +156,13 @@ class Assessor:
             problem = yield from self.trust.check_steps()
             sampler = replace(self.sampler, callbacks=callbacks, question=question)
             if problem.reason is not None:  # the primary answer alone, for a person to see
-                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
-            accepted = yield from memory.prompt.get(name)
+                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), NOTHING
+            accepted = yield from memory.get(name)
             if accepted is not None:
-                yield from memory.finished(name)
-                assessment = Remembered.from_stored(accepted).again(text, memory.prompt.key)
-            elif slots := (yield from memory.interrupted()):
-                assessment = yield from self._not_drawn(text, slots)
+                assessment = Remembered.from_stored(accepted).again(text)
             else:
-                sampler = replace(sampler, memory=memory.prompt)
-                drawing = self._drawn(sampler, messages, problem, memory, name, turns)
-                assessment = yield from memory.kept(drawing, name)
+                sampler = replace(sampler, memory=memory)
+                assessment = yield from self._drawn(sampler, messages, problem, memory, name, turns)
             if assessment.verdict is None:
                 return assessment
             return log_abstention((yield from self._observed(assessment, messages)))
@@ -278,7 +172,7 @@ class Assessor:
         sampler: Sampler,
         messages: Sequence[BaseMessage],
         problem: EndpointProblem,
-        memory: _Memory,
+        memory: Draw,
         name: str,
         turns: str | None,
     ) -> Steps[Assessment]:
@@ -302,15 +196,7 @@ class Assessor:
         assessment = Assessment(drawn, verdict, by_name)
         if not verdict.accepted and not assessment.is_result:
             return assessment
-        place = (memory.prompt, name) if verdict.accepted else (memory.question, HELD)
-        return (yield from _noted(assessment, *place, memory.prompt.key))
-
-    def _not_drawn(self, question: str, slots: str) -> Steps[Assessment]:
-        """The abstention on a question whose draw with other content of these slots was interrupted."""
-        detail = f"a draw of this question with other content in the slot {slots} was interrupted"
-        drawn = SampleSet(question=question, primary=None, problem=Unmeasured.INTERRUPTED, problem_detail=detail)
-        by_name = yield from self._decide(Drawn(drawn))
-        return Assessment(drawn, strictest(by_name.values()), by_name)
+        return (yield from _noted(assessment, memory, name if verdict.accepted else HELD))
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
@@ -331,17 +217,13 @@ class Assessor:
             problem = yield from self.trust.check_steps()
             sampler = replace(self.sampler, question=question)
             if problem.reason is not None:
-                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), _Memory(NOTHING, NOTHING)
-            remembered = (yield from memory.prompt.get(name)) or (yield from self._held_candidate(memory, served))
+                sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), NOTHING
+            remembered = (yield from memory.get(name)) or (yield from _held_candidate(memory, served))
             if remembered is not None:
-                yield from memory.finished(name)
-                assessment = Remembered.from_stored(remembered).again(text, memory.prompt.key)
-            elif slots := (yield from memory.interrupted()):
-                assessment = yield from self._not_drawn(text, slots)
+                assessment = Remembered.from_stored(remembered).again(text)
             else:
-                sampler = replace(sampler, memory=memory.prompt)
-                drawing = self._drawn_behind(sampler, messages, served, problem, memory, name)
-                assessment = yield from memory.kept(drawing, name)
+                sampler = replace(sampler, memory=memory)
+                assessment = yield from self._drawn_behind(sampler, messages, served, problem, memory, name)
             return (yield from self._observed(assessment, messages))
 
     def _drawn_behind(
@@ -350,7 +232,7 @@ class Assessor:
         messages: Sequence[BaseMessage],
         served: Sample,
         problem: EndpointProblem,
-        memory: _Memory,
+        memory: Draw,
         name: str,
     ) -> Steps[Assessment]:
         """Draw the samples of a served answer and judge it, and remember a verdict that nothing may draw again."""
@@ -360,16 +242,7 @@ class Assessor:
         assessment = Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
         if not assessment.accepted and not assessment.is_result:
             return assessment
-        return (yield from _noted(assessment, memory.prompt, name, memory.prompt.key))
-
-    def _held_candidate(self, memory: _Memory, served: Sample) -> Steps[str | None]:
-        """The remembered abstention on this very answer, or None."""
-        abstention = yield from memory.question.get(HELD)
-        if abstention is None:
-            return None
-        stored = Remembered.from_stored(abstention)
-        same = stored.primary is not None and normal_form(stored.primary.comparable) == normal_form(served.comparable)
-        return abstention if same and stored.prompt == memory.prompt.key else None
+        return (yield from _noted(assessment, memory, name))
 
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
@@ -388,24 +261,17 @@ class Assessor:
         assert verdict is not None, "some gate judges the answer"
         return verdict
 
-    def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> _Memory:
-        """The memory of a prompt."""
+    def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Draw:
+        """What is remembered of a prompt."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
-            return _Memory(NOTHING, NOTHING)
+            return NOTHING
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
         slots = {} if prompt is None else prompt.slots_of(messages)
         artifacts = sorted({gate.whole or gate.artifact.digest for gate in gates})
-        counted = {name: text for name, text in slots.items() if self.slots and name in self.slots}
+        counted = [(name, normal_form(text)) for name, text in sorted(slots.items()) if name in self.slots]
         read = prompt_content(messages, question, hide_system=bool(slots))
-        key = _digest(artifacts, self.sampler.plan, read, _normal(counted))
-        if self.slots is not None or not slots:
-            return _Memory(Draw(self.draws, key), Draw(self.draws, key))
-        # Where nothing can be accepted, another draw selects nothing.
-        selects = any(gate.artifact.threshold is not None for gate in gates)
-        content = {name: _digest(key, name, text)[:16] for name, text in _normal(slots)}
-        whole = Draw(self.draws, _digest(key, _normal(slots)))
-        return _Memory(Draw(self.draws, key), whole, content if selects else {})
+        return Draw(self.draws, _digest(artifacts, self.sampler.plan, read, counted))
 
     def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
@@ -421,14 +287,29 @@ class Assessor:
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
 
 
-def check_slots(names: Sequence[str] | None, prompt: PromptWrapping) -> None:
-    """Refuse names of slots that make another question but are not in the prompt.
+def check_slots(names: Sequence[str] | None, slots: Sequence[str]) -> tuple[str, ...]:
+    """The slots that make another question; only the caller knows them.
+
+    If a clock counted, each attempt would draw again, and select. If a document did not, the answer to one document
+    would be given out for another.
+
+    Args:
+        names: Names of slots; () if none makes another question; None if that was not said.
+        slots: The slots of the calibrated prompts.
 
     Raises:
-        UsageError: The prompt has no slot of such a name.
+        UsageError: The prompt has slots and nothing was said, or it has no slot of such a name.
     """
-    if unknown := sorted(set(names or ()) - set(prompt.slots)):
-        raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {prompt.slots}.")
+    if names is None and slots:
+        listed = ", ".join(map(repr, sorted(set(slots))))
+        raise UsageError(
+            f"The prompt has the slots {listed}: say which of them make another question, as a document or a user "
+            f"does and a clock does not. All of them: remember_slots=[{listed}]; none: remember_slots=[]. A question "
+            "that is asked again gets its first verdict, whatever the slots hold that are left out."
+        )
+    if unknown := sorted(set(names or ()) - set(slots)):
+        raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {sorted(set(slots))}.")
+    return tuple(names or ())
 
 
 def log_abstention(assessment: Assessment) -> Assessment:
@@ -463,24 +344,26 @@ def log_abstention(assessment: Assessment) -> Assessment:
     return assessment
 
 
-def _noted(assessment: Assessment, place: Draw, name: str, prompt: str) -> Steps[Assessment]:
+def _held_candidate(memory: Draw, served: Sample) -> Steps[str | None]:
+    """The remembered abstention on this very answer, or None."""
+    abstention = yield from memory.get(HELD)
+    if abstention is None:
+        return None
+    primary = Remembered.from_stored(abstention).primary
+    same = primary is not None and normal_form(primary.comparable) == normal_form(served.comparable)
+    return abstention if same else None
+
+
+def _noted(assessment: Assessment, memory: Draw, name: str) -> Steps[Assessment]:
     """The assessment, remembered; or that of an attempt that was judged side by side with this one, and before it."""
     drawn, verdict = assessment.drawn, assessment.verdict
     assert verdict is not None, "a verdict is remembered"
     value = Remembered(
-        prompt=prompt,
-        primary=drawn.primary,
-        not_offered=drawn.not_offered,
-        verdict=verdict,
-        by_name=dict(assessment.by_name),
+        primary=drawn.primary, not_offered=drawn.not_offered, verdict=verdict, by_name=dict(assessment.by_name)
     )
     written = value.model_dump_json()
-    first = yield from place.add(name, written)
-    return assessment if first == written else Remembered.from_stored(first).again(drawn.question, prompt)
-
-
-def _normal(slots: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(name, normal_form(text)) for name, text in sorted(slots.items())]
+    first = yield from memory.add(name, written)
+    return assessment if first == written else Remembered.from_stored(first).again(drawn.question)
 
 
 def _digest(*parts: Any) -> str:

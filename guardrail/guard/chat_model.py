@@ -127,10 +127,9 @@ class Guardrail(GuardedChatModel):
     and an attempt that failed or was cancelled is continued (docs/langchain.md). Retries would otherwise go on until a
     wrong answer looks certain. 0 for never; or a `Draws` that several guards share."""
     remember_slots: tuple[str, ...] | None = None
-    """Slots of the prompt whose content makes another question, e.g. ("context",). () says that none does: a draw is
-    then continued and given out whatever they hold. None: an abstention counts whatever the slots hold, but answers are
-    given out again, and draws continued, with the same content only, as it may be another user's. After a draw that was
-    interrupted, other content then waits: it is held back until that draw is finished or forgotten."""
+    """Slots of the prompt whose content makes another question, e.g. ("context",) for documents; () if none does, as
+    with a clock. A draw is continued and given out again whatever the other slots hold. A prompt with slots needs this
+    to be said, unless nothing is remembered."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
     of a call's or a batch's configuration bounds the whole call or batch as well."""
@@ -147,6 +146,7 @@ class Guardrail(GuardedChatModel):
     """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _assessor: Assessor = PrivateAttr()
+    _slots: tuple[str, ...] = PrivateAttr(default=())
     _by_segment: dict[str, Assessor] = PrivateAttr(default_factory=dict)
     _queue: ObserveQueue = PrivateAttr(default_factory=ObserveQueue)
 
@@ -193,7 +193,7 @@ class Guardrail(GuardedChatModel):
         observers = Observers(self.switch, as_observers(self.on_verdict))
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
-        check_slots(self.remember_slots, artifact.prompt)
+        self._slots = check_slots(self.remember_slots, artifact.prompt.slots) if memory.seconds > 0 else ()
         if artifact.segments is None:
             if self.segment is not None:
                 raise UsageError(
@@ -247,7 +247,7 @@ class Guardrail(GuardedChatModel):
             early=early,
             primary_first=early and staged,
             draws=memory,
-            slots=self.remember_slots,
+            slots=self._slots,
         )
 
     @property

@@ -9,11 +9,10 @@ failures make of it.
 from __future__ import annotations
 
 import copy
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,9 +28,8 @@ REMEMBERED = 300.0
 """Seconds for which a draw and its verdict are remembered."""
 MOST_BYTES = 64 * 2**20
 """Bytes that a process remembers; the oldest pieces make room."""
-FORMAT = "draw1"
+FORMAT = "draw2"
 """Version of the stored pieces, part of every name: no version reads the pieces of another one."""
-log = logging.getLogger("guardrail")
 
 
 class SharedKeys(Protocol):
@@ -42,9 +40,6 @@ class SharedKeys(Protocol):
 
     def add(self, name: str, value: str, seconds: float) -> str | None:
         """Add a key for so many seconds. A key that exists already stays, and its value is returned."""
-
-    def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
-        """Give a key another value and end, if its value is still ``before``. Returns whether it was."""
 
 
 class Draws:
@@ -57,7 +52,7 @@ class Draws:
         seconds: Lifetime of each piece; 0 remembers nothing.
         most_bytes: Bytes that this process remembers; beyond them the oldest pieces go, and `evicted` counts them.
         shared: Keys that other processes share; None for this process alone.
-        report: Called after each write to the shared keys, with its error or None; default: errors are logged.
+        report: Called after each write to the shared keys, with its error or None.
         clock: Seconds that only grow.
     """
 
@@ -67,10 +62,10 @@ class Draws:
         *,
         most_bytes: int = MOST_BYTES,
         shared: SharedKeys | None = None,
-        report: Callable[[GuardrailError | None], None] | None = None,
+        report: Callable[[GuardrailError | None], object] = bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._report = report or _log
+        self._report = report
         self.seconds, self._most_bytes, self._shared, self._clock = seconds, most_bytes, shared, clock
         self._scope = ""
         self._own = _Pieces()
@@ -99,72 +94,45 @@ class Draws:
         """The value under a name, or None.
 
         Raises:
-            GuardrailError: The other processes' memory cannot be read, so it is unknown whether to draw.
+            GuardrailError: The other processes' memory cannot be read, so it is unknown whether to draw; or it does not
+                take the value, see `add`.
         """
         if self.seconds <= 0:
             return None
         name = self._key(name)
         value = self._own.get(name, self._clock())
-        return self._shared.get(name) if value is None and self._shared is not None else value
+        if value is not None:
+            return self._share(name, value)
+        return self._shared.get(name) if self._shared is not None else None
 
     def add(self, name: str, value: str) -> str:
-        """Remember a value, and return the value under this name: the first one stays."""
-        if self.seconds <= 0:
-            return value
-        name = self._key(name)
-        if self._shared is not None:
-            try:
-                value = self._shared.add(name, value, self.seconds) or value
-                self._report(None)
-            except GuardrailError as error:  # the draw stands, and only this process can continue it
-                self._report(error)
-        now = self._clock()
-        return self._own.add(name, value, now, now + self.seconds, self._most_bytes)
+        """Remember a value, and return the value under this name: the first one stays.
 
-    def change(self, name: str, change: Callable[[str | None], str | None], *, unless: str = "") -> None:
-        """Give a name another value, for the whole lifetime again. Changes by several processes do not mix.
-
-        Where the other processes' memory fails, the value stays as it is, and the error is reported as that of `add`.
-
-        Args:
-            name: A name to which nothing is added in another way.
-            change: The new value for the present one; None for no change.
-            unless: Nothing changes if this name has a value; "" for no such name.
+        Raises:
+            GuardrailError: The other processes' memory cannot be written. This process remembers the value, and gives
+                it out once they know it: otherwise one that dies would let them draw again.
         """
         if self.seconds <= 0:
-            return
+            return value
+        name, now = self._key(name), self._clock()
+        return self._share(name, self._own.add(name, value, now, now + self.seconds, self._most_bytes))
+
+    def _share(self, name: str, value: str) -> str:
+        """The value of this process after the others know it, or that of another process before it."""
+        if self._shared is None or self._own.is_shared(name):
+            return value
         try:
-            if unless and self.get(unless) is not None:
-                return
-            name = self._key(name)
-            if self._shared is None:
-                now = self._clock()
-                self._own.change(name, change, now, now + self.seconds, self._most_bytes)
-                return
-            while not self._changed(self._shared, name, change):
-                pass
-            self._report(None)
+            first = self._shared.add(name, value, self.seconds) or value
         except GuardrailError as error:
             self._report(error)
-
-    def _changed(self, shared: SharedKeys, name: str, change: Callable[[str | None], str | None]) -> bool:
-        """Change a shared value; False if another process has changed it meanwhile."""
-        before = shared.get(name)
-        after = change(before)
-        if after is None:
-            return True
-        if before is None:
-            return shared.add(name, after, self.seconds) is None
-        return shared.replace(name, before, after, self.seconds)
+            raise
+        self._report(None)
+        self._own.share(name, first)
+        return first
 
     def _key(self, name: str) -> str:
         # A digest, because names of databases have a limit and those of pieces do not.
         return f"{FORMAT}:{sha256_hex(f'{self._scope}{name}'.encode())}"
-
-
-def _log(error: GuardrailError | None) -> None:
-    if error is not None:
-        log.warning("guardrail: a draw could not be shared: %s", error)
 
 
 class _Pieces:
@@ -173,6 +141,7 @@ class _Pieces:
     def __init__(self) -> None:
         self._lock = new_lock(self)
         self._ends: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._shared = set[str]()
         self._bytes = 0
         self.evicted = 0
 
@@ -190,17 +159,19 @@ class _Pieces:
             self._put(name, value, end, most_bytes)
         return value
 
-    def change(
-        self, name: str, change: Callable[[str | None], str | None], now: float, end: float, most_bytes: int
-    ) -> None:
+    def is_shared(self, name: str) -> bool:
+        """Whether other processes know this value."""
         with self._lock:
-            self._expire(now)
-            _, before = self._ends.get(name, (end, None))
-            after = change(before)
-            if after is not None:
-                if before is not None:
-                    self._drop(name)  # it ends later now, so it goes behind the others
-                self._put(name, after, end, most_bytes)
+            return name in self._shared
+
+    def share(self, name: str, value: str) -> None:
+        """Take the value that all processes have."""
+        with self._lock:
+            if name in self._ends:
+                end, before = self._ends[name]
+                self._bytes += _size(name, value) - _size(name, before)
+                self._ends[name] = (end, value)
+                self._shared.add(name)
 
     def _put(self, name: str, value: str, end: float, most_bytes: int) -> None:
         self._ends[name] = (end, value)
@@ -215,6 +186,7 @@ class _Pieces:
 
     def _drop(self, name: str) -> None:
         _, value = self._ends.pop(name)
+        self._shared.discard(name)
         self._bytes -= _size(name, value)
 
 
@@ -229,12 +201,10 @@ class Draw:
     Attributes:
         draws: The memory.
         key: Digest of the prompt and of everything else that makes two draws the same.
-        begun: Names of the parts that an attempt has taken from the memory or added to it.
     """
 
     draws: Draws
     key: str
-    begun: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def get(self, name: str) -> Steps[str | None]:
         """The value under a name, or None."""
@@ -248,23 +218,11 @@ class Draw:
         first: str = yield computation(partial(self.draws.add, f"{self.key}:{name}", value), slow=self.draws.is_slow)
         return first
 
-    def change(self, name: str, change: Callable[[str | None], str | None], *, unless: str = "") -> Steps[None]:
-        """Give a name another value, even if the caller is cancelled meanwhile; see `Draws.change`.
-
-        Args:
-            name: The name.
-            change: The new value for the present one; None for no change.
-            unless: Whole name, key included, of a value with which nothing changes.
-        """
-        changing = partial(self.draws.change, f"{self.key}:{name}", change, unless=unless)
-        yield computation(changing, slow=self.draws.is_slow, to_its_end=True)
-
     def piece(self, name: str) -> Steps[SampleSet | None]:
         """A part of the draw that has arrived, at no cost; None if it has to be asked for."""
         stored = yield from self.get(name)
         if stored is None:
             return None
-        self.begun.add(name)
         # Frozen JSON, not objects: what is remembered takes the bytes that are counted, and nobody can change it.
         return SampleSet.from_stored(stored)
 
@@ -284,7 +242,6 @@ class Draw:
                 return drawn
             stored = stored.model_copy(update={"problem": None, "problem_detail": ""})
         written = stored.model_dump_json()
-        self.begun.add(name)
         first = yield from self.add(name, written)
         if first == written:
             return drawn

@@ -34,20 +34,16 @@ Steps: TypeAlias = Generator[Effect, Any, Result]
 """A computation that yields effects and returns a result."""
 
 
-def computation(compute: Callable[[], Any], *, slow: bool, to_its_end: bool = False) -> Effect:
+def computation(compute: Callable[[], Any], *, slow: bool) -> Effect:
     """A computation; on an event loop it runs in a thread if it may take noticeable time.
 
     Args:
         compute: What to compute.
         slow: Whether it may take noticeable time.
-        to_its_end: Whether it is carried out even if the caller is cancelled meanwhile.
     """
 
     async def acompute() -> Any:
-        if not slow:
-            return compute()
-        going = asyncio.to_thread(compute)
-        return await (asyncio.shield(going) if to_its_end else going)
+        return await asyncio.to_thread(compute) if slow else compute()
 
     return Effect(compute, acompute)
 

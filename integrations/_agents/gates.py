@@ -167,8 +167,7 @@ class AgentGate:
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold, by_part=artifact.parts is not None)
-        for artifact in artifacts.artifacts:
-            check_slots(slots, artifact.prompt)
+        self.slots = check_slots(slots, [name for artifact in artifacts.artifacts for name in artifact.prompt.slots])
         self.observers = Observers(switch, as_observers(on_verdict))
         staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
         conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)
@@ -185,7 +184,6 @@ class AgentGate:
         self.max_concurrency = max_concurrency
         self.records = Path(records)
         self.draws = draws or Draws()
-        self.slots = slots
         self.turns = turns
         self.alone = alone
         self._gates: LRU[ModelGates] = LRU(MODELS)

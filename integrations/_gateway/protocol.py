@@ -494,8 +494,6 @@ def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -
         status, kind, code = 500, "guardrail_unavailable", reason
     elif reason != "unmeasured" or is_settled(verdict):
         status, kind, more = 400, "guardrail_abstained", {}
-    elif code == Unmeasured.INTERRUPTED:
-        status, kind, message = 503, "guardrail_unmeasured", verdict["detail"]
     else:
         status, kind, message, _ = BEHIND.get(code, BEHIND[Unmeasured.MODEL_FAILED])
         more = more if code in (BEHIND.keys() - {Unmeasured.MODEL_FAILED}) else AGAIN

@@ -46,7 +46,7 @@ from guardrail.artifact import (
     Selection,
     StageShare,
 )
-from guardrail.guard.assess import INTERRUPTED, Remembered
+from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
@@ -917,27 +917,9 @@ def write_draw(path: Path) -> None:
     chat = ScriptedChat(default=["Paris"])
     verdict = Guardrail(model=chat, artifact=make_artifact(chat, n=2)).assess("q")
     verdict = verdict.model_copy(update={"cost": Cost(calls=3), "artifact": "0" * 64})
-    remembered = Remembered(prompt="p", primary=sample, verdict=verdict, by_name={"answer": verdict})
+    remembered = Remembered(primary=sample, verdict=verdict, by_name={"answer": verdict})
     content = {"piece": json.loads(run(draw.get("piece")) or ""), "verdict": remembered.model_dump(mode="json")}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-CLOCKED = PromptWrapping(template="{question} ({clock})", slots=("clock",))
-
-
-def clocked_guard() -> Guardrail:
-    """A guard whose prompt has a clock, and whose second call fails."""
-    chat = ScriptedChat(default=["Paris", ConnectionError("down")])
-    return Guardrail(model=chat, artifact=make_artifact(chat, n=2, prompt=CLOCKED))
-
-
-def write_interrupted_draw(path: Path) -> None:
-    """Write the slot contents with which draws of a question were interrupted."""
-    guard = clocked_guard()
-    prompt = CLOCKED.messages("q", slots={"clock": "10:00"})
-    guard.assess(prompt)
-    contents = run(guard._assessor._memory(prompt, "q").question.get(INTERRUPTED))
-    path.write_text(json.dumps(json.loads(contents or ""), indent=1) + "\n", encoding="utf-8")
 
 
 def write_plan(path: Path) -> None:
@@ -1029,7 +1011,6 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "drift-monitor.json": write_drift_monitor,
     "canary-monitor.json": write_canary,
     "draw.json": write_draw,
-    "draw-interrupted.json": write_interrupted_draw,
     "tokens.json": write_tokens,
     "reviews.sql": write_reviews,
     "plan.json": write_plan,

@@ -35,7 +35,7 @@ from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.bindings import read_bindings
 from guardrail.errors import AbstainedError, ArtifactMismatchError, ArtifactTamperedError, UsageError
-from guardrail.guard.assess import INTERRUPTED, Remembered
+from guardrail.guard.assess import Remembered
 from guardrail.judges import EntailmentScores, make_judge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
@@ -56,7 +56,6 @@ from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_no
 
 from .make_formats import (
     BY_HAND,
-    CLOCKED,
     FOLDER,
     FORMATS,
     NOW,
@@ -70,7 +69,6 @@ from .make_formats import (
     ToyJudge,
     ToySimilarity,
     artifact,
-    clocked_guard,
     majority_artifact,
     model,
     part_records,
@@ -114,18 +112,9 @@ def test_a_draw_of_another_process_is_continued_and_its_verdict_stands() -> None
     assert piece is not None
     assert piece.primary == Sample(text="Paris", tokens=("Par", "is"), logprobs=(-0.1, -0.2), finish_reason="stop")
     assert ([sample.text for sample in piece.samples], piece.problem) == (["Paris", "Rome"], None)
-    again = Remembered.from_stored(stored["verdict"]).again("q", "p")
+    again = Remembered.from_stored(stored["verdict"]).again("q")
     assert again.verdict is not None
     assert (again.accepted, again.drawn.primary, again.verdict.cost.calls) == (True, piece.primary, 0)
-
-
-def test_a_draw_that_another_process_left_holds_other_slot_content_back() -> None:
-    guard = clocked_guard()
-    first, second = (CLOCKED.messages("q", slots={"clock": clock}) for clock in ("10:00", "10:01"))
-    question = guard._assessor._memory(first, "q").question
-    run(question.add(INTERRUPTED, json.dumps(plain("draw-interrupted.json"))))
-    reasons = [guard.assess(prompt).uncertainty.reason for prompt in (second, first)]
-    assert reasons == [Unmeasured.INTERRUPTED, Unmeasured.MODEL_FAILED]
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from guardrail.guard.cascade import Cascade
 from guardrail.judges import JudgeSpec, make_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.monitor import Alarm, SafetySwitch
-from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import list_estimators, make_estimator, measure
@@ -181,16 +180,6 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
 ]
 
 
-def interrupted() -> Guardrail:
-    """A guard whose first draw with other slot content failed after its first answer."""
-    prompt = PromptWrapping(template="{question}\nB) {option}", slots=("option",))
-    model = ScriptedChat(default=[SECRET, ConnectionError("down")])
-    guard = Guardrail(model=model, artifact=make_artifact(model, prompt=prompt))
-    guard.assess("Capital?\nA) Paris\nB) Oslo")
-    return guard
-
-
-MISSING.append((Unmeasured.INTERRUPTED, interrupted))
 GUARDS = [build for _, build in [*HELD, *MISSING]]
 
 

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,7 @@ from pydantic import Field
 from guardrail import AbstainedError, Guardrail
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact
 
 QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(200)]
@@ -45,7 +47,7 @@ class Failing(ScriptedChat):
     hanging: Any = None
 
     def _answered(self, messages: Any, run_manager: Any) -> ChatResult:
-        question, index = question_text(messages), run_manager.metadata.get(SAMPLE_INDEX, -1)
+        question, index = question_text(messages).partition(" (")[0], run_manager.metadata.get(SAMPLE_INDEX, -1)
         self.tried[question, index] += 1
         if random.Random(f"fails {question} {index} {self.tried[question, index]}").random() < self.rate:
             raise ConnectionError("down")
@@ -170,19 +172,21 @@ def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> Non
 
 
 CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+OTHER_QUESTION = ("clock",)
+"""The negative control: a caller for whom the time makes another question, so that each attempt draws again."""
 
 
 def at(second: int, question: str) -> Any:
     return CLOCK.messages(question, slots={"clock": f"10:00:{second:02}"})
 
 
-def clock_guard(model: Failing, *, adaptive: bool = False, **settings: Any) -> Guardrail:
-    return guard_of(model, adaptive=adaptive, prompt=CLOCK, **settings)
+def clock_guard(model: Failing, slots: tuple[str, ...] = (), **settings: Any) -> Guardrail:
+    return guard_of(model, prompt=CLOCK, remember_slots=slots, **settings)
 
 
-def with_a_clock(attempts: int, *, rate: float = 0.0, adaptive: bool = False, **settings: Any) -> set[str]:
+def with_a_clock(attempts: int, slots: tuple[str, ...] = (), *, rate: float = 0.0, **settings: Any) -> set[str]:
     """A loop around a prompt whose slot holds the time, until an answer is accepted."""
-    guard = clock_guard(Failing(rate=rate), adaptive=adaptive, **settings)
+    guard = clock_guard(Failing(rate=rate), slots, **settings)
 
     def ask(question: str) -> None:
         for second in range(attempts):
@@ -198,63 +202,101 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
     assert with_a_clock(6) == with_a_clock(1)
 
 
-def test_negative_control_a_clock_selects_for_a_guard_that_forgets() -> None:
-    once, again = with_a_clock(1), with_a_clock(6, remember=0)
+def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
+    once, again = with_a_clock(1, adaptive=False), with_a_clock(6, OTHER_QUESTION, adaptive=False)
     assert error_rate(again) > error_rate(once) + 0.05
 
 
-# -- failures under a clock
+def test_a_loop_with_failures_under_a_clock_accepts_what_an_undisturbed_call_would() -> None:
+    answered, once = with_a_clock(6, rate=0.1), undisturbed()
+    assert answered <= once
+    assert len(answered) > 0.95 * len(once)
 
 
-def new_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an attempt with other content draw again, as if nothing had been interrupted."""
-
-    def nothing(memory: Any) -> Any:
-        yield from ()
-        return ""
-
-    monkeypatch.setattr("guardrail.guard.assess._Memory.interrupted", nothing)
-
-
-@cache
-def undisturbed_by_a_clock() -> set[str]:
-    return with_a_clock(1, adaptive=True)
-
-
-def test_a_loop_with_failures_under_a_clock_accepts_what_its_first_attempt_does() -> None:
-    first = with_a_clock(1, rate=0.1, adaptive=True)
-    assert with_a_clock(6, rate=0.1, adaptive=True) == first
-    assert first < undisturbed_by_a_clock()
-
-
-def test_where_slots_make_no_other_question_failures_under_a_clock_cost_no_answers() -> None:
-    answered, once = with_a_clock(6, rate=0.1, adaptive=True, remember_slots=()), undisturbed_by_a_clock()
-    assert len(answered) > 0.9 * len(once)
-    assert error_rate(answered) < error_rate(once) + 0.02
-
-
-def test_negative_control_failures_select_if_other_content_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    new_attempts(monkeypatch)
-    answered, first = (with_a_clock(attempts, rate=0.1, adaptive=True) for attempts in (6, 1))
+def test_negative_control_failures_select_if_a_clock_makes_another_question() -> None:
+    answered, first = (with_a_clock(attempts, OTHER_QUESTION, rate=0.1) for attempts in (6, 1))
     assert len(answered) > 1.3 * len(first)
     assert error_rate(answered) > error_rate(first) + 0.03
 
 
-def in_a_loop_with_a_clock() -> set[str]:
+def in_a_loop_with_a_clock(slots: tuple[str, ...] = ()) -> set[str]:
     model = Failing(limit=PER_ATTEMPT)
-    guard = clock_guard(model, adaptive=True)
+    guard = clock_guard(model, slots)
     with asyncio.Runner() as runner:
         return accepted(
             lambda question: runner.run(within_time(guard, model, [at(second, question) for second in range(ATTEMPTS)]))
         )
 
 
-def test_a_time_limit_under_a_clock_accepts_nothing_that_an_undisturbed_call_would_not() -> None:
-    assert in_a_loop_with_a_clock() <= undisturbed_by_a_clock()
+def test_a_time_limit_under_a_clock_accepts_what_an_undisturbed_call_would() -> None:
+    assert in_a_loop_with_a_clock() == undisturbed()
 
 
-def test_negative_control_a_time_limit_selects_if_other_content_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    new_attempts(monkeypatch)
-    answered, once = in_a_loop_with_a_clock(), undisturbed_by_a_clock()
+def test_negative_control_a_time_limit_selects_if_a_clock_makes_another_question() -> None:
+    answered, once = in_a_loop_with_a_clock(OTHER_QUESTION), undisturbed()
+    assert len(answered) > 1.5 * len(once)
+    assert error_rate(answered) > error_rate(once) + 0.1
+
+
+# -- processes that are killed
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Process(Failing):
+    """The model of a process that is killed after some calls; whatever its code does afterwards is lost."""
+
+    calls_left: int = PER_ATTEMPT
+    keys: Any
+
+    def _answered(self, messages: Any, run_manager: Any) -> ChatResult:
+        if self.calls_left == 0:
+            self.keys.dead = True
+            raise Killed
+        self.calls_left -= 1
+        return super()._answered(messages, run_manager)
+
+
+class ProcessKeys:
+    """The keys that processes share, as one of them sees them."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values, self.dead = values, False
+
+    def get(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def add(self, name: str, value: str, seconds: float) -> str | None:
+        before = self.values.get(name)
+        if before is None and not self.dead:
+            self.values[name] = value
+        return before
+
+
+def in_processes_that_are_killed(slots: tuple[str, ...] = ()) -> set[str]:
+    """A question goes from process to process, each with another time in its prompt, until one lives to its verdict."""
+    values: dict[str, str] = {}
+    given = Counter[Any]()
+
+    def ask(question: str) -> None:
+        for second in range(ATTEMPTS):
+            keys = ProcessKeys(values)
+            model = Process(keys=keys, given=given)
+            with suppress(Killed):
+                clock_guard(model, slots, remember=Draws(shared=keys)).invoke(at(second, question))
+                return
+        raise AbstainedError.__new__(AbstainedError)
+
+    return accepted(ask)
+
+
+def test_processes_that_are_killed_accept_what_an_undisturbed_one_would() -> None:
+    assert in_processes_that_are_killed() == undisturbed()
+
+
+def test_negative_control_kills_select_if_a_clock_makes_another_question() -> None:
+    answered, once = in_processes_that_are_killed(OTHER_QUESTION), undisturbed()
     assert len(answered) > 1.5 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1

@@ -57,7 +57,7 @@ def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Pat
     assert (artifact.prompt.slots, artifact.turns) == (("context",), ("human",))
     assert {record.turns for record in file.records} == {"human"}
     assert all(record.drawn and record.drawn.question == record.question for record in file.records)
-    guard = Guardrail(model=model(), artifact=artifact)
+    guard = Guardrail(model=model(), artifact=artifact, remember_slots=("context",))
     questions_asked = {"question": "town 1?", "context": "It is town1."}
     assert (guard.prompt | guard).invoke(questions_asked).content == "town1"
     with pytest.raises(ArtifactMismatchError, match="template"):
@@ -130,13 +130,13 @@ def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) 
     reasons = [scored[q.id] for q in QUESTIONS]
     assert reasons == [Unmeasured.CUT_OFF] * 10 + [None] * 30
     assert (artifact.data.n_unmeasured, artifact.data.n_used, artifact.plan.cut_off) == (10, 30, "abstain")
-    guard = Guardrail(model=chat, artifact=artifact)
+    guard = Guardrail(model=chat, artifact=artifact, remember_slots=("context",))
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
     assert [each.uncertainty.reason for each in verdicts] == reasons
 
     measured, file = calibrated(tmp_path / "kept.jsonl", chat, plan_for([ESTIMATOR], n=3, cut_off="measure"))
     assert (measured.data.n_unmeasured, measured.plan.cut_off) == (0, "measure")
-    guard = Guardrail(model=chat, artifact=measured)
+    guard = Guardrail(model=chat, artifact=measured, remember_slots=("context",))
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
     assert Unmeasured.CUT_OFF not in [each.uncertainty.reason for each in verdicts]
     assert measured.calibration.error.count(1) == 10  # what is measured is labelled, too

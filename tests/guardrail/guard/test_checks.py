@@ -288,7 +288,9 @@ def test_a_slot_is_bound_in_its_place_and_free_in_its_content() -> None:
     model = ScriptedChat(default=["Paris", "Paris", "Lyon"])
     judge = Reading(0.5)
     judge.questions.clear()
-    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=9.0, prompt=RAG), judge=judge)
+    guard = Guardrail(
+        model=model, artifact=make_artifact(model, threshold=9.0, prompt=RAG), judge=judge, remember_slots=()
+    )
     texts = {"context": "Paris {question} {date} is the capital.", "date": "today"}
     message = (guard.prompt | guard).invoke({"question": "Capital?", **texts})
     assert message.content == "Paris"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import math
 import ssl
 import threading
@@ -21,21 +20,18 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
-from guardrail.errors import GuardrailError
-from guardrail.guard.assess import Assessment, _Memory
-from guardrail.guard.cascade import GOES_ON, Cascade
+from guardrail.guard.cascade import Cascade
 from guardrail.judges import TokenF1Judge
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.sampling.draws import REMEMBERED, Draw, Draws
-from guardrail.sampling.effects import run
+from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet
+from guardrail.types import Sample
 from guardrail.verdict import Reason
-from tests.guardrail.guard.test_routing import artifact
+from tests.guardrail.guard.test_routing import LARGE, SMALL, artifact
 from tests.guardrail.sampling.test_limits import Busy, Inside, Seen
 
 APART = ["one", "two", "three", "four", "five"]
@@ -327,7 +323,7 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
 @pytest.mark.parametrize("reason", Unmeasured)
 def test_every_reason_depends_on_the_question_unless_it_is_the_transports(reason: Unmeasured) -> None:
     transport = (Unmeasured.MODEL_FAILED, Unmeasured.MISCONFIGURED, Unmeasured.DEGENERATE_SAMPLES)
-    passing = (*transport, Unmeasured.MODEL_CHANGED, Unmeasured.INTERRUPTED)
+    passing = (*transport, Unmeasured.MODEL_CHANGED)
     assert reason.depends_on_question == (reason not in passing)
 
 
@@ -524,191 +520,63 @@ def slotted(guard: Guardrail, clock: str, context: str, question: str = LATE) ->
     return guard.assess(guard.artifact.prompt.messages(question, slots={"clock": clock, "context": context}))
 
 
-def slotted_guard(*rounds: list[Any], **settings: Any) -> tuple[Turning, Guardrail]:
+def slotted_guard(*rounds: list[Any], slots: Any = ("context",), **settings: Any) -> tuple[Turning, Guardrail]:
     model = Turning(turns={f"Context: {context}\nQuestion: {LATE}": list(rounds) for context in "AB"})
     artifact = make_artifact(model, n=4, prompt=SLOTTED)
-    return model, Guardrail(model=model, artifact=artifact, early_stopping="off", **settings)
+    return model, Guardrail(model=model, artifact=artifact, early_stopping="off", remember_slots=slots, **settings)
 
 
-def test_an_abstention_counts_whatever_the_slots_hold_and_shows_nothing_of_other_content() -> None:
+def test_an_abstention_counts_under_any_clock_and_shows_nothing_of_other_content() -> None:
     _, guard = slotted_guard(APART, CERTAIN)
     assert not slotted(guard, "10:00", "A").accepted
-    again = slotted(guard, "10:01", "B")
-    assert (again.reason, again.cost.calls) == (Reason.ABOVE_THRESHOLD, 0)
-    assert (again.candidate, again.samples, again.alternatives, again.meanings) == (None, (), (), ())
-    assert "remember_slots" in again.detail
-    same = slotted(guard, "10:00", "A\u200b ")
+    same = slotted(guard, "10:01", "A\u200b ")
     assert (same.reason, same.cost.calls) == (Reason.ABOVE_THRESHOLD, 0)
     assert same.candidate is not None
+    assert slotted(guard, "10:01", "B").cost.calls == 5
 
 
 def test_an_answer_is_given_out_again_only_for_the_same_content() -> None:
     _, guard = slotted_guard(["of A"], ["of B"])
-    assert [slotted(guard, "10:00", context).cost.calls for context in "AAB"] == [5, 0, 5]
+    assert [slotted(guard, clock, context).cost.calls for clock, context in ("1A", "2A", "2B")] == [5, 0, 5]
 
 
-def test_named_slots_make_another_question_and_all_others_do_not() -> None:
-    _, guard = slotted_guard(APART, CERTAIN, remember_slots=("context",))
-    assert [slotted(guard, *held).cost.calls for held in (("10:00", "A"), ("10:01", "A"), ("10:01", "B"))] == [5, 0, 5]
-    _, guard = slotted_guard(["a", DOWN_FOR_NOW], ["a"], remember_slots=())
+def test_an_attempt_under_another_clock_continues_what_failed() -> None:
+    _, guard = slotted_guard(["a", DOWN_FOR_NOW], ["a"], slots=())
     assert [slotted(guard, clock, "A").cost.calls for clock in ("10:00", "10:01", "10:02")] == [5, 4, 0]
-    with pytest.raises(ValidationError, match=r"remember_slots names \['contexts'\]"):
-        slotted_guard(APART, remember_slots=("contexts",))
-
-
-# -- a draw with other slot content was interrupted
-
-
-PARTLY = ["a", "a", DOWN_FOR_NOW]
-"""Its primary answer and first sample arrive, and every other call fails."""
-
-
-def waits(verdict: Any) -> bool:
-    return verdict.uncertainty.reason is Unmeasured.INTERRUPTED and verdict.cost.calls == 0
-
-
-def test_other_content_waits_for_a_draw_that_was_interrupted_and_the_same_finishes_it() -> None:
     model, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"])
-    assert slotted(guard, "10:00", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
-    held = slotted(guard, "10:01", "A")
-    assert waits(held)
-    assert (held.reason, held.candidate) == (Reason.UNMEASURED, None)
-    assert "other content in the slot 'clock' was interrupted" in held.detail
-    assert "remember_slots=()" in held.detail
-    assert "'clock', 'context'" in slotted(guard, "10:01", "B").detail
-    assert [slotted(guard, clock, "A").cost.calls for clock in ("10:00", "10:01")] == [1, 5]
-    assert sum(model.calls.values()) == 5 + 1 + 5
+    assert [slotted(guard, clock, "A").cost.calls for clock in "123"] == [5, 1, 0]
+    assert sum(model.calls.values()) == 6
 
 
-def test_an_abstention_says_how_to_finish_the_draw_in_message_error_and_log(caplog: pytest.LogCaptureFixture) -> None:
-    _, guard = slotted_guard(PARTLY, ["a"], on_abstain="raise")
-    messages = [guard.artifact.prompt.messages(LATE, slots={"clock": clock, "context": "A"}) for clock in "12"]
-    for prompt in messages:
-        with pytest.raises(UnmeasuredError) as caught:
-            guard.invoke(prompt)
-    assert "Send the same slot content as then to finish that draw" in str(caught.value)
-    assert "Send the same slot content as then" in caplog.messages[-1]
+def test_a_prompt_with_slots_needs_it_said_which_make_another_question() -> None:
+    with pytest.raises(
+        ValidationError, match=r"All of them: remember_slots=\['clock', 'context'\]; none: remember_slots=\[\]"
+    ):
+        slotted_guard(APART, slots=None)
+    with pytest.raises(ValidationError, match=r"remember_slots names \['contexts'\]"):
+        slotted_guard(APART, slots=("contexts",))
+    slotted_guard(APART, slots=None, remember=0)  # every prompt is another question
 
 
-@pytest.mark.parametrize("rounds", [[DOWN_FOR_NOW], [HTTPError(503)], [TimeoutError("slow")]])
-def test_an_outage_in_which_nothing_arrived_lets_other_content_draw(rounds: list[Any]) -> None:
-    _, guard = slotted_guard(rounds, ["a"])
-    assert not slotted(guard, "10:00", "A").accepted
-    assert slotted(guard, "10:01", "A").cost.calls == 5
+def test_a_cascade_says_it_once_for_all_stages() -> None:
+    cascade = artifact(0.5, 0.5)
+    cascade = cascade.model_copy(
+        update={"stages": tuple(stage.model_copy(update={"prompt": SLOTTED}) for stage in cascade.stages)}
+    )
+    models = [SMALL, LARGE]
+    with pytest.raises(ValidationError, match="say which of them make another question"):
+        Cascade(models, artifact=cascade)
+    made = Cascade(models, artifact=cascade, remember_slots=("context",))
+    assert [guard.remember_slots for guard in made._guards] == [("context",), ("context",)]
 
 
-def test_content_that_makes_another_question_does_not_wait() -> None:
-    model, guard = slotted_guard(PARTLY, ["a"], remember_slots=("context",))
-    slotted(guard, "10:00", "A")
-    assert not waits(slotted(guard, "10:01", "B"))
-    assert slotted(guard, "10:02", "A").cost.calls == 2  # continued under another clock
-    infeasible = Guardrail(model=model, artifact=make_artifact(model, n=4, prompt=SLOTTED, threshold=None))
-    assert {slotted(infeasible, clock, "A").reason for clock in ("10:00", "10:01")} == {Reason.INFEASIBLE}
-
-
-def test_a_draw_that_was_interrupted_is_forgotten_with_its_answers() -> None:
-    now = [0.0]
-    _, guard = slotted_guard(PARTLY, ["a"], remember=Draws(60, clock=lambda: now[0]))
-    slotted(guard, "10:00", "A")
-    now[0] = 59.9
-    assert waits(slotted(guard, "10:01", "A"))
-    now[0] = 60.0
-    assert slotted(guard, "10:01", "A").accepted
-
-
-def test_each_of_two_interrupted_draws_may_be_finished_and_a_third_waits_for_both() -> None:
-    assessors = slotted_guard(["a"])[1]._assessor
-    contents = [assessors._memory(assessors.gates(None)["answer"].artifact.prompt.messages(
-        LATE, slots={"clock": clock, "context": "A"}), LATE) for clock in "123"]  # fmt: skip
-    first, second, _ = contents
-    for memory in (first, second):
-        memory.prompt.begun.add("part")
-        run(memory._leave("accepted"))
-    assert [run(memory.interrupted()) for memory in contents] == ["", "", "'clock'"]
-    run(first.kept(done(), "accepted"))
-    assert [run(memory.interrupted()) for memory in contents] == ["'clock'", "", "'clock'"]
-    run(second.kept(done(), "accepted"))
-    assert [run(memory.interrupted()) for memory in contents] == ["", "", ""]
-
-
-def done() -> Any:
-    yield from ()
-    return Assessment(SampleSet(question=LATE, primary=None))
-
-
-class Waiting(Turning):
-    """Answers about A when it is released."""
-
-    released: Any = None
-    asked: Any = None
-
-    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        index = run_manager.metadata[SAMPLE_INDEX]
-        if "A" in question_text(messages) and index > 0:
-            self.asked.set()
-            await self.released.wait()
-        return self._generate(messages, stop, run_manager, **kwargs)
-
-
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_other_content_waits_after_a_cancelled_draw_and_not_for_one_that_goes_on(cancelled: bool) -> None:
-    async def outcome() -> list[Any]:
-        model = Waiting(
-            turns={f"Context: {context}\nQuestion: {LATE}": [["a"]] for context in "AB"},
-            released=asyncio.Event(),
-            asked=asyncio.Event(),
-        )
-        guard = Guardrail(
-            model=model, artifact=make_artifact(model, n=4, prompt=SLOTTED), early_stopping="off", max_concurrency=1
-        )
-        first, other = (SLOTTED.messages(LATE, slots={"clock": "1", "context": context}) for context in "AB")
-        going = asyncio.ensure_future(guard.aassess(first))
-        await model.asked.wait()
-        if cancelled:
-            going.cancel()
-            await asyncio.gather(going, return_exceptions=True)
-        verdicts = [await guard.aassess(other)]
-        model.released.set()
-        verdicts.append(await (guard.aassess(first) if cancelled else going))
-        return [*verdicts, await guard.aassess(other)]
-
-    other, first, again = asyncio.run(outcome())
-    assert waits(other) == cancelled
-    assert first.accepted
-    assert first.cost.calls == (3 if cancelled else 5)
-    assert again.accepted
-
-
-def test_a_draw_that_ctrl_c_stopped_between_two_calls_was_interrupted() -> None:
-    _, guard = slotted_guard(["a"])
-    steps = guard._verdict(SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"}), None)
-    effect = next(steps)
-    while not guard._assessor.draws._own._ends:
-        effect = steps.send(effect.run())
-    steps.close()
-    assert waits(slotted(guard, "2", "A"))
-    assert slotted(guard, "1", "A").accepted
-
-
-def test_processes_on_one_store_know_of_each_others_interrupted_draws(tmp_path: Path) -> None:
+def test_processes_on_one_store_continue_each_others_draws(tmp_path: Path) -> None:
     with ReviewStore(str(tmp_path / "reviews.db")) as store:
         here, there = (Draws(shared=ExpiringKeys(store.database)) for _ in range(2))
-        _, guard = slotted_guard(PARTLY, ["a"], remember=here)
+        _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW], ["a"], remember=here)
         other = guard.model_copy(update={"remember": there})
-        slotted(guard, "10:00", "A")
-        assert [waits(slotted(which, "10:01", "A")) for which in (guard, other)] == [True, True]
-        assert slotted(other, "10:00", "A").cost.calls == 2
-        assert slotted(guard, "10:01", "A").cost.calls == 5
-
-
-def test_a_served_answer_waits_too_and_a_cascade_goes_no_further() -> None:
-    _, guard = slotted_guard(PARTLY, ["a"])
-    first, second = (SLOTTED.messages(LATE, slots={"clock": clock, "context": "A"}) for clock in "12")
-    served = [guard.assess_served(messages, Sample(text="a")).verdict for messages in (first, second, first)]
-    assert [verdict is not None and verdict.uncertainty.reason for verdict in served] == [
-        Unmeasured.MODEL_FAILED, Unmeasured.INTERRUPTED, None
-    ]  # fmt: skip
-    assert Unmeasured.INTERRUPTED not in GOES_ON
+        assert slotted(guard, "10:00", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
+        assert [slotted(which, "10:01", "A").cost.calls for which in (other, guard)] == [2, 0]
 
 
 def test_a_served_answer_that_was_held_back_is_not_drawn_again() -> None:
@@ -761,133 +629,3 @@ def test_the_setting_is_part_of_a_guards_configuration() -> None:
     assert "remember" not in usual.to_config()["settings"]  # versions before it would refuse the name
     _, shared = turning(remember=Draws())
     assert "remember" in shared.to_config()["needs"]
-
-
-class Keys:
-    """Shared keys whose writes may be slow, and fail."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-        self.fails: set[str] = set()
-        self.writing, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
-
-    def _operation(self, name: str) -> None:
-        if name in self.fails:
-            raise GuardrailError("the store is down")
-
-    def get(self, name: str) -> str | None:
-        self._operation("get")
-        return self.values.get(name)
-
-    def add(self, name: str, value: str, seconds: float) -> str | None:
-        self._operation("add")
-        if value.startswith("["):
-            self.writing.set()
-            self.go_on.wait(10)
-        if name in self.values:
-            return self.values[name]
-        self.values[name] = value
-        return None
-
-    def replace(self, name: str, before: str, value: str, seconds: float) -> bool:
-        self._operation("replace")
-        same = self.values.get(name) == before
-        if same:
-            self.values[name] = value
-        return same
-
-    @property
-    def marks(self) -> list[list[dict[str, Any]]]:
-        return [json.loads(value) for value in self.values.values() if value.startswith("[")]
-
-
-@pytest.mark.parametrize("failing", [{"get"}, {"add"}])
-def test_a_store_that_fails_hides_no_cancellation_and_its_guard_learns_of_it(failing: set[str]) -> None:
-    keys, told = Keys(), list[Any]()
-    draw = Draw(Draws(shared=keys, report=told.append), "question")
-    memory = _Memory(draw, draw, {"clock": "a"})
-    memory.prompt.begun.add("part")
-    keys.fails = failing
-    assert run(memory._leave("verdict")) is None
-    assert [str(error) for error in told] == ["the store is down"]
-
-
-def test_a_second_cancellation_leaves_the_mark_of_the_first() -> None:
-    """A caller's limit, and then the server's, that stops the draw while the store takes the mark."""
-
-    async def outcome() -> Keys:
-        keys = Keys()
-        model = Waiting(
-            turns={f"Context: A\nQuestion: {LATE}": [["a"]]}, released=asyncio.Event(), asked=asyncio.Event()
-        )
-        guard = Guardrail(
-            model=model,
-            artifact=make_artifact(model, n=4, prompt=SLOTTED),
-            early_stopping="off",
-            max_concurrency=1,
-            remember=Draws(shared=keys),
-        )
-        going = asyncio.ensure_future(guard.aassess(SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"})))
-        await model.asked.wait()
-        keys.go_on.clear()
-        going.cancel()
-        assert await asyncio.to_thread(keys.writing.wait, 10)
-        going.cancel()
-        assert isinstance((await asyncio.gather(going, return_exceptions=True))[0], asyncio.CancelledError)
-        keys.go_on.set()
-        while not keys.marks:
-            await asyncio.sleep(0.01)
-        return keys
-
-    [[mark]] = asyncio.run(outcome()).marks
-    assert sorted(mark["slots"]) == ["clock", "context"]
-
-
-def test_the_verdict_on_a_served_answer_does_not_finish_a_guarded_draw() -> None:
-    _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"])
-    first = SLOTTED.messages(LATE, slots={"clock": "1", "context": "A"})
-    assert slotted(guard, "1", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
-    served = guard.assess_served(first, Sample(text="a")).verdict
-    assert served is not None
-    assert served.accepted
-    assert waits(slotted(guard, "2", "A"))
-    assert slotted(guard, "1", "A").accepted
-    assert not waits(slotted(guard, "2", "A"))
-
-
-def test_each_interruption_holds_for_the_whole_time_again() -> None:
-    now = [0.0]
-    _, guard = slotted_guard(PARTLY, PARTLY, ["a"], remember=Draws(60, clock=lambda: now[0]))
-    slotted(guard, "1", "A")
-    now[0] = 50.0
-    assert slotted(guard, "1", "A").uncertainty.reason is Unmeasured.MODEL_FAILED
-    now[0] = 70.0
-    assert waits(slotted(guard, "2", "A"))
-    now[0] = 110.0
-    assert slotted(guard, "2", "A").accepted
-
-
-def test_a_verdict_that_is_given_out_again_frees_what_a_failed_store_kept_held() -> None:
-    keys = Keys()
-    _, guard = slotted_guard(["a", "a", DOWN_FOR_NOW, "a", "a"], ["a"], remember=Draws(shared=keys))
-    slotted(guard, "1", "A")
-    keys.fails = {"replace"}
-    assert slotted(guard, "1", "A").accepted
-    assert waits(slotted(guard, "2", "A"))
-    keys.fails = set()
-    assert slotted(guard, "1", "A").cost.calls == 0
-    assert slotted(guard, "2", "A").cost.calls == 5
-
-
-def test_marks_of_the_same_slot_content_differ_between_questions() -> None:
-    """Nobody who reads the store can look a known content up."""
-    _, guard = slotted_guard(["a"])
-    digests = {
-        digest
-        for question in (LATE, "Another?")
-        for digest in guard._assessor._memory(
-            SLOTTED.messages(question, slots={"clock": "1", "context": "1"}), question
-        ).content.values()
-    }
-    assert len(digests) == 4

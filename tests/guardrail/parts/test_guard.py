@@ -14,7 +14,6 @@ from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, R
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
-from guardrail.guard.assess import Remembered
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
 from guardrail.parts.decide import undivided
@@ -349,15 +348,6 @@ def test_a_call_that_cannot_be_recorded_is_not_read_as_an_object() -> None:
     for _ in range(2):
         with pytest.raises(AbstainedError, match="could not be recorded"):
             reader.invoke(Q)
-
-
-def test_a_verdict_for_other_slots_quotes_no_part() -> None:
-    partly = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
-    stored = Remembered(prompt="p", primary=partly.original, verdict=partly, by_name={})
-    other = stored.again(Q, "another prompt").verdict
-    assert other is not None
-    assert "12.5" not in other.model_dump_json()
-    assert "12.5" in partly.model_dump_json()
 
 
 def test_a_switch_holds_all_parts_back() -> None:

@@ -253,7 +253,7 @@ def test_a_full_store_is_a_503_and_not_ready(
 def test_a_store_that_cannot_be_written_makes_the_gateway_unready(
     serve: Serve, endpoint: Held, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk can still be read, so questions are answered; but other processes do not learn of their draws."""
+    """Other processes do not learn of a draw, so nothing of it is given out."""
     served = serve(reviews=str(tmp_path / "reviews.db"))
 
     def full(*_: object) -> None:
@@ -261,7 +261,7 @@ def test_a_store_that_cannot_be_written_makes_the_gateway_unready(
 
     with monkeypatch.context() as patched:
         patched.setattr("guardrail.review.queue.expiring_keys.ExpiringKeys.add", full)
-        assert [served.ask(f"question {number}").status_code for number in range(3)] == [200] * 3
+        assert [served.ask(f"question {number}").status_code for number in range(3)] == [503] * 3
     assert [line for line in warnings_in(caplog) if "disk is full" in line] == [
         "guardrail serve: gateway: the store cannot be written: database or disk is full (1 times since the last line)"
     ]
