@@ -104,7 +104,10 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(lambda: self.observing, lambda: 0 if self._draws is None else self._draws.evicted)
+        self.metrics = Metrics(
+            lambda: {name: (alias.queue.observed, alias.reasons) for name, alias in self.observing.items()},
+            lambda: 0 if self._draws is None else self._draws.evicted,
+        )
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
@@ -357,8 +360,8 @@ class Gateway:
         alias = None if item is None else item.content.metadata.get(ALIAS)
         if item is None or not isinstance(alias, str) or not _may_use(key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
-        if alias in self.aliases:
-            request.scope[MASK] = self.aliases[alias].mask(None)
+        if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
+            request.scope[MASK] = served.mask(self._credential(served, key, request.headers))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}

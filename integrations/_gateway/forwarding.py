@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guardrail.errors import require
 
@@ -16,14 +16,11 @@ from .config import Upstream
 from .health import Health
 from .protocol import DOWN, ApiError, upstream_down
 
-if TYPE_CHECKING:
-    from .observing import Passed
-
 aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["CutError", "Forwarding", "Mask", "passed_name"]
+__all__ = ["CutError", "Forwarding", "Listener", "Mask", "passed_name"]
 
 KEPT_BACK = frozenset(
     {
@@ -61,6 +58,19 @@ def passed_name(path: str, names: tuple[str, ...]) -> str | None:
 
 class CutError(Exception):
     """Ends the client's reply, because there is no reply of the upstream, or it broke off."""
+
+
+class Listener:
+    """Sees one reply pass; this one does nothing with it."""
+
+    def begin(self, status: int) -> None:
+        """The reply begins."""
+
+    def part(self, content: bytes) -> None:
+        """The next bytes of its body."""
+
+    async def end(self, *, whole: bool) -> None:
+        """The reply is over, or broke off."""
 
 
 class Mask:
@@ -102,17 +112,17 @@ class Forwarding:
         content: bytes,
         headers: Mapping[str, str],
         credential: str | None,
-        listener: Passed | None = None,
+        listener: Listener | None = None,
     ) -> Any:
         """The upstream's reply, byte for byte; an `ApiError` if nothing of one can be sent on.
 
         The path, with its query, is below the root of the upstream, and the headers are those that are sent on. Without
         a credential, the key of the alias is sent. A listener sees the reply pass.
         """
+        listener = listener or Listener()
         try:
             reply = await self._sent(method, path, content, headers, credential or self._upstream.secret)
-            if listener is not None:
-                listener.begin(reply.status)
+            listener.begin(reply.status)
             parts = self._parts(reply, listener)
             if 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
                 response = _responses.Response(b"".join([part async for part in parts]), reply.status)
@@ -190,12 +200,11 @@ class Forwarding:
             self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")
         return reply
 
-    async def _parts(self, reply: Any, listener: Passed | None) -> AsyncIterator[bytes]:
+    async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
         whole = False
         try:
             async for part in reply.content.iter_any():
-                if listener is not None:
-                    listener.part(part)
+                listener.part(part)
                 yield part
             whole = True
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -203,5 +212,4 @@ class Forwarding:
             raise CutError from error
         finally:
             reply.release() if whole else reply.close()
-            if listener is not None:
-                await listener.end(whole=whole)
+            await listener.end(whole=whole)

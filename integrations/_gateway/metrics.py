@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import MissingDependencyError, require
+from guardrail.guard.observe import Observed
 from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
-
-if TYPE_CHECKING:
-    from .observing import Observing
 
 __all__ = ["Metrics"]
 
@@ -41,6 +39,9 @@ SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Gauges with their labels."""
 
+Counts = Mapping[str, tuple[Observed, Mapping[tuple[str, str], int]]]
+"""Of each observing alias: its answers, and the number of those that were not measured by count and reason."""
+
 
 class Metrics:
     """Counters of one gateway. Verdicts have the instruments of `integrations.telemetry`, as with OpenTelemetry.
@@ -50,9 +51,7 @@ class Metrics:
         evicted: The number of remembered pieces of draws that made room before their time was over.
     """
 
-    def __init__(
-        self, observing: Callable[[], Mapping[str, Observing]], evicted: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, observing: Callable[[], Counts], evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
         self._registry = own = client.CollectorRegistry()
@@ -78,13 +77,12 @@ class Metrics:
         fates, dropped, missed, evicted = (
             self._family(f"guardrail_{name}", text, labels=labels) for name, (text, labels) in READ.items()
         )
-        for model, alias in self._observing().items():
-            row = alias.queue.observed
+        for model, (row, reasons) in self._observing().items():
             for fate in FATES:
                 fates.add_metric((model, fate), getattr(row, fate))
             for cause, number in row.dropped.items():
                 dropped.add_metric((model, cause), number)
-            for why, number in alias.reasons.items():
+            for why, number in reasons.items():
                 missed.add_metric((model, *why), number)
         evicted.add_metric((), self._evicted())
         yield from (fates, dropped, missed, evicted)

@@ -32,6 +32,7 @@ from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
 from .dialects import Dialect
+from .forwarding import Listener
 from .health import Health
 from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_of
 
@@ -219,7 +220,7 @@ class Observing:
 
 
 @dataclass
-class Passed:
+class Passed(Listener):
     """One reply to a request that passes through. A chosen answer is copied for the queue, within its bytes."""
 
     observing: Observing

@@ -495,6 +495,7 @@ def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -
     elif reason != "unmeasured" or is_settled(verdict):
         status, kind, more = 400, "guardrail_abstained", {}
     else:
-        status, kind, message, _ = BEHIND.get(code, BEHIND[Unmeasured.MODEL_FAILED])
-        more = more if code in (BEHIND.keys() - {Unmeasured.MODEL_FAILED}) else AGAIN
+        failed = BEHIND[Unmeasured.MODEL_FAILED]
+        status, kind, message, _ = cause = BEHIND.get(code, failed)
+        more = AGAIN if cause is failed else more
     return ApiError(status, message, code, kind=kind, headers={**headers, **more}, verdict=verdict)
