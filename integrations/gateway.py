@@ -20,6 +20,9 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -30,8 +33,7 @@ from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
-from ._gateway.connections import Connections
-from ._gateway.health import news
+from ._gateway.health import Health, news
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
@@ -39,6 +41,8 @@ WORKER = "GUARDRAIL_WORKER"
 """Variable of the environment: the number of a process under ``--workers``, from 1."""
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
+LARGEST_HEAD = 64 * 2**10
+"""Bytes of a request's line and headers."""
 log = logging.getLogger("guardrail")
 
 
@@ -100,21 +104,16 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
 
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
-    single = {name: getattr(arguments, name) for name in ("upstream", "model", "artifact")}
+    url, model, artifact = arguments.upstream, arguments.model, arguments.artifact
     if arguments.config is not None:
-        if any(single.values()):
+        if url or model or artifact:
             raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
         content, name = load_config(arguments.config).model_dump(exclude_unset=True), str(arguments.config)
     else:
-        if single["upstream"] is None or single["model"] is None:
+        if url is None or model is None:
             raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-        if single["artifact"] is None and arguments.mode == "guard":
-            raise UsageError(
-                "a guarded model needs an artifact: --artifact FILE. --mode observe collects data for one."
-            )
-        endpoint = {"url": single["upstream"], "model": single["model"]}
-        alias = {"upstream": endpoint, "artifact": single["artifact"], "mode": arguments.mode}
-        content, name = {"version": 1, "models": {single["model"]: alias}}, "arguments"
+        alias = {"upstream": {"url": url, "model": model}, "artifact": artifact, "mode": arguments.mode}
+        content, name = {"version": 1, "models": {model: alias}}, "arguments"
     address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     return Config.checked({**content, **address}, name)
 
@@ -142,7 +141,7 @@ def _record_files(config: Config) -> set[Path]:
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
-    config, stopping, count = gateway.config, False, arguments.workers
+    config, stopping, count, context = gateway.config, False, arguments.workers, _context()
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
@@ -157,7 +156,7 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
 
     def start(number: int) -> Any:
         sockets = [own[number - 1], shared]
-        worker = _context().Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
+        worker = context.Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
         worker.start()
         return worker
 
@@ -283,3 +282,117 @@ def _promises(gateway: Gateway) -> list[str]:
 def _print(*lines: str) -> None:
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()
+
+
+class Connections:
+    """The open connections of one server: how many, and how long one may take to ask.
+
+    uvicorn has no deadline for a request's head, and its own limit answers 503 to everybody while silent sockets stay
+    open. Here a full server closes the connection that has waited longest without a request, so that clients who ask
+    get in. If all have a whole request under way, the new one is closed.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        most_per_address: int | None,
+        header_timeout: float,
+        health: Health,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._per_address, self._header_timeout = most, most_per_address, header_timeout
+        self._health, self._clock = health, clock
+        self._open: dict[Any, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self.backlog = max(1, min(2048, most // 4))
+        """Connections that asyncio accepts at once, before any of them is counted."""
+
+    @classmethod
+    def of(cls, config: Config, health: Health) -> Connections:
+        """Those of a configuration; at most half of the files that the process may open.
+
+        The other half is for the upstream, the store, and connections that were accepted and not yet counted.
+        """
+        most = config.max_connections
+        with suppress(ImportError):  # Windows has no such limit
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            most = most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
+        return cls(most, config.max_connections_per_address, config.header_timeout, health)
+
+    def protocol(self) -> Any:
+        """A subclass of uvicorn's HTTP protocol under these limits."""
+        limits = self
+        base: Any = require("uvicorn.protocols.http.auto", extra="serve").AutoHTTPProtocol
+
+        class Limited(base):  # type: ignore[misc]
+            since, head = 0.0, 0
+
+            @property
+            def waits(self) -> bool:
+                """Whether no request is under way."""
+                return self.cycle is None or bool(self.cycle.response_complete)
+
+            @property
+            def may_go(self) -> bool:
+                """Whether no whole request is under way: a body may never come."""
+                return self.waits or bool(self.cycle.more_body)
+
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                self.since = limits._clock()
+                limits.opened(self, (transport.get_extra_info("peername") or ("",))[0])
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                limits.closed(self)
+                super().connection_lost(exc)
+
+            def data_received(self, data: bytes) -> None:
+                if self.timeout_keep_alive_task is not None or not self.waits:
+                    self.since, self.head = limits._clock(), 0
+                self.head += len(data)
+                super().data_received(data)
+                if self.waits and self.head > LARGEST_HEAD:
+                    self.transport.abort()
+
+        return Limited
+
+    def opened(self, connection: Any, address: str) -> None:
+        """Count a new connection, or close it or another one."""
+        if self._per_address is not None and self._by_address[address] >= self._per_address:
+            self._refuse(connection)
+            return
+        if len(self._open) >= self._most:
+            oldest = next((other for other in self._open if other.may_go), connection)
+            self._refuse(oldest)
+            self.closed(oldest)
+            if oldest is connection:
+                return
+        self._open[connection] = address
+        self._by_address[address] += 1
+
+    def closed(self, connection: Any) -> None:
+        """Count a connection off."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            self._by_address[address] -= 1
+            self._by_address += Counter()  # drops addresses without connections
+
+    def sweep(self) -> None:
+        """Close connections whose request's head is late. Idle ones with an answer have uvicorn's own time."""
+        late = self._clock() - self._header_timeout
+        for other in [other for other in self._open if other.waits and other.since < late]:
+            if other.timeout_keep_alive_task is None:
+                other.transport.abort()
+
+    def _refuse(self, connection: Any) -> None:
+        connection.transport.abort()
+        self._health.warn(None, "connections", "too many connections are open, so one was closed")
+
+    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Exception handler of the event loop: sockets that cannot be accepted are one line a minute."""
+        if "accept" in context.get("message", ""):
+            self._health.warn(None, "accept", f"a connection could not be accepted ({context.get('exception')})")
+        else:
+            loop.default_exception_handler(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from pydantic import SecretStr
 
@@ -34,7 +32,7 @@ from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .canary import Canary
 from .config import Alias, Upstream
-from .forwarding import Forwarding
+from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
 from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
@@ -43,6 +41,8 @@ __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
 ALIAS = "gateway_model"
 """Metadata of a ticket: the model that the client asked for. A key reads the tickets of its models."""
+SECRET = 16
+"""Bytes from which a key is masked in every reply: a shorter one is a placeholder such as EMPTY, a word of answers."""
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
@@ -52,47 +52,32 @@ _request: ContextVar[str] = ContextVar("guardrail_gateway_request")
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request, and who sends it.
-
-    Attributes:
-        chat: The request.
-        credential: Key for the upstream; None for the key in the configuration.
-        segment: The segment that the request names.
-        digest: Digest of request and client, equal when the client repeats it.
-        whole: Whether the client takes no part of an answer: all of it or an abstention.
-    """
+    """A request, and who sends it."""
 
     chat: ChatRequest
     credential: str | None
+    """Key for the upstream; None for the key in the configuration."""
     segment: str | None
     digest: str
-    whole: bool = False
+    """Digest of request and client, equal when the client repeats it."""
+    whole: bool
+    """Whether the client takes no part of an answer: all of it or an abstention."""
 
 
 def _scorer_of(config: Alias) -> Scorer | None:
-    """The scorer of an alias."""
+    """The scorer of an alias. The operator's file names it, never a request: importing runs code."""
     if config.decision is None:
         return None if config.scorer is None else load_scorer(config.scorer)
     own = config.decision
-    key = os.environ.get("OPENAI_API_KEY") if own.key is None else own.key.get_secret_value()
-    if not key:
+    if not own.secret:
         raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
     # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
-    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=key, timeout=2 * own.timeout)
+    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
     return decision(client, own.model, own.question, timeout=own.timeout)
 
 
 class ServedAlias:
-    """One alias of the configuration.
-
-    Args:
-        name: Its name.
-        config: Its part of the configuration.
-        aliases: All aliases by name, for a fallback.
-        draws: The gateway's memory of draws.
-        store: The review store, for tickets and monitors.
-        metrics: Count verdicts, changes of the model and rounds of the canary.
-        health: Where a changed model is reported.
+    """One alias of the configuration; ``aliases`` are all of them, for a fallback.
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
@@ -123,7 +108,6 @@ class ServedAlias:
         self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
         self.single = self._stages[0]
         """The artifact; for a cascade that of its first stage."""
-        # The operator's file names it, never a request: importing runs code.
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
         self.canary: Canary | None = None
@@ -167,29 +151,31 @@ class ServedAlias:
         )
         return mine == theirs and self.config.fallback is None
 
+    def mask(self, credential: str | None, status: int = 200) -> Mask:
+        """Hides the key with which a request was sent upstream, should the reply quote it.
+
+        A client's own key is hidden in errors of the upstream alone, and so is a short one.
+        """
+        mine = [upstream.secret for upstream in self.config.upstream if credential is None]
+        mine += [] if credential is None else [credential]
+        hidden = [key for key in mine if status >= 400 or (not self.upstream.forward_key and len(key) >= SECRET)]
+        fallback = () if self.config.fallback is None else self._aliases[self.config.fallback].mask(None).keys
+        return Mask([*(key.encode() for key in hidden), *fallback])
+
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
+        calibrated = self._stages[self.config.upstream.index(upstream)]
+        bound = calibrated is not None and calibrated.model.provider == OpenAICompatibleChat.PROVIDER
+        same = ("model", "timeout", "max_retries", "max_reply", "token_limit", "extra_body", "pin")
         chat = OpenAICompatibleChat(
-            model=upstream.model,
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
-            timeout=upstream.timeout,
-            max_retries=upstream.max_retries,
-            max_reply=upstream.max_reply,
-            token_limit=upstream.token_limit,
-            extra_body=upstream.extra_body,
-            system_fingerprint=self._bound(upstream),
-            pin=upstream.pin,
+            system_fingerprint=calibrated.model.revision if calibrated is not None and bound else None,
             report_change=self._changed,
+            **{name: getattr(upstream, name) for name in same},
         )
         chat._clients = self._clients[upstream.url]
         return chat
-
-    def _bound(self, upstream: Upstream) -> str | None:
-        """The fingerprint to which the artifact is bound, if it was calibrated with one."""
-        artifact = self._stages[self.config.upstream.index(upstream)]
-        bound = artifact is not None and artifact.model.provider == OpenAICompatibleChat.PROVIDER
-        return artifact.model.revision if artifact is not None and bound else None
 
     def _changed(self, change: Change, new: bool) -> None:
         """Count a reply of another model than the pinned one, and report a new value once."""
@@ -218,20 +204,12 @@ class ServedAlias:
         upstreams = [
             (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
         ]
-        scope = repr((credential, upstreams))
-        own: dict[str, Any] = {
-            "early_stopping": config.early_stopping,
-            "probe": config.probe,
-            "remember_slots": config.remember_slots,
-            "remember": self._draws.scoped(sha256_hex(scope.encode(), 16)),
-        }
-        common: dict[str, Any] = {
-            "abstain_message": config.abstain_message,
-            "turns": config.turns,
-            "on_abstain": self._on_abstain(),
-            "on_verdict": self._observers,
-        }
+        draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
+        own: dict[str, Any] = {name: getattr(config, name) for name in ("early_stopping", "probe", "remember_slots")}
+        common: dict[str, Any] = {name: getattr(config, name) for name in ("abstain_message", "turns")}
+        own, common = {**own, "remember": draws}, {**common, "on_abstain": self._on_abstain()}
         if isinstance(self.artifact, CascadeArtifact):
+            common["on_verdict"] = self._observers
             return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
         settings = {**own, **common, **self._watch, "scorer": self._scorer}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
@@ -239,18 +217,25 @@ class ServedAlias:
     def _on_abstain(self) -> Any:
         config = self.config
         if config.fallback is not None:
-            return self._aliases[config.fallback].answering()
+            other = self._aliases[config.fallback]
+            return other.guard(None) if other.guarded else other.chat(other.upstream, None)
         if config.on_abstain == "ticket":
             from guardrail.review.hooks import ticket
 
-            return ticket(self._store, metadata=self._of_ticket, key=self._name_of_ticket)
+            # A fallback writes tickets under the alias that the client asked for. While draws are remembered, a
+            # repetition of a request gets the same ticket.
+            return ticket(
+                self._store,
+                metadata=lambda *_: {ALIAS: _asked.get(self.name)},
+                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex),
+            )
         return "raise" if config.on_abstain == "error" else "message"
 
     @cached_property
     def _watch(self) -> dict[str, Any]:
         """The settings by which a monitor sees the verdicts and holds answers back."""
         if not self.config.monitor:
-            return {}
+            return {"on_verdict": self._observers}
         from guardrail.review.monitors.store import Monitors
 
         assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
@@ -265,18 +250,6 @@ class ServedAlias:
         assert isinstance(guard, Guardrail), "checked in the configuration"
         settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
         return Guardrail(model=guard.model, artifact=guard.artifact, early_stopping="off", remember=0, **settings)
-
-    def _of_ticket(self, *_: object) -> dict[str, Any]:
-        """Metadata of a ticket. A fallback writes tickets under the alias that the client asked for."""
-        return {ALIAS: _asked.get(self.name)}
-
-    def _name_of_ticket(self, *_: object) -> str:
-        """The name of a request's ticket: while draws are remembered, a repetition gets the same one."""
-        return self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex)
-
-    def answering(self) -> BaseChatModel:
-        """The chat model that takes over for another alias."""
-        return self.guard(None) if self.guarded else self.chat(self.upstream, None)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""
@@ -294,11 +267,9 @@ class ServedAlias:
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except (ArtifactError, UsageError) as error:
-            way_out = (
-                "Send 'messages' in the calibrated form. For other turns, the operator may set 'turns: mark' in the "
-                "configuration, which answers without the promise."
-            )
-            return ApiError(400, f"{fault_of(error)} {way_out}", "not_as_calibrated", "messages")
+            form = "Send 'messages' in the calibrated form."
+            turns = "For other turns, the operator may set 'turns: mark', which answers without the promise."
+            return ApiError(400, f"{fault_of(error)} {form} {turns}", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise

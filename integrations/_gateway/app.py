@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .._openai.clients import ReplyBytes
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
-from .forwarding import CutError, passed_name
+from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
 from .in_flight import InFlight
 from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
@@ -33,6 +33,7 @@ from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
 from .protocol import (
+    BEHIND,
     DOWN,
     ApiError,
     ChatRequest,
@@ -40,9 +41,10 @@ from .protocol import (
     completion,
     explanation,
     headers_of,
+    invalid,
     read_body,
     read_request,
-    refuse_endpoint,
+    unavailable,
 )
 from .responses import RESPONSES
 
@@ -67,26 +69,11 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
-
-
-def _unavailable(message: str, code: str) -> ApiError:
-    """An error after which clients try again."""
-    return ApiError(503, message, code, kind="server_error", headers={"Retry-After": "5"})
-
-
-STOPPING = _unavailable("The gateway is stopping.", "stopping")
-NO_ROOM = _unavailable(
+STOPPING = unavailable("The gateway is stopping.", "stopping")
+NO_ROOM = unavailable(
     "The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
     "replies_too_large",
 )
-BROKEN = {
-    "degenerate_samples": "a probe refused the upstream, so no question is answered",
-    "misconfigured": "the upstream answers no call; check its key, model name and url, and that the server runs there",
-    "upstream_down": "the upstream is down",
-    "model_changed": "the upstream answers as another model than the pinned one, so its answers are held back",
-    "model_failed": "the upstream failed or sent no JSON, so a question could not be measured",
-}
-"""Causes of the upstream for which questions get errors."""
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -95,8 +82,9 @@ PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
 CLOSE = {"Connection": "close"}
 HELD = "guardrail serve: %s held request %s back: %s"
-OVER = "guardrail.over"
-"""Entry of a request's scope: an `ExitStack` that closes when its response is over, however it ended."""
+OVER, MASK = "guardrail.over", "guardrail.mask"
+"""Entries of a request's scope: an `ExitStack` that closes when its response is over, however it ended, and the `Mask`
+of the response."""
 log = logging.getLogger("guardrail")
 T = TypeVar("T")
 Result = GuardReply | ApiError
@@ -116,12 +104,16 @@ class Gateway:
     def __init__(self, config: Config | str | Path) -> None:
         self._path = None if isinstance(config, Config) else Path(config)
         self.config = config if isinstance(config, Config) else load_config(config)
-        self.metrics = Metrics(lambda: self.observing, lambda: 0 if self._draws is None else self._draws.evicted)
+        self.metrics = Metrics(
+            lambda: {name: (alias.queue.observed, alias.reasons) for name, alias in self.observing.items()},
+            lambda: 0 if self._draws is None else self._draws.evicted,
+        )
         self.health = Health()
         self._stops_at: float | None = None
         self._stale: str | None = None
         self._started = int(time.time())
         self._store: Any = None
+        self._store_errors: tuple[type[Exception], ...] = ()
         self._draws: Draws | None = None
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
@@ -136,12 +128,8 @@ class Gateway:
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
-        if config.reviews is not None and self._store is None:
-            from guardrail.review.queue.store import ReviewStore
-
-            self._store = ReviewStore(config.reviews.get_secret_value())
         if self._draws is None:
-            self._draws = self._memory()
+            self._draws = self._memory(config)
         aliases: dict[str, ServedAlias] = {}
         for name, alias in config.models.items():
             former = self.aliases.get(name)
@@ -166,15 +154,17 @@ class Gateway:
                 self.health.forget(name)
         self.aliases, self.observing, self.config = aliases, observing, config
 
-    def _memory(self) -> Draws:
+    def _memory(self, config: Config) -> Draws:
         """The memory of draws, which all processes on a review store share."""
         shared = None
-        if self._store is not None:
+        if config.reviews is not None:
+            from guardrail.review.errors import StoreUnavailableError
             from guardrail.review.queue.expiring_keys import ExpiringKeys
+            from guardrail.review.queue.store import ReviewStore
 
+            self._store, self._store_errors = ReviewStore(config.reviews.get_secret_value()), (StoreUnavailableError,)
             shared = ExpiringKeys(self._store.database)
-        most = self.config.remember_bytes
-        return Draws(self.config.remember, most_bytes=most, shared=shared, report=self._shared)
+        return Draws(config.remember, most_bytes=config.remember_bytes, shared=shared, report=self._shared)
 
     def _shared(self, error: GuardrailError | None) -> None:
         """Report whether a draw could be written to the store: otherwise only this process knows it."""
@@ -186,12 +176,10 @@ class Gateway:
     def reload(self) -> bool:
         """Read configuration and artifacts again; running requests finish with the former ones.
 
-        The address does not change, because the server is bound to it. The rule that any address but the loopback needs
-        keys is checked with it.
+        The address stays, because the server is bound to it, and the rules for it are checked with the new keys.
 
         Returns:
-            Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say; the
-            gateway stays ready, since it answers as before.
+            Whether it succeeded. Otherwise the former configuration stays, as log, ``/readyz`` and a metric say.
         """
         self._stale = None
         try:
@@ -219,23 +207,28 @@ class Gateway:
             return
         request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
         scope[OVER] = over = ExitStack()
+        scope[MASK] = Mask(())
 
         async def numbered(message: dict[str, Any]) -> None:
+            """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+                headers = [(name, scope[MASK].masked(value)) for name, value in message["headers"]]
+                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+            elif message["type"] == "http.response.body":
+                last = not message.get("more_body", False)
+                message = {**message, "body": scope[MASK].add(message.get("body", b""), last=last)}
             await send(message)
 
         try:
             with self.metrics.trace_of(request.headers):
                 response = await self._respond(request, request_id)
-        except ApiError as error:
-            response = _error(error, _dialect(scope["path"]))
         except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
-            response = _error(_failed(f"request {request_id}", error), _dialect(scope["path"]))
+            shown = error if isinstance(error, ApiError) else _failed(f"request {request_id}", error)
+            response = _error(shown, _dialect(scope["path"]))
         try:
             await response(scope, receive, numbered)
         except CutError:
@@ -296,15 +289,11 @@ class Gateway:
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
         if path == "/readyz":
-            guarded = [name for name, alias in self.aliases.items() if alias.guarded]
-            reasons = ["draining"] * (self._stops_at is not None) + self.health.reasons(guarded)
-            status = {"ready": not reasons, "reasons": reasons, "stale": self._stale is not None}
-            return _responses.JSONResponse({**status, **self._shown_to(request)}, 503 if reasons else 200)
+            return self._ready(request)
         if "transfer-encoding" in request.headers and "content-length" in request.headers:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
-            raise ApiError(
-                400, "Send Content-Length or Transfer-Encoding, not both.", "ambiguous_length", headers=CLOSE
-            )
+            both = "Send Content-Length or Transfer-Encoding, not both."
+            raise ApiError(400, both, "ambiguous_length", headers=CLOSE)
         key = self._authenticate(request)
         if method == "POST" and path in DIALECTS:
             return await self._ask(request, request_id, key, DIALECTS[path])
@@ -317,27 +306,35 @@ class Gateway:
             return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
-                return await asyncio.to_thread(self._ticket, path.removeprefix(TICKETS), key)
+                return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS), key)
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         if path.startswith("/v1/"):
             return await self._pass(request, path.removeprefix("/v1/"), key)
-        raise refuse_endpoint(path, method)
+        raise _not_served(path, method)
 
-    def _shown_to(self, request: Any) -> dict[str, dict[str, Any]]:
-        """Promises and warnings for a caller: probes need no key, and without one they learn no model's name."""
-        try:
+    def _ready(self, request: Any) -> Any:
+        """Whether requests can be answered, promises and warnings. Without a key, a probe learns no model's name."""
+        guarded, shown = [name for name, alias in self.aliases.items() if alias.guarded], dict[str, ServedAlias]()
+        reasons = ["draining"] * self.draining + self.health.reasons(guarded)
+        with suppress(ApiError):
             key = self._authenticate(request)
-        except ApiError:
-            return {"promises": {}, "warnings": {}}
-        promises, warnings = dict[str, Any](), dict[str, Any]()
-        for name, alias in self.aliases.items():
-            if _may_use(key, name):
-                promises |= {name: alias.promises} if alias.promises else {}
-                lines = [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
-                warnings |= {name: lines} if lines else {}
-        return {"promises": promises, "warnings": warnings}
+            shown = {name: alias for name, alias in self.aliases.items() if _may_use(key, name)}
+        lines = {
+            name: [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
+            for name, alias in shown.items()
+        }
+        return _responses.JSONResponse(
+            {
+                "ready": not reasons,
+                "reasons": reasons,
+                "stale": self._stale is not None,
+                "promises": {name: alias.promises for name, alias in shown.items() if alias.promises},
+                "warnings": {name: listed for name, listed in lines.items() if listed},
+            },
+            503 if reasons else 200,
+        )
 
     def _models(self, name: str, key: Key | None) -> Any:
         usable = [alias for alias in self.aliases if _may_use(key, alias)]
@@ -350,19 +347,21 @@ class Gateway:
         page = {"has_more": False, "first_id": usable[0] if usable else None, "last_id": usable[-1] if usable else None}
         return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed, **page})
 
-    def _ticket(self, name: str, key: Key | None) -> Any:
+    def _ticket(self, request: Any, name: str, key: Key | None) -> Any:
         """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
-        from guardrail.review.errors import StoreUnavailableError, UnknownItemError
+        from guardrail.review.errors import UnknownItemError
 
         try:
             item = self._store.item(name)
-        except StoreUnavailableError as error:
+        except self._store_errors as error:
             raise self._unreachable(error) from error
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
         if item is None or not isinstance(alias, str) or not _may_use(key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
+        if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
+            request.scope[MASK] = served.mask(self._credential(served, key, request.headers))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
@@ -421,7 +420,7 @@ class Gateway:
             if _may_use(key, name) and (listed := passed_name(path, alias.config.pass_through))
         }
         if not named:
-            raise refuse_endpoint(f"/v1/{path}", request.method)
+            raise _not_served(f"/v1/{path}", request.method)
         headers = request.headers
         is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
@@ -430,29 +429,28 @@ class Gateway:
         body = await self._off_loop(content, reading) if is_json and content else None
         model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
         if model is not None and not isinstance(model, str):
-            raise ApiError(400, "'model' must be a text.", "invalid_field", "model")
+            raise invalid("model", "must be a text.")
         if model in self.aliases and model not in named:
-            raise refuse_endpoint(f"/v1/{path}", request.method)
+            raise _not_served(f"/v1/{path}", request.method)
         if model not in named and len(named) > 1:
-            raise ApiError(
-                400, f"Several models pass {path[:100]} through. Name one in the header x-guardrail-model.",
-                "model_not_named", "model",
-            )  # fmt: skip
+            why = f"must be named in the header x-guardrail-model: several pass {path[:100]} through."
+            raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
         credential = self._credential(alias, key, headers)
         request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
         renamed = body if body is not None and body.get("model") == alias.name else None
-        return await alias.forwarding.pass_through(request, path, content, renamed, credential)
+        response = await alias.forwarding.pass_through(request, path, content, renamed, credential)
+        request.scope[MASK] = alias.mask(credential, response.status_code)
+        return response
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
         if not any_type and _media_type(request.headers) != "application/json":
             raise ApiError(415, "Content-Type must be application/json.", "unsupported_media_type")
         too_large = ApiError(413, f"The body is larger than {self.config.max_body} bytes.", "request_too_large")
-        declared = request.headers.get("content-length", "0")
+        declared, content = request.headers.get("content-length", "0"), bytearray()
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
-        content = bytearray()
         try:
             async with asyncio.timeout(self.config.body_timeout):
                 async for part in request.stream():
@@ -460,19 +458,15 @@ class Gateway:
                     if len(content) > self.config.max_body:
                         raise too_large
         except TimeoutError:
-            raise ApiError(
-                408, f"The body did not arrive within {self.config.body_timeout:g} s.", "request_timeout", headers=CLOSE
-            ) from None
+            late = f"The body did not arrive within {self.config.body_timeout:g} s."
+            raise ApiError(408, late, "request_timeout", headers=CLOSE) from None
         return bytes(content)
 
     def _refuse_long(self, content: bytes) -> None:
         if len(content) > (most := self.config.max_guarded_body):
-            raise ApiError(
-                413,
-                f"A request to a guarded model may have {most} bytes, this one has {len(content)}. Shorten it, or ask "
-                "the operator to raise 'max_guarded_body' in the configuration.",
-                "request_too_large",
-            )
+            long = f"A request to a guarded model may have {most} bytes, this one has {len(content)}."
+            way_out = "Shorten it, or ask the operator to raise 'max_guarded_body' in the configuration."
+            raise ApiError(413, f"{long} {way_out}", "request_too_large")
 
     async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
         """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
@@ -497,12 +491,13 @@ class Gateway:
         once = headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
             request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
-            return await observing.respond(content, body, headers, credential, request_id, dialect)
+            response = await observing.respond(content, body, headers, credential, request_id, dialect)
+            request.scope[MASK] = alias.mask(credential, response.status_code)
+            return response
+        request.scope[MASK] = alias.mask(credential)
         config = alias.config
         if alias.plan is None or not alias.guarded:
-            raise ApiError(
-                400, f"The model {alias.name!r} only observes. Name one that guards.", "not_guarded", "model"
-            )
+            raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
         segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
@@ -573,43 +568,37 @@ class Gateway:
             return result
         except ApiError as error:
             return error
+        except self._store_errors as error:  # whether the question was drawn is unknown, so nothing was drawn
+            return self._unreachable(error)
         except Exception as error:
-            return self._unreachable(error) if self._lacks_store(error) else _failed(alias.name, error)
+            return _failed(alias.name, error)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
-        if isinstance(result, ApiError) and result.verdict is not None and result.code in BROKEN:
-            measured = result.verdict["uncertainty"]
-            whys = {
-                "degenerate_samples": f" ({measured['detail']})",
-                "misconfigured": alias.upstream.hint,
-                DOWN: f" (since {alias.down})",
-            }
+        if isinstance(result, ApiError) and result.verdict is not None and result.code in BEHIND:
+            detail, why = result.verdict["uncertainty"]["detail"], BEHIND[result.code][3]
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
-            why = whys.get(result.code, "")
-            report(alias.name, result.code, f"{BROKEN[result.code]}{why}", at=f" ({alias.upstream.url})")
+            why = why.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
+            report(alias.name, result.code, why, at=f" ({alias.upstream.url})")
         elif not isinstance(result, ApiError):
             self.health.recover(alias.name)
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")
-        return _unavailable("The gateway cannot reach its store.", "store_unavailable")
+        return unavailable("The gateway cannot reach its store.", "store_unavailable")
 
     @contextmanager
     def _counted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Iterator[None]:
-        """Count a request as under way.
+        """Count a request as under way; an `ApiError` above a limit.
 
         A key without a limit of its own may have as many requests under way as are then free for others, so that one
         key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
-
-        Raises:
-            ApiError: It is above a limit.
         """
         name, own = (None, None) if key is None else (key.name, key.max_concurrency)
         free = most - under_way.total()
         if free <= 0:
-            raise _unavailable("The gateway is overloaded.", "overloaded")
+            raise unavailable("The gateway is overloaded.", "overloaded")
         of_key = self._busy[name] + self._replies[name]
         if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
             raise _limited("Too many requests of this key are under way.", 2)
@@ -619,13 +608,12 @@ class Gateway:
         finally:
             under_way[name] -= 1
 
-    def _lacks_store(self, error: Exception) -> bool:
-        """Whether the store could not say whether the question was drawn already: nothing was drawn then."""
-        if self._store is None:
-            return False
-        from guardrail.review.errors import StoreUnavailableError
 
-        return isinstance(error, StoreUnavailableError)
+def _not_served(path: str, method: str) -> ApiError:
+    """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
+    served = "the gateway serves POST /v1/chat/completions, /v1/responses and /v1/messages, and GET /v1/models"
+    more = "It keeps no responses. The operator may pass other paths through with 'pass_through' in the configuration."
+    return ApiError(404, f"{method} {path[:100]} is not served; {served}. {more}", "unknown_endpoint")
 
 
 def _may_use(key: Key | None, name: str) -> bool:

@@ -8,18 +8,20 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError, describe_error
-from guardrail.monitor import Alarm, CanaryMonitor, CanaryState
+from guardrail.monitor import CanaryMonitor
 from guardrail.monitor.canary import BASELINE
 from guardrail.monitor.drift import Reference
 from guardrail.plain_json import sha256_hex
 
 if TYPE_CHECKING:
+    from guardrail.review.monitors.shared import SharedCanary
+
     from .config import CanaryConfig
     from .metrics import Metrics
 
@@ -29,16 +31,6 @@ AT_ONCE = 4
 """Questions of a round that are measured at once."""
 MOST_QUESTIONS = 1000
 log = logging.getLogger("guardrail")
-
-
-class _Monitor(Protocol):
-    """A `CanaryMonitor`, or one in the store."""
-
-    @property
-    def state(self) -> CanaryState: ...
-    @property
-    def alarm(self) -> Alarm | None: ...
-    def update(self, scores: Sequence[float | None]) -> CanaryState: ...
 
 
 class Canary:
@@ -67,7 +59,7 @@ class Canary:
         self._reference = Reference(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
-        self.monitor: _Monitor = CanaryMonitor(len(self._asked))
+        self.monitor: CanaryMonitor | SharedCanary = CanaryMonitor(len(self._asked))
         if store is not None:
             from guardrail.review.monitors.store import Monitors
 

@@ -73,6 +73,11 @@ class _Endpoint(_Strict):
     """Allow ``http:`` to other machines, where the network is trusted."""
 
     @property
+    def secret(self) -> str:
+        """The text of the key; empty if there is none."""
+        return os.environ.get("OPENAI_API_KEY", "") if self.key is None else self.key.get_secret_value()
+
+    @property
     def hint(self) -> str:
         """The question to ask where the API does not know the path of a request."""
         return "" if self.url.rstrip("/").endswith("/v1") else "; does its url end in /v1?"
@@ -194,8 +199,7 @@ class Alias(_Strict):
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    """Whether a question is measured to its end after the client has disconnected, or continued when it is asked again.
-    "cancel" saves calls."""
+    """Whether a question whose client has disconnected is measured to its end, or continued when it is asked again."""
     remember_slots: tuple[str, ...] | None = None
     """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
@@ -220,31 +224,28 @@ class Alias(_Strict):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         observes, several, alone = self.mode == "observe", len(self.upstream) > 1, self.artifact is None
-        collects = self.observe.records is not None and self.observe.plan is None
-        rules = {
-            "upstream must name at least one endpoint": not self.upstream,
-            "a guarded model needs an artifact. Use mode: observe to collect the data for one": not observes and alone,
-            "a cascade cannot observe: a served answer is one model's. Give one upstream": observes and several,
-            "to collect records without an artifact, observe.plan must say how samples are drawn": observes
-            and alone and collects,
-            "scorer belongs to the artifact of one guarded or observed model. Leave it out": self.scorer is not None
-            and (alone or several),
-            "decision is the scorer of the artifact of one model. Leave it, or scorer, out": self.decision is not None
-            and (self.scorer is not None or alone or several),
-            "monitor watches a guarded model with one upstream. Leave it out": self.monitor and (observes or several),
-            "canary asks a guarded model with one upstream. Leave it out": self.canary is not None
-            and (observes or several),
-            "fallback takes the place of on_abstain. Leave one of them out": self.fallback is not None
-            and self.on_abstain != "message",
-        }  # fmt: skip
-        kept = frozenset({"models"} if observes else {"chat", "models", "responses"})  # a guarded alias keeps nothing
-        rules |= {
-            f"pass_through must name paths such as embeddings or audio/speech, got {path!r}": not _PATH.fullmatch(path)
-            or path.partition("/")[0] in kept
-            or path == "messages"
-            for path in self.pass_through
-        }
-        for rule, broken in rules.items():
+        unplanned = self.observe.records is not None and self.observe.plan is None
+        scored, decided, asked = (value is not None for value in (self.scorer, self.decision, self.canary))
+        replaced = self.fallback is not None and self.on_abstain != "message"
+        kept = {"models"} if observes else {"chat", "models", "responses"}  # a guarded alias keeps nothing
+        wrong = [path for path in self.pass_through if not _PATH.fullmatch(path) or path.partition("/")[0] in kept]
+        wrong += [path for path in self.pass_through if path == "messages"]
+        rules = (
+            (not self.upstream, "upstream must name at least one endpoint"),
+            (alone and not observes, "a guarded model needs an artifact. mode: observe collects the data for one"),
+            (observes and several, "a cascade cannot observe: a served answer is one model's. Give one upstream"),
+            (observes and alone and unplanned, "to collect records without an artifact, observe.plan must say how "
+             "samples are drawn"),
+            (scored and (alone or several), "scorer belongs to the artifact of one guarded or observed model. Leave it "
+             "out"),
+            (decided and (scored or alone or several), "decision is the scorer of the artifact of one model. Leave it, "
+             "or scorer, out"),
+            (self.monitor and (observes or several), "monitor watches a guarded model with one upstream. Leave it out"),
+            (asked and (observes or several), "canary asks a guarded model with one upstream. Leave it out"),
+            (replaced, "fallback takes the place of on_abstain. Leave one of them out"),
+            (bool(wrong), f"pass_through must name paths such as embeddings or audio/speech, got {wrong}"),
+        )  # fmt: skip
+        for broken, rule in rules:
             if broken:
                 raise ValueError(rule)
         return self
@@ -343,11 +344,7 @@ class Config(_Strict):
 
     @classmethod
     def checked(cls, content: Mapping[str, Any], name: str) -> Self:
-        """The configuration of a mapping.
-
-        Raises:
-            UsageError: A field is wrong; the message names it.
-        """
+        """The configuration of a mapping; a `UsageError` that names the field if one is wrong."""
         try:
             return cls.model_validate(content)
         except ValidationError as error:
@@ -355,11 +352,9 @@ class Config(_Strict):
 
     def key_of(self, text: str | None) -> Key | None:
         """The key with this text; None if it is unknown. Compares with every hash, each in constant time."""
-        digest, match = hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest(), None
-        for key in self.keys:
-            if hmac.compare_digest(digest, key.sha256):
-                match = key
-        return match
+        digest = hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest()
+        matching = [key for key in self.keys if hmac.compare_digest(digest, key.sha256)]
+        return matching[-1] if matching else None
 
 
 def new_key(name: str) -> tuple[str, str]:
@@ -387,13 +382,7 @@ def load_config(path: str | Path) -> Config:
 
 
 def parsed_config(text: str, name: str = "configuration", environment: Mapping[str, str] | None = None) -> Config:
-    """`load_config` of a text.
-
-    Args:
-        text: The YAML.
-        name: Name of the file in messages.
-        environment: Values for ``${NAME}``; default: the environment of the process.
-    """
+    """`load_config` of a YAML text; ``name`` is that of the file in messages."""
     yaml = require("yaml", extra="serve")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

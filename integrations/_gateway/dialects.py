@@ -20,29 +20,26 @@ _SHAPES = {str: "a text", int: "a whole number", list: "a list", dict: "an objec
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A protocol of clients, as a translation of chat completions: the gate behind it is the same.
-
-    Attributes:
-        path: Path below the root of an API.
-        read: A request of this protocol as one for a chat completion.
-        reply: A completion as the reply to a request.
-        events: A reply as the events of a request's stream.
-        error: An error as a body, and as an event.
-        observed: An upstream's reply, or the events of its stream, as a chat completion.
-        names: Fields of chat completions, by the names of this protocol.
-        error_status: HTTP status of errors, if the protocol has only one.
-        mandatory: The token limit, if every request must have one; a larger one than calibrated is left out.
-    """
+    """A protocol of clients, as a translation of chat completions: the gate behind it is the same."""
 
     path: str
+    """Path below the root of an API."""
     read: Callable[[Mapping[str, Any], SamplingPlan | None], Mapping[str, Any]]
+    """A request of this protocol as one for a chat completion."""
     reply: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    """A completion as the reply to a request."""
     events: Callable[[Mapping[str, Any], ChatRequest], Iterator[Mapping[str, Any]]]
+    """A reply as the events of a request's stream."""
     error: Callable[[ApiError], dict[str, Any]]
+    """An error as a body, and as an event."""
     observed: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None
+    """An upstream's reply, or the events of its stream, as a chat completion."""
     names: Mapping[str, str] = field(default_factory=dict)
+    """Fields of chat completions, by the names of this protocol."""
     error_status: int | None = None
+    """HTTP status of errors, if the protocol has only one."""
     mandatory: str = ""
+    """The token limit, if every request must have one; a larger one than calibrated is left out."""
 
     def spelled(self, error: ApiError) -> ApiError:
         """An error that names a field of chat completions, by this protocol's name of the field."""
@@ -58,11 +55,7 @@ def present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def need(value: Any, kind: type[T], where: str) -> T:
-    """A field's value, if it has the right type.
-
-    Raises:
-        ApiError: It has another type; the message names the field.
-    """
+    """A field's value; an `ApiError` that names the field if it has another type."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise invalid(where, f"must be {_SHAPES[kind]}.")
     return value
@@ -73,18 +66,28 @@ def need_texts(fields: Mapping[str, Any], where: str, *names: str) -> list[str]:
     return [need(fields.get(name), str, f"{where}.{name}") for name in names]
 
 
-def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str], name: str) -> dict[str, Any]:
-    """The fields of a request that chat completions call the same, and those that neither protocol knows.
+def objects_in(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of a list of objects, each with its place in the request."""
+    for place, entry in enumerate(need(value, list, where)):
+        yield f"{where}[{place}]", need(entry, dict, f"{where}[{place}]")
 
-    Args:
-        fields: The request.
-        unknown: Fields of chat completions that the protocol lacks: a request with them would be read in two ways.
-        own: Fields that are translated.
-        name: The protocol, for messages.
+
+def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str]) -> dict[str, Any]:
+    """The fields of a request without its ``own``, which are translated.
+
+    ``unknown`` fields of chat completions, which the protocol lacks, are refused: they would be read in two ways.
     """
-    for field_name in sorted(unknown & fields.keys()):
-        raise ApiError(400, f"/v1/{name} has no field {field_name!r}.", "unknown_field", field_name)
-    return {key: value for key, value in fields.items() if key not in own}
+    for name in sorted(unknown & fields.keys()):
+        raise invalid(name, "is not a field of this API.", "unknown_field")
+    return {name: value for name, value in fields.items() if name not in own}
+
+
+def inner_fields(fields: Mapping[str, Any], name: str, known: AbstractSet[str]) -> dict[str, Any]:
+    """A field that is an object, all of whose fields are known."""
+    inner = present(need(fields.get(name, {}), dict, name))
+    for unknown in sorted(inner.keys() - known):
+        raise invalid(f"{name}.{unknown}", "is unknown here.", "unknown_field")
+    return inner
 
 
 def content_of(
@@ -92,20 +95,13 @@ def content_of(
 ) -> str | list[dict[str, Any]]:
     """A content of texts and parts in the form of chat completions; a single text is a text.
 
-    Args:
-        value: The content.
-        where: Its place in the request.
-        part: Gives a part's form in chat completions, or None for a type that they lack.
-
-    Raises:
-        ApiError: It is malformed, or has a part of another type.
+    ``part`` gives the form of a part, or None for a type that chat completions lack, which is an `ApiError`.
     """
     if isinstance(value, str):
         return value
     parts = []
-    for place, entry in enumerate(need(value, list, where)):
-        at = f"{where}[{place}]"
-        kind = need(entry, dict, at).get("type")
+    for at, entry in objects_in(value, where):
+        kind = entry.get("type")
         spelled = part(kind, entry, at)
         if spelled is None:
             raise invalid(at, f"of type {str(kind)[:60]!r} cannot be guarded.", "unsupported_content")
@@ -128,27 +124,16 @@ def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def tools_of(value: Any, kind: str, default: str | None = None, left_out: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The tools of a request.
-
-    Args:
-        value: The field ``tools``.
-        kind: The ``type`` of tools that the client runs.
-        default: The type of a tool that names none.
-        left_out: Fields of a tool without a meaning for a chat completion.
-
-    Raises:
-        ApiError: A tool is malformed, or runs at the provider.
-    """
+def tools_of(value: Any, kind: str, default: str | None = None) -> list[dict[str, Any]]:
+    """The tools of a request, all of the ``kind`` that clients run: others run at the provider, and are refused."""
     tools = []
-    for place, tool in enumerate(need(value, list, "tools")):
-        fields = present(need(tool, dict, f"tools[{place}]"))
-        if fields.pop("type", default) != kind:
+    for at, tool in objects_in(value, "tools"):
+        function = present(tool)
+        if function.pop("type", default) != kind:
             rule = f'must be "{kind}": tools that run at the provider cannot be guarded.'
-            raise invalid(f"tools[{place}].type", rule, "unsupported_tool")
-        if fields.get("strict") is False:  # what chat completions do without it
-            del fields["strict"]
-        function = {name: value for name, value in fields.items() if name not in left_out}
+            raise invalid(f"{at}.type", rule, "unsupported_tool")
+        if function.get("strict") is False:  # what chat completions do without it
+            del function["strict"]
         tools.append({"type": "function", "function": function})
     return tools
 
@@ -170,7 +155,7 @@ CHAT = Dialect(
     "chat/completions",
     read=lambda body, plan: body,
     reply=lambda completion, body: dict(completion),
-    events=lambda reply, request: chunks(reply, include_usage=request.include_usage),
+    events=chunks,
     error=lambda error: error.body,
 )
 """OpenAI's chat completions."""

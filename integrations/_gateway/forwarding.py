@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from guardrail.errors import require
@@ -21,7 +20,7 @@ aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["CutError", "Forwarding", "Listener", "passed_name"]
+__all__ = ["CutError", "Forwarding", "Listener", "Mask", "passed_name"]
 
 KEPT_BACK = frozenset(
     {
@@ -30,8 +29,6 @@ KEPT_BACK = frozenset(
     }
 )  # fmt: skip
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
-SECRET = 16
-"""Bytes from which a key is masked in every reply: a shorter one is a placeholder such as EMPTY, a word of answers."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
 GENERATES = frozenset(
@@ -76,15 +73,34 @@ class Listener:
         """The reply is over, or broke off."""
 
 
-class Forwarding:
-    """Requests to the upstream of one alias.
+class Mask:
+    """Hides keys in the headers and the body of a reply, which comes in parts.
 
-    Args:
-        name: The alias, for the log.
-        upstream: Its upstream.
-        clients: The connections, which guarded questions share.
-        health: Where an upstream is reported that cannot be reached.
+    The mask is as long as the key, so that Content-Length stays right.
     """
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self.keys = list(filter(None, keys))
+        self._held = b""
+
+    def masked(self, content: bytes) -> bytes:
+        """Some bytes with the keys masked."""
+        for key in self.keys:
+            content = content.replace(key, b"*" * len(key))
+        return content
+
+    def add(self, part: bytes, *, last: bool) -> bytes:
+        """The bytes that may go on after the next part: all but the end in which a key may begin."""
+        content, longest = self.masked(self._held + part), max(map(len, self.keys), default=0)
+        starts = range(len(content) if last else max(0, len(content) - longest + 1), len(content))
+        begun = (start for start in starts if any(key.startswith(content[start:]) for key in self.keys))
+        cut = next(begun, len(content))
+        self._held = content[cut:]
+        return content[:cut]
+
+
+class Forwarding:
+    """Requests to the upstream of one alias, over the connections that guarded questions share."""
 
     def __init__(self, name: str, upstream: Upstream, clients: Clients, health: Health) -> None:
         self._name, self._upstream, self._clients, self._health = name, upstream, clients, health
@@ -98,27 +114,16 @@ class Forwarding:
         credential: str | None,
         listener: Listener | None = None,
     ) -> Any:
-        """The upstream's reply, byte for byte; our key is masked, should the upstream quote it.
+        """The upstream's reply, byte for byte; an `ApiError` if nothing of one can be sent on.
 
-        Args:
-            method: Method of the request.
-            path: Path below the root of the upstream, with its query.
-            content: The request's body.
-            headers: The client's headers that are sent on.
-            credential: Key for the upstream; None for the key of the alias.
-            listener: Sees the reply.
-
-        Raises:
-            ApiError: There is no reply, or it broke off before anything of it was sent on.
+        The path, with its query, is below the root of the upstream, and the headers are those that are sent on. Without
+        a credential, the key of the alias is sent. A listener sees the reply pass.
         """
-        own, listener = self._upstream.key, listener or Listener()
-        secret = credential or (os.environ.get("OPENAI_API_KEY", "") if own is None else own.get_secret_value())
+        listener = listener or Listener()
         try:
-            reply = await self._sent(method, path, content, headers, secret)
+            reply = await self._sent(method, path, content, headers, credential or self._upstream.secret)
             listener.begin(reply.status)
-            ours = not self._upstream.forward_key and len(secret) >= SECRET
-            mask = _Mask(secret.encode() if ours or reply.status >= 400 else b"")
-            parts = self._parts(reply, listener, mask)
+            parts = self._parts(reply, listener)
             if 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
                 response = _responses.Response(b"".join([part async for part in parts]), reply.status)
             else:
@@ -130,7 +135,7 @@ class Forwarding:
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
             ) from error
         lower = [(name.lower(), value) for name, value in reply.raw_headers]  # a name may come more than once
-        response.raw_headers = [(name, mask.masked(value)) for name, value in lower if name not in KEPT_BACK]
+        response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
         return response
 
     async def pass_through(
@@ -145,13 +150,15 @@ class Forwarding:
             for name, value in request.headers.items()
             if name not in MINE and not name.startswith(("x-guardrail", "x-api-key", "api-key", "proxy-", "transfer-"))
         }
-        if body is not None:
-            content = json.dumps({**body, "model": self._upstream.model}, ensure_ascii=False).encode()
         query = request.scope["query_string"].decode("latin-1")
-        whole = f"{path}?{query}" if query else path
-        response = await self.respond(request.method, whole, content, sent, credential)
+        content = content if body is None else self.renamed(body)
+        response = await self.respond(request.method, f"{path}?{query}" if query else path, content, sent, credential)
         response.raw_headers.append((b"x-guardrail-guarded", b"false"))
         return response
+
+    def renamed(self, body: Mapping[str, Any]) -> bytes:
+        """A request's body with the upstream's name of the model."""
+        return json.dumps({**body, "model": self._upstream.model}, ensure_ascii=False).encode()
 
     async def _sent(self, method: str, path: str, content: bytes, headers: Mapping[str, str], secret: str) -> Any:
         """The upstream's reply to a request; its body is not read yet."""
@@ -193,16 +200,12 @@ class Forwarding:
             self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")
         return reply
 
-    async def _parts(self, reply: Any, listener: Listener, mask: _Mask) -> AsyncIterator[bytes]:
+    async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
         whole = False
         try:
             async for part in reply.content.iter_any():
-                if shown := mask.add(part):
-                    listener.part(shown)
-                    yield shown
-            if mask.held:
-                listener.part(mask.held)
-                yield mask.held
+                listener.part(part)
+                yield part
             whole = True
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("guardrail serve: a reply of %s broke off (%s)", self._name, type(error).__name__)
@@ -210,32 +213,3 @@ class Forwarding:
         finally:
             reply.release() if whole else reply.close()
             await listener.end(whole=whole)
-
-
-class _Mask:
-    """Hides a key in a body that comes in parts. The mask is as long as the key, so that Content-Length stays right.
-
-    Args:
-        key: The key; empty to hide nothing.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        self._key, self._stars = key, b"*" * len(key)
-        self.held = b""
-        """The end of the body so far if the key may begin there."""
-
-    def masked(self, content: bytes) -> bytes:
-        """Some bytes with the key masked."""
-        return content.replace(self._key, self._stars) if self._key else content
-
-    def add(self, part: bytes) -> bytes:
-        """The bytes that may go on after the next part."""
-        if not self._key:
-            return part
-        content, first = self.masked(self.held + part), self._key[:1]
-        start = content.find(first, max(0, len(content) - len(self._key) + 1))
-        while start >= 0 and not self._key.startswith(content[start:]):
-            start = content.find(first, start + 1)
-        cut = start if start >= 0 else len(content)
-        self.held = content[cut:]
-        return content[:cut]

@@ -30,17 +30,7 @@ news = log.getChild("serve")
 
 @dataclass(slots=True)
 class _Cause:
-    """A cause so far.
-
-    Attributes:
-        text: The sentence for an operator.
-        count: Number of times it was seen.
-        unlogged: Those of them since its last line in the log.
-        seen: Time of the last one.
-        logged: Time of its last line in the log.
-        breaks: Whether questions get errors for it.
-        announced: Whether it has a line in the log without one that it is over.
-    """
+    """A cause so far: its sentence, how often and when it was seen, and its lines in the log."""
 
     text: str
     count: int = 0
@@ -48,15 +38,13 @@ class _Cause:
     seen: float = 0.0
     logged: float = -math.inf
     breaks: bool = False
+    """Whether questions get errors for it."""
     announced: bool = False
+    """Whether it has a line in the log without one that it is over."""
 
 
 class Health:
-    """Causes by model; None stands for what all models share. Shared by threads. Texts quote no prompt.
-
-    Args:
-        clock: The time in seconds.
-    """
+    """Causes by model; None stands for what all models share. Shared by threads. Texts quote no prompt."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -83,16 +71,11 @@ class Health:
                 del self._causes[next(iter(self._causes))]
             cause = self._causes.setdefault((model, name), _Cause(text))
             cause.text, cause.seen, cause.breaks = text, now, breaks
-            cause.count += 1
-            cause.unlogged += 1
-            due = now - cause.logged >= again
-            number = cause.unlogged
-            if due:
-                cause.logged, cause.unlogged, cause.announced = now, 0, True
-        if due:
-            log.warning(
-                "guardrail serve: %s: %s%s (%d times since the last line)", model or "gateway", text, at, number
-            )
+            cause.count, cause.unlogged = cause.count + 1, cause.unlogged + 1
+            if now - cause.logged < again:
+                return
+            number, cause.logged, cause.unlogged, cause.announced = cause.unlogged, now, 0, True
+        log.warning("guardrail serve: %s: %s%s (%d times since the last line)", model or "gateway", text, at, number)
 
     def fail(self, model: str | None, name: str, text: str, *, at: str = "") -> None:
         """Report a cause for which questions get errors; if it lasts, the model is faulty."""
@@ -105,19 +88,18 @@ class Health:
     def recover(self, model: str | None, only: str | None = None) -> None:
         """Report that a question was answered, so that no cause lasts for which questions got errors.
 
-        Args:
-            model: The model.
-            only: Name of the one cause that is no longer shown; None for all, with the fault of the model.
+        ``only`` names the one cause that is no longer shown; None stands for all, and the fault of the model.
         """
         with self._lock:
             if only is None:
                 self._failed.pop(model, None)
                 self._faults.pop(model, None)
-            named = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.breaks]
-            over = [(name, cause) for name, cause in named if only in (None, name)]
-            ended = [name for name, cause in over if cause.announced]
-            for _, cause in over:  # kept, so that a cause that comes and goes is logged once a minute
-                cause.count, cause.seen, cause.announced = 0, -math.inf, False
+            ended = []
+            for (of, name), cause in self._causes.items():
+                if of == model and cause.breaks and only in (None, name):
+                    ended += [name] if cause.announced else []
+                    # Kept, so that a cause that comes and goes is logged once a minute.
+                    cause.count, cause.seen, cause.announced = 0, -math.inf, False
         if ended:
             news.info("guardrail serve: %s: answers again; over: %s", model or "gateway", ", ".join(ended))
 
@@ -126,8 +108,7 @@ class Health:
         with self._lock:
             self._failed.pop(model, None)
             self._faults.pop(model, None)
-            for key in [key for key in self._causes if key[0] == model]:
-                del self._causes[key]
+            self._causes = {place: cause for place, cause in self._causes.items() if place[0] != model}
 
     def fault(self, model: str | None) -> str | None:
         """The name of the present fault of a model."""
@@ -145,5 +126,5 @@ class Health:
         """A line for each cause of a model that was seen within the last hour."""
         with self._lock:
             recent = self._clock() - SHOWN
-            causes = [(place, cause) for place, cause in self._causes.items() if cause.seen >= recent]
-            return [f"{name} ({cause.count} times): {cause.text}" for (of, name), cause in causes if of == model]
+            causes = [(name, cause) for (of, name), cause in self._causes.items() if of == model]
+            return [f"{name} ({cause.count} times): {cause.text}" for name, cause in causes if cause.seen >= recent]

@@ -10,26 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 __all__ = ["InFlight", "Work"]
 
 T = TypeVar("T")
-Start = Callable[[], Coroutine[Any, Any, T]]
 
 
 @dataclass(eq=False)
 class Work(Generic[T]):
-    """One request that is being answered.
+    """One request that is being answered, by a task that does not end with the clients that wait for it."""
 
-    Attributes:
-        task: Answers the request; clients wait for it, and it does not end with them.
-        clients: Number of clients that wait for it.
-    """
-
-    task: asyncio.Task[T] = field(init=False)
+    task: asyncio.Task[T]
     clients: int = 0
 
 
@@ -40,25 +33,19 @@ class InFlight(Generic[T]):
         self._current: dict[str, Work[T]] = {}
         self.running: set[asyncio.Task[T]] = set()
 
-    def get(self, key: str, start: Start[T]) -> Work[T]:
-        """The work for a request: that of an identical request, or new work. The caller is one of its clients.
-
-        Args:
-            key: Key that only equal requests share.
-            start: Begins the work.
-        """
+    def get(self, key: str, start: Callable[[], Coroutine[Any, Any, T]]) -> Work[T]:
+        """Work for a request, running or new; only equal requests share a key. The caller is one of its clients."""
         work = self._current.get(key)
         if work is None or work.task.cancelling():
-            work = self._current[key] = Work()
-            work.task = asyncio.get_running_loop().create_task(start())
+            work = self._current[key] = Work(asyncio.get_running_loop().create_task(start()))
             self.running.add(work.task)
-            work.task.add_done_callback(partial(self._ended, key, work))
+            work.task.add_done_callback(lambda task: self._ended(key, task))
         work.clients += 1
         return work
 
-    def _ended(self, key: str, work: Work[T], task: asyncio.Task[T]) -> None:
+    def _ended(self, key: str, task: asyncio.Task[T]) -> None:
         self.running.discard(task)
-        if self._current.get(key) is work:  # not the work that began after this one was cancelled
+        if (work := self._current.get(key)) is not None and work.task is task:  # not what began after its cancellation
             del self._current[key]
 
     def leave(self, work: Work[T], *, cancel: bool) -> None:

@@ -33,22 +33,14 @@ UNKNOWN_CALL = ApiError(
 
 
 def call_of(payload: Mapping[str, Any]) -> str:
-    """The name of the proxy's call, which only the proxy's key that made it shares.
-
-    Raises:
-        ApiError: The payload has no call.
-    """
+    """The name of the proxy's call, which only the proxy's key that made it shares."""
     call = need(payload.get("litellm_call_id"), str, "litellm_call_id")
     owner = need(payload.get("request_data") or {}, dict, "request_data").get("user_api_key_hash")
     return f"litellm call {owner} {call}"
 
 
 def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """The prompt of a call, as the body of a chat completion; without messages if the call has none.
-
-    Raises:
-        ApiError: The payload is malformed.
-    """
+    """The prompt of a call, as the body of a chat completion; without messages if the call has none."""
     messages = need(payload.get("structured_messages") or [], list, "structured_messages")
     listed = [present(need(message, dict, "structured_messages")) for message in messages]
     tools = {"tools": payload["tools"]} if payload.get("tools") else {}

@@ -17,8 +17,10 @@ from .dialects import (
     content_of,
     function_call,
     image,
+    inner_fields,
     need,
     need_texts,
+    objects_in,
     observed_completion,
     present,
     shared,
@@ -59,17 +61,15 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
     the larger one is left out.
     """
     fields = present(body)
-    chat = shared(fields, UNKNOWN, OWN, "messages")
+    chat = shared(fields, UNKNOWN, OWN)
     if chat.get("thinking") == {"type": "disabled"}:
         del chat["thinking"]
     system = fields.get("system")
     chat["messages"] = [] if system is None else [{"role": "system", "content": content_of(system, "system", _part)}]
-    for place, entry in enumerate(need(fields.get("messages"), list, "messages")):
-        chat["messages"] += _turn(need(entry, dict, f"messages[{place}]"), f"messages[{place}]")
+    for where, entry in objects_in(fields.get("messages"), "messages"):
+        chat["messages"] += _turn(entry, where)
     limit = need(fields.get("max_tokens"), int, "max_tokens")
-    output = present(need(fields.get("output_config", {}), dict, "output_config"))
-    for name in sorted(output.keys() - {"effort", "format"}):
-        raise ApiError(400, f"'output_config.{name[:100]}' is unknown here.", "unknown_field", "output_config")
+    output = inner_fields(fields, "output_config", {"effort", "format"})
     if (form := output.get("format", fields.get("output_format"))) is not None:
         chat["response_format"] = _format(need(form, dict, "output_config.format"), plan)
     renamed = {
@@ -80,9 +80,10 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
     }
     chat |= present(renamed)
     if "tools" in fields:
-        chat["tools"] = tools_of(fields["tools"], "custom", "custom", left_out=["cache_control"])
+        chat["tools"] = tools_of(fields["tools"], "custom", "custom")
         for at, tool in enumerate(chat["tools"]):
             function = tool["function"]
+            function.pop("cache_control", None)
             function["parameters"] = need(function.pop("input_schema", None), dict, f"tools[{at}].input_schema")
     if choice := need(fields.get("tool_choice", {}), dict, "tool_choice"):
         chat |= _choice(choice)
@@ -113,9 +114,8 @@ def _turn(entry: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     results, calls, rest = list[dict[str, Any]](), list[dict[str, Any]](), list[Any]()
-    for place, block in enumerate(need(content, list, f"{where}.content")):
-        at = f"{where}.content[{place}]"
-        kind = need(block, dict, at).get("type")
+    for at, block in objects_in(content, f"{where}.content"):
+        kind = block.get("type")
         if kind == "tool_result" and role == "user":
             (call_id,) = need_texts(block, at, "tool_use_id")
             output = content_of(block.get("content") or "", f"{at}.content", _part)

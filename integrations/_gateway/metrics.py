@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import MissingDependencyError, require
+from guardrail.guard.observe import Observed
 from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
@@ -25,20 +26,21 @@ COUNTED = {
     "http_requests": ("Requests.", ("route", "status")),
 }
 """Counters with their labels."""
+READ: dict[str, tuple[str, tuple[str, ...]]] = {
+    "observations": ("Answers passed through.", ("model", "fate")),
+    "observations_dropped": ("Chosen answers that were lost.", ("model", "cause")),
+    "observations_missed": ("Answers that were not measured.", ("model", "fate", "reason")),
+    "draws_evicted": ("Remembered pieces of draws that made room too early.", ()),
+}
+"""Counters that are read when Prometheus asks."""
 SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "canary_alarm": ("1 while the canary finds its questions answered otherwise than at first.", ("model",)),
     "configuration_stale": ("1 while a reload has failed and the former configuration serves.", ()),
 }
 """Gauges with their labels."""
 
-
-class Counted(Protocol):
-    """What is counted of an observing alias: the answers of its queue, and why some were not measured."""
-
-    @property
-    def queue(self) -> Any: ...
-    @property
-    def reasons(self) -> Mapping[tuple[str, str], int]: ...
+Counts = Mapping[str, tuple[Observed, Mapping[tuple[str, str], int]]]
+"""Of each observing alias: its answers, and the number of those that were not measured by count and reason."""
 
 
 class Metrics:
@@ -49,7 +51,7 @@ class Metrics:
         evicted: The number of remembered pieces of draws that made room before their time was over.
     """
 
-    def __init__(self, observing: Callable[[], Mapping[str, Counted]], evicted: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, observing: Callable[[], Counts], evicted: Callable[[], int] = lambda: 0) -> None:
         self._client = client = require("prometheus_client", extra="serve")
         self._family = require("prometheus_client.core", extra="serve").CounterMetricFamily
         self._registry = own = client.CollectorRegistry()
@@ -72,23 +74,18 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Counts of the observing aliases and of the memory, for Prometheus."""
-
-        def family(name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], int]]) -> Any:
-            made = self._family(f"guardrail_{name}", text, labels=labels)
-            for values, number in rows:
-                made.add_metric(values, number)
-            return made
-
-        counts = {model: alias.queue.observed for model, alias in self._observing().items()}
-        reasons = {model: alias.reasons for model, alias in self._observing().items()}
-        fates = [((model, fate), getattr(row, fate)) for model, row in counts.items() for fate in FATES]
-        dropped = [((model, cause), number) for model, row in counts.items() for cause, number in row.dropped.items()]
-        missed = [((model, *why), number) for model, rows in reasons.items() for why, number in rows.items()]
-        yield family("observations", "Answers passed through.", ("model", "fate"), fates)
-        yield family("observations_dropped", "Chosen answers that were lost.", ("model", "cause"), dropped)
-        yield family("observations_missed", "Answers that were not measured.", ("model", "fate", "reason"), missed)
-        text = "Remembered pieces of draws that made room too early."
-        yield family("draws_evicted", text, (), [((), self._evicted())])
+        fates, dropped, missed, evicted = (
+            self._family(f"guardrail_{name}", text, labels=labels) for name, (text, labels) in READ.items()
+        )
+        for model, (row, reasons) in self._observing().items():
+            for fate in FATES:
+                fates.add_metric((model, fate), getattr(row, fate))
+            for cause, number in row.dropped.items():
+                dropped.add_metric((model, cause), number)
+            for why, number in reasons.items():
+                missed.add_metric((model, *why), number)
+        evicted.add_metric((), self._evicted())
+        yield from (fates, dropped, missed, evicted)
 
     def observers(self, *, mode: Literal["guard", "observe"], model: str) -> list[Observer]:
         """The observers that count the verdicts of an alias; with the extra ``otel``, OpenTelemetry's too."""
@@ -115,11 +112,7 @@ class Metrics:
         (gauge.labels(*labels) if labels else gauge).set(value)
 
     def exposition(self, may_use: Callable[[str | None], bool]) -> tuple[bytes, str]:
-        """The page that Prometheus reads, and its content type.
-
-        Args:
-            may_use: Whether the page may show a model; called with None for counts that belong to no model.
-        """
+        """Prometheus's page of what ``may_use`` allows (None: counts of no model), and its content type."""
 
         def shown() -> Iterator[Any]:
             for family in self._registry.collect():  # made anew each time

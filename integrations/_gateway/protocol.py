@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
@@ -42,29 +41,25 @@ SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifac
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
 """Text of an abstention for `all_or_nothing`."""
+AGAIN = {"Retry-After": "5"}
+"""Header of errors after which clients try again."""
 
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """An error reply in OpenAI's shape.
-
-    Attributes:
-        status: HTTP status. Clients retry 408, 409, 429 and every 5xx by themselves; never 400, 401, 403, 404 or 413.
-        message: Text for the caller; it names no address and no key.
-        code: Name of the cause.
-        param: Field of the request that is wrong.
-        kind: OpenAI's ``type``.
-        headers: Further headers, e.g. Retry-After.
-        verdict: The abstention that it reports, or None.
-    """
+    """An error reply in OpenAI's shape. Clients retry 408, 409, 429 and every 5xx; never 400, 401, 403, 404 or 413."""
 
     status: int
     message: str
-    code: str | None = None
+    """Text for the caller; it names no address and no key."""
+    code: str
     param: str | None = None
+    """Field of the request that is wrong."""
     kind: str = "invalid_request_error"
+    """OpenAI's ``type``."""
     headers: Mapping[str, str] = field(default_factory=dict)
     verdict: Mapping[str, Any] | None = None
+    """The abstention that it reports."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -74,46 +69,39 @@ class ApiError(Exception):
 
 def invalid(where: str, rule: str, code: str = "invalid_field") -> ApiError:
     """The error for a field that breaks a rule."""
-    where = where[:100]
-    return ApiError(400, f"'{where}' {rule}", code, where)
+    return ApiError(400, f"'{where[:100]}' {rule}", code, where[:100])
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """An error after which clients try again."""
+    return ApiError(503, message, code, kind="server_error", headers=AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request that the guard may answer.
-
-    Attributes:
-        messages: The prompt.
-        call: Tools and answer format, as keywords for the guard.
-        stream: Whether the answer is streamed.
-        include_usage: Whether the stream ends with the token counts.
-        logprobs: Whether the client wants the answer's log-probabilities.
-        replaced: Settings of the client that were replaced by the calibrated values.
-    """
+    """A request that the guard may answer."""
 
     messages: tuple[BaseMessage, ...]
     call: Mapping[str, Any]
+    """Tools and answer format, as keywords for the guard."""
     stream: bool
     include_usage: bool
     logprobs: bool
     replaced: tuple[str, ...]
+    """Settings of the client that were replaced by the calibrated values."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardReply:
-    """The guard's reply to a request.
-
-    Attributes:
-        message: The answer, or the text of the abstention.
-        verdict: ``Verdict.to_metadata()``.
-        shape: ``finish_reason`` of an abstention's text.
-        fallback: Name of the model that answered in place of the guarded model.
-    """
+    """The guard's reply to a request: an answer, or the text of an abstention."""
 
     message: AIMessage
     verdict: Mapping[str, Any]
+    """``Verdict.to_metadata()``."""
     shape: Literal["content_filter", "stop"] = "content_filter"
+    """``finish_reason`` of an abstention's text."""
     fallback: str | None = None
+    """Name of the model that answered in place of the guarded one."""
 
     @property
     def abstained(self) -> bool:
@@ -140,12 +128,8 @@ def read_body(content: bytes, most_values: int, *, model: bool = True) -> dict[s
             more values than ``most_values``, or more messages, tools or metadata than OpenAI's API takes.
     """
     if has_more_values(content, most_values):
-        raise ApiError(
-            400,
-            f"The body has more than {most_values} JSON values. Send fewer, or ask the operator for a larger "
-            "'max_values' in the configuration.",
-            "too_many",
-        )
+        way_out = "Send fewer, or ask the operator for a larger 'max_values' in the configuration."
+        raise ApiError(400, f"The body has more than {most_values} JSON values. {way_out}", "too_many")
     try:
         # A repeated name is refused: the upstream could read its other value and answer that.
         body = jiter.from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
@@ -181,30 +165,27 @@ def has_more_values(content: bytes, most: int) -> bool:
     return separators(b"".join(unescaped.split(b'"')[::2])) >= most
 
 
-_UNREADABLE = partial(invalid, "messages", code="invalid_messages")
-
-
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
-    """The messages of a request.
+    """The messages of a request; an `ApiError` if there are none, or one cannot be read."""
 
-    Raises:
-        ApiError: The list is missing or empty, or a message cannot be read.
-    """
+    def unreadable(rule: str) -> ApiError:
+        return invalid("messages", rule, "invalid_messages")
+
     listed = body.get("messages")
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
-        raise _UNREADABLE("must be a list of at least one message.")
+        raise unreadable("must be a list of at least one message.")
     if not all(isinstance(entry.get("content"), str | list | None) for entry in listed):
-        raise _UNREADABLE("has a 'content' that is not a text or a list of parts.")
+        raise unreadable("has a 'content' that is not a text or a list of parts.")
     try:
         messages = convert_to_messages([{**entry, "content": entry.get("content") or ""} for entry in listed])
     except Exception as error:  # LangChain documents no error for malformed messages
-        raise _UNREADABLE(
+        raise unreadable(
             "cannot be read: each needs a known 'role' (system, developer, user, assistant, tool) and the fields of "
             "that role, e.g. 'tool_call_id'."
         ) from error
     parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
     if not all(isinstance(part, str) or isinstance(part.get("type"), str) for part in parts):
-        raise _UNREADABLE("has a part without a text 'type'.")
+        raise unreadable("has a part without a text 'type'.")
     return tuple(messages)
 
 
@@ -236,8 +217,7 @@ def read_request(
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     # The answer of such a plan is a vote of several samples, which no setting of one call draws.
     wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
-    for name, code, why in _refusals(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory):
-        raise ApiError(400, why, code, name[:100])
+    _check_fields(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory)
     options = fields.get("stream_options")
     return ChatRequest(
         messages=messages_of(fields),
@@ -249,30 +229,33 @@ def read_request(
     )
 
 
-def _refusals(
+def _check_fields(
     fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str], mandatory: str
-) -> Iterator[tuple[str, str, str]]:
-    """The faults of a request, each with its field, code and message."""
-    for name in (name for name in drawing if name not in DRAWING):
-        yield name, "unknown_field", (
-            f"The field {name[:100]!r} may change how the answer is drawn, so it is refused. Leave it out; the "
-            "operator may accept it with 'ignore' in the configuration."
-        )  # fmt: skip
+) -> None:
+    for name in sorted(drawing.keys() - DRAWING):
+        raise invalid(
+            name,
+            "may change how the answer is drawn, so it is refused. Leave it out; the operator may accept it with "
+            "'ignore' in the configuration.",
+            "unknown_field",
+        )
     if fields.get("n", 1) != 1:
-        yield "n", "setting_not_calibrated", "A guarded model gives one answer: 'n' must be 1 or absent."
+        raise invalid("n", "must be 1 or absent: a guarded model gives one answer.", "setting_not_calibrated")
     if fields.get("store"):
-        yield "store", "setting_not_calibrated", "'store' must be false: the samples must not be kept."
+        raise invalid("store", "must be false: the samples must not be kept.", "setting_not_calibrated")
     for name in wrong:
         value = fields[name]  # another protocol may say a boolean the other way round
-        shown = "" if isinstance(value, bool) else f"={str(value)[:60]}"
+        shown = "" if isinstance(value, bool) else f" ({str(value)[:60]})"
         way_out = f"Send at least {plan.max_tokens}" if name == mandatory else "Leave it out"
-        yield name, "setting_not_calibrated", (
-            f"{name}{shown} would change how the answer is drawn; calibration fixed it. {way_out} "
-            "(the calibrated settings are used), or ask the operator for 'settings: replace'."
-        )  # fmt: skip
+        raise invalid(
+            name,
+            f"would change how the answer is drawn{shown}; calibration fixed it. {way_out} (the calibrated settings "
+            "are used), or ask the operator for 'settings: replace'.",
+            "setting_not_calibrated",
+        )
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
         if fields.get(name) and (name == "top_logprobs" or not plan.logprobs):
-            yield name, "logprobs_not_measured", f"'{name}' is not measured for this model. Leave it out."
+            raise invalid(name, "is not measured for this model. Leave it out.", "logprobs_not_measured")
 
 
 def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,11 +269,7 @@ def fault_of(error: Exception) -> str:
 
 
 def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
-    """Tools and answer format of the request as keywords of the guard; they must equal those of the artifact.
-
-    Raises:
-        ApiError: They differ.
-    """
+    """Tools and answer format of the request as keywords of the guard; an `ApiError` unless the artifact has them."""
     calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
     for name in ("tools", "tool_choice", "response_format"):
         value = fields.get(name)
@@ -308,13 +287,8 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
             raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
     for name in ("tools", "response_format"):
         if getattr(calibrated, name) and name not in sent:
-            raise ApiError(
-                400,
-                f"This model was calibrated with {name}, and the request has none: every answer would be drawn with "
-                f"them. Send the calibrated {name}.",
-                "binding_not_calibrated",
-                name,
-            )
+            why = "was calibrated, and the request has none: every answer would be drawn with it."
+            raise invalid(name, f"{why} Send the calibrated {name}.", "binding_not_calibrated")
     return sent
 
 
@@ -333,8 +307,7 @@ _WHY = {
 def explanation(verdict: Mapping[str, Any]) -> str:
     """The reason of a verdict and the next step, in a sentence that quotes neither prompt nor answer.
 
-    Args:
-        verdict: Its metadata (`Verdict.to_metadata`). Its texts are left out: a server's error may quote a prompt.
+    The texts of the verdict are left out: a server's error may quote a prompt.
     """
     read = _read(verdict)
     measured, why = read.uncertainty, _WHY.get(read.reason)
@@ -435,12 +408,12 @@ def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
     return {"content": listed, "refusal": None}
 
 
-def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[str, Any]]:
+def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
     """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted."""
     (choice,) = reply["choices"]
     message = choice["message"]
     common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    common |= {"usage": None} if include_usage else {}
+    common |= {"usage": None} if request.include_usage else {}
 
     def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
@@ -455,7 +428,7 @@ def chunks(reply: Mapping[str, Any], *, include_usage: bool) -> Iterator[dict[st
         yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
     yield {**chunk({}, choice["finish_reason"]), "guardrail": reply["guardrail"]}
-    if include_usage:
+    if request.include_usage:
         yield {**common, "choices": [], "usage": reply["usage"]}
 
 
@@ -470,67 +443,59 @@ def is_settled(verdict: Mapping[str, Any]) -> bool:
     return verdict["accepted"] or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
 
 
-_BEHIND = {
+DOWN = "upstream_down"
+"""Code of the error while an upstream that had replied no longer does."""
+BEHIND: Mapping[str, tuple[int, str, str, str]] = {
     Unmeasured.MISCONFIGURED: (  # never 401: the client would blame its own key
         502, "guardrail_unmeasured", "The model behind the gateway cannot be reached with its configuration.",
+        "the upstream answers no call; check its key, model name and url, and that the server runs there{hint}",
     ),
     Unmeasured.DEGENERATE_SAMPLES: (
         503, "guardrail_unavailable",
         "The model behind the gateway does not sample as the guard needs, so nothing is answered.",
+        "a probe refused the upstream, so no question is answered ({detail})",
     ),
     Unmeasured.MODEL_CHANGED: (
         503, "guardrail_unavailable",
         "The model behind the gateway is not the one that was calibrated, so its answer is held back.",
+        "the upstream answers as another model than the pinned one, so its answers are held back",
+    ),
+    Unmeasured.MODEL_FAILED: (
+        503, "guardrail_unmeasured",
+        "The model behind the gateway failed, so the answer could not be measured. Try again.",
+        "the upstream failed or sent no JSON, so a question could not be measured",
+    ),
+    DOWN: (
+        503, "server_error", "The model behind the gateway is down (since {since}). Try again.",
+        "the upstream is down (since {since})",
     ),
 }  # fmt: skip
-"""Causes that another attempt does not remove."""
-DOWN = "upstream_down"
-"""Code of the error while an upstream that had replied no longer does."""
+"""Faults for which questions get errors: status, type and text of the error, and the sentence for operators."""
 
 
 def upstream_down(since: str) -> ApiError:
     """The error for an upstream that had replied and no longer does, after which clients try again."""
-    message = f"The model behind the gateway is down (since {since}). Try again."
-    return ApiError(503, message, DOWN, kind="server_error", headers={"Retry-After": "5"})
+    return unavailable(BEHIND[DOWN][2].format(since=since), DOWN)
 
 
 def failure(verdict: Mapping[str, Any], message: str, down: str | None = None) -> ApiError:
-    """An abstention as an error.
+    """An abstention as an error; ``down`` is the time from which an upstream that had replied no longer does.
 
     A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
     Only a failed transport is worth another attempt.
-
-    Args:
-        verdict: Its metadata.
-        message: Its text.
-        down: Time from which the upstream no longer replies; None if it does, or never did.
     """
-    reason, settled = verdict["reason"], is_settled(verdict)
-    code = reason if reason == "infeasible" else verdict["uncertainty"]["reason"] or reason
+    reason, code = verdict["reason"], verdict["uncertainty"]["reason"] or verdict["reason"]
     abstention = GuardReply(AIMessage(content="", response_metadata={ABSTAINED: True}), verdict)
-    headers = headers_of(verdict_object(abstention))
+    headers, more = headers_of(verdict_object(abstention)), {"x-should-retry": "false"}
     if down is not None and code in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_FAILED):
         outage = upstream_down(down)
         return replace(outage, headers={**headers, **outage.headers}, verdict=verdict)
-    more = {"x-should-retry": "false"}
     if reason == "infeasible":
-        status, kind = 500, "guardrail_unavailable"
-    elif settled or reason != "unmeasured":
+        status, kind, code = 500, "guardrail_unavailable", reason
+    elif reason != "unmeasured" or is_settled(verdict):
         status, kind, more = 400, "guardrail_abstained", {}
-    elif code in _BEHIND:
-        status, kind, message = _BEHIND[code]
     else:
-        status, kind, more = 503, "guardrail_unmeasured", {"Retry-After": "5"}
-        message = "The model behind the gateway failed, so the answer could not be measured. Try again."
+        failed = BEHIND[Unmeasured.MODEL_FAILED]
+        status, kind, message, _ = cause = BEHIND.get(code, failed)
+        more = AGAIN if cause is failed else more
     return ApiError(status, message, code, kind=kind, headers={**headers, **more}, verdict=verdict)
-
-
-def refuse_endpoint(path: str, method: str) -> ApiError:
-    """The error for every path that the gateway does not serve: nothing passes the gate by accident."""
-    return ApiError(
-        404,
-        f"{method} {path[:100]} is not served; the gateway serves POST /v1/chat/completions, /v1/responses and "
-        "/v1/messages, and GET /v1/models. It keeps no responses. The operator may pass other paths through with "
-        "'pass_through' in the configuration.",
-        "unknown_endpoint",
-    )

@@ -16,8 +16,10 @@ from .dialects import (
     content_of,
     function_call,
     image,
+    inner_fields,
     need,
     need_texts,
+    objects_in,
     observed_completion,
     present,
     shared,
@@ -66,20 +68,15 @@ def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
     fields = present(body)
     for name, way_out in STORED.items():
         if fields.get(name):
-            raise ApiError(
-                400,
-                f"The gateway keeps no responses, so {name!r} is refused. {way_out}; or ask the operator for "
-                "'mode: observe' in front of an endpoint that keeps them.",
-                "not_kept",
-                name,
-            )
-    chat = shared(fields, UNKNOWN, OWN | STORED.keys(), "responses")
+            observe = "or ask the operator for 'mode: observe' in front of an endpoint that keeps them."
+            raise invalid(name, f"is refused: the gateway keeps no responses. {way_out}; {observe}", "not_kept")
+    chat = shared(fields, UNKNOWN, OWN | STORED.keys())
     if fields.get("truncation") == "disabled":
         del chat["truncation"]
     system = fields.get("instructions")
     first = [] if system is None else [{"role": "system", "content": need(system, str, "instructions")}]
     chat["messages"] = [*first, *_messages(fields.get("input"))]
-    text, reasoning = _inner(fields, "text", TEXT), _inner(fields, "reasoning", REASONING)
+    text, reasoning = inner_fields(fields, "text", TEXT), inner_fields(fields, "reasoning", REASONING)
     renamed = {
         "max_tokens": fields.get("max_output_tokens"),
         "reasoning_effort": reasoning.get("effort"),
@@ -99,22 +96,13 @@ def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
     return chat
 
 
-def _inner(fields: Mapping[str, Any], name: str, known: frozenset[str]) -> dict[str, Any]:
-    """A field that is an object, all of whose fields are known."""
-    inner = present(need(fields.get(name, {}), dict, name))
-    for unknown in sorted(inner.keys() - known):
-        raise invalid(f"{name}.{unknown}", "is unknown here.", "unknown_field")
-    return inner
-
-
 def _messages(value: Any) -> list[dict[str, Any]]:
     """The items of ``input`` as messages. Calls belong to the assistant's message before them."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     messages: list[dict[str, Any]] = []
-    for place, item in enumerate(need(value, list, "input")):
-        where = f"input[{place}]"
-        kind = need(item, dict, where).get("type") or "message"
+    for where, item in objects_in(value, "input"):
+        kind = item.get("type") or "message"
         if kind == "message":
             if (role := item.get("role")) not in ROLES:
                 raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}.")

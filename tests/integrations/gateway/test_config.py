@@ -146,7 +146,7 @@ def test_the_command_for_one_model(
     assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
     for wrong, why in (
-        (single, "needs an artifact: --artifact FILE. --mode observe"),
+        (single, "needs an artifact. mode: observe"),
         (["serve"], "give --config"),
         ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
         ([*single, "--config", "x.yaml"], "without --config"),

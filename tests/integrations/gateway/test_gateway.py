@@ -657,6 +657,18 @@ def test_what_became_of_a_ticket(serve: Serve, tmp_path: Path) -> None:
     assert f'guardrail_http_requests_total{{route="{TICKETS}",status="2xx"}} 12.0' in page
 
 
+def test_a_decision_that_quotes_our_key_is_masked(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    key, reviews = "sk-of-an-upstream-0123456789", str(tmp_path / "reviews.db")
+    upstream = {"url": endpoint.url, "model": "m", "key": key}
+    served = serve({"upstream": upstream, "on_abstain": "ticket"}, reviews=reviews)
+    number = served.ask(UNSURE).headers["x-guardrail-ticket"]
+    with ReviewStore(reviews) as store:
+        lease = store.claim("Eve", item=number)
+        assert lease is not None
+        store.decide(lease, Decision(action="respond", text=f"It is {key}."))
+    assert served.http.get(f"{TICKETS}{number}").json()["outcome"]["text"] == f"It is {'*' * len(key)}."
+
+
 def test_what_is_not_a_ticket_of_the_gateway(serve: Serve, tmp_path: Path) -> None:
     limited, row = key_named("ann", requests_per_minute=16)
     served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"), keys=[row])

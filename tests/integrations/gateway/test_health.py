@@ -11,7 +11,7 @@ from guardrail.review.errors import StoreUnavailableError
 from guardrail.types import SamplingPlan
 from integrations._gateway.config import Config
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
-from integrations._gateway.shapes import Shape, Shapes
+from integrations._gateway.observing import Shape, Shapes
 from integrations._openai.clients import Clients
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing

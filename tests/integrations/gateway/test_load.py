@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from integrations._gateway.app import Gateway
-from integrations._gateway.connections import Connections
 from integrations._gateway.health import Health
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
 from integrations._openai.clients import NoRoomError, ReplyBytes, holding
+from integrations.gateway import Connections
 from tests.integrations.gateway.conftest import SURE, Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 

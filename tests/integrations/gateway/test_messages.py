@@ -135,7 +135,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": ["x"]}, "stop_sequences"),
     ({"thinking": {"type": "adaptive"}}, "thinking"),
     ({"output_config": {"effort": "high"}}, "output_config.effort"),
-    ({"output_config": {"more": 1}}, "output_config"),
+    ({"output_config": {"more": 1}}, "output_config.more"),
     ({"output_config": {"format": 5}}, "output_config.format"),
     ({"mcp_servers": [{"url": "http://x"}]}, "mcp_servers"),
     ({"container": "c"}, "container"),

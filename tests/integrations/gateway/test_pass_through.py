@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from guardrail.errors import UsageError
-from integrations._gateway.forwarding import _Mask, passed_name
-from tests.integrations.gateway.conftest import Serve, running
+from integrations._gateway.forwarding import Mask, passed_name
+from tests.integrations.gateway.conftest import Held, Serve, running
 from tests.integrations.gateway.test_gateway import key_named
 
 
@@ -127,9 +127,41 @@ def test_a_reply_of_any_status_that_quotes_our_key_is_masked(serve: Serve, upstr
 def test_a_key_is_masked_wherever_the_parts_of_a_body_end(key: bytes, texts: list[bytes], data: st.DataObject) -> None:
     body = key.join(texts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=6)))
-    mask = _Mask(key)
-    shown = b"".join(mask.add(body[a:b]) for a, b in pairwise([0, *cuts, len(body)])) + mask.held
+    mask = Mask([key])
+    shown = b"".join(mask.add(body[a:b], last=False) for a, b in pairwise([0, *cuts, len(body)]))
+    shown += mask.add(b"", last=True)
     assert shown == body.replace(key, b"*" * len(key))
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "key?"}]},
+    "responses": {"input": "key?"},
+    "messages": {"messages": [{"role": "user", "content": "key?"}], "max_tokens": 4096},
+}
+
+
+@pytest.mark.parametrize("hold", [10, 0])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", ASKED)
+def test_a_guarded_answer_that_quotes_our_key_is_masked(
+    serve: Serve, endpoint: Held, protocol: str, stream: bool, hold: float
+) -> None:
+    endpoint.answers = {"key?": [f"It is {KEY}."]}
+    served = serve({"upstream": {"url": endpoint.url, "model": "m", "key": KEY}}, stream_hold=hold)
+    reply = served.http.post(f"/v1/{protocol}", json={"model": "support", **ASKED[protocol], "stream": stream})
+    assert reply.status_code == 200
+    assert f"It is {'*' * len(KEY)}." in reply.text
+    assert KEY not in reply.text
+
+
+def test_the_key_of_a_model_that_takes_over_is_masked(serve: Serve, endpoint: Held) -> None:
+    endpoint.answers = {"key?": [f"It is {KEY}: {letter}" for letter in "abcdef"]}
+    upstream = {"url": endpoint.url, "model": "m", "key": KEY}
+    more = {"other": {"upstream": upstream, "mode": "observe"}}
+    reply = serve({"fallback": "other"}, more=more).ask("key?")
+    assert reply.json()["guardrail"]["fallback"] == "other"
+    assert f"It is {'*' * len(KEY)}" in reply.text
+    assert KEY not in reply.text
 
 
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
