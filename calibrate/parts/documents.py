@@ -75,7 +75,7 @@ def _whole(rows: Iterable[RawRow], columns: ColumnMap) -> Iterator[RawRow]:
         values = _plain(row, columns)
         for name in ("references", "samples", "answer"):
             cells = [row.values.get(column) for column in columns.of(name)]
-            if len(cells) == 1 and isinstance(cells[0], list):
+            if len(cells) == 1 and isinstance(cells[0], list) and name != "answer":
                 cells = cells[0]
             elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
                 cells = _list(row, columns.of(name)[0], cells[0])

@@ -45,6 +45,7 @@ __all__ = [
     "Found",
     "Per",
     "both",
+    "check_cap",
     "check_cut",
     "clean_answers",
     "clean_shown",
@@ -112,8 +113,7 @@ class AnswerParts:
             UsageError: No answers, lists of different lengths, a repeated id, a cap below 1, or a cut outside [0, 1].
         """
         names = tuple(map(str, range(len(uncertainties)))) if ids is None else tuple(ids)
-        if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
-            raise UsageError(f"cap must be a whole number of parts, at least 1, got {cap!r}.")
+        check_cap(cap)
         check_cut(cut)
         if not names:
             raise UsageError("no answers (n = 0). Calibration needs labelled answers with their parts.")
@@ -198,6 +198,16 @@ class AnswerParts:
         has = size > place
         values[has] = self.uncertainty[order][at[has]]
         return values
+
+
+def check_cap(cap: int) -> None:
+    """Refuse a cap that is not a number of parts.
+
+    Raises:
+        UsageError: It is not a whole number, or below 1.
+    """
+    if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
+        raise UsageError(f"cap must be a whole number of parts, at least 1, got {cap!r}.")
 
 
 def check_cut(cut: float | None) -> None:

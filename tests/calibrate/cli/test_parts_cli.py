@@ -6,15 +6,15 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrate import from_frame
+from calibrate import Records, from_frame
 from calibrate.cli import app
 from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, read_records, write_records
@@ -429,6 +429,19 @@ def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     assert "a reference must be a JSON document" in result.output
 
 
+def test_an_answer_that_is_a_list_is_one_document() -> None:
+    listed = [{"a": 1}, {"a": 2}]
+    frame = [{"question": "q", "references": [listed], "answer": listed, "samples": [listed, [{"a": 1}]]}]
+    records = from_frame(frame, parts="json")
+    records.parts().score(cap=3).label()
+    (record,) = records.file.records
+    assert record.drawn is not None
+    assert record.drawn.primary is not None
+    assert json.loads(record.drawn.primary.text) == listed
+    assert [part.uncertainty for part in record.parts[KEY]] == [0.5]
+    assert record.part_labels[KEY].right == (True,)
+
+
 def test_in_python(tmp_path: Path) -> None:
     """Every step has the name and the result of its command."""
     rows = [
@@ -490,6 +503,27 @@ def test_in_python_people_label_and_new_parts_forget_the_artifact() -> None:
     assert records.artifact is not None
     parts.score(cap=2)
     assert records.artifact is None
+
+
+SURE = [{"question": f"q{i}", "references": {"a": i}, "answer": {"a": i}, "samples": [{"a": i}] * 3} for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda records: records.parts("fields"), "'fields'.*json, sentences or claims"),
+        (lambda records: from_frame(SURE, parts=cast(Any, "fields")), "parts is \"json\" .* got 'fields'"),
+        (lambda records: records.parts().score(cap=0), "cap must be a whole number of parts, at least 1, got 0"),
+        (lambda records: records.parts().evaluate(alphas=[0.1], splits=0), "splits must be at least 1, got 0"),
+        (lambda records: records.parts().plan(alpha=0.1, sizes=[0]), "at least 1 answer, got 0"),
+        (lambda records: records.parts().plan(alpha=0.1, sizes=[5], repetitions=0), "must be at least 1, got 0"),
+    ],
+)
+def test_in_python_what_cannot_be_done_is_refused_in_words(step: Callable[[Records], object], message: str) -> None:
+    records = from_frame(SURE, parts="json")
+    records.parts().score().label()
+    with pytest.raises(UsageError, match=message):
+        step(records)
 
 
 ANSWERS = ["One is right. Two is not.", "One is right. Two is so.", "One is right. Two is not."]

@@ -279,9 +279,12 @@ def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
         ("certified", {}, "no rule for parts named 'certified'"),
         ("wrong_share", {"expect": 1}, "no option 'expect'"),
         ("wrong_share", {"start_share": 2}, "start_share must be in"),
+        ("clean_shown", {"per": "answer"}, "rule 'clean_shown' takes no option 'per'. Its option: allowed"),
+        ("clean_answers", {"start_share": 0.5}, "takes no option 'start_share'"),
+        (None, {"clean_alpha": 0.2}, "rule 'wrong_share' takes no option 'clean_alpha'"),
     ],
 )
-def test_unknown_rules_are_refused(name: str, options: dict[str, object], message: str) -> None:
+def test_unknown_rules_are_refused(name: str | None, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PartsRule.of(name, options)
 
