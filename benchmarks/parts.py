@@ -75,11 +75,13 @@ class Pool:
         name: Of the data.
         parts: Uncertainties and labels.
         whole: Share of samples that differ from the whole answer, shape (n,).
+        samples: Samples of an answer.
     """
 
     name: str
     parts: AnswerParts
     whole: NDArray[np.float64]
+    samples: int
 
     @property
     def wrong(self) -> NDArray[np.int8]:
@@ -199,7 +201,7 @@ def _pool(name: str, supported: Sequence[NDArray[np.bool_]], wrong: Sequence[Seq
     """A pool from the support of every part: a sample differs from the whole answer if it does not support all."""
     scores = [(np.count_nonzero(~agree, axis=0) / len(agree)).tolist() for agree in supported]
     whole = np.array([float((~agree.all(axis=1)).mean()) for agree in supported])
-    return Pool(name, AnswerParts.of(scores, wrong, cap=cap), whole)
+    return Pool(name, AnswerParts.of(scores, wrong, cap=cap), whole, len(supported[0]))
 
 
 def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
@@ -285,6 +287,28 @@ def _value(answer: str, question: frozenset[str]) -> str:
     return " ".join(word for word in answer.split() if not question.issuperset(words(word))) or answer
 
 
+def labelled_by_people(path: Path) -> list[dict[str, Any]]:
+    """Return the answers of ChatGPT to questions of NQ-open, with the answers of four other systems as samples.
+
+    Args:
+        path: ``nq-human-labels.jsonl``: the questions, answers and labels of wangcunxiang/QA-Eval.
+    """
+    facts = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        own, *others = (row["answers"][name] for name in ("chatgpt", "fid", "gpt35", "gpt4", "newbing"))
+        if own["text"]:
+            facts.append(
+                {
+                    "questions": row["question"],
+                    "answers": own["text"],
+                    "samples": [other["text"] or "" for other in others],
+                    "wrong": int(own["correct"] is not True),
+                }
+            )
+    return facts
+
+
 def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure composed texts: a part is the answer to one question, supported by a sample whose answer is the same."""
     judge, supported = make_judge("token_f1"), []
@@ -324,7 +348,7 @@ def bank_pool(requests: int) -> Pool:
 
 
 CALLING = ("command-r-plus-FC", "meta-llama_Meta-Llama-3-8B-Instruct")
-"""Models whose calls are gated."""
+"""Models whose calls are gated by default."""
 OTHERS = (
     "claude-3-haiku-20240307-FC",
     "claude-3-sonnet-20240229-FC",
@@ -342,7 +366,7 @@ CATEGORIES = ("simple", "multiple_function")
 """Categories of questions that ask for one call."""
 
 
-def recorded_calls(folder: Path) -> list[Pool]:
+def recorded_calls(folder: Path, models: Sequence[str] = CALLING, cap: int | None = None) -> list[Pool]:
     """Return the pools of recorded tool calls with several arguments: a part is an argument, or an item of a list.
 
     Values are compared by the judge `exact`. An argument is right if the benchmark accepts it; of a call of another
@@ -350,11 +374,13 @@ def recorded_calls(folder: Path) -> list[Pool]:
 
     Args:
         folder: ``result`` and ``score`` of one date of BFCL-Result.
+        models: Names of the models whose calls are gated.
+        cap: Most arguments that can be kept; default: that of answers without a schema.
     """
     accepted = _accepted_arguments(folder)
     others = [_calls(folder, model) for model in OTHERS]
     pools = []
-    for model in CALLING:
+    for model in models:
         calls = {key: call for key, call in _calls(folder, model).items() if key in accepted}
         names = {name for call in calls.values() for name in call.arguments}
         judges = {f"/{name}{rest}": "exact" for name in names for rest in ("", "/*")}
@@ -367,7 +393,7 @@ def recorded_calls(folder: Path) -> list[Pool]:
             supported.append(_supported(measure, Sample(text="", tool_calls=(call,)), samples))
             wrong.append(labels)
         print(f"{model}: {len(calls)} of {len(accepted)} questions have one call, {len(wrong)} of several arguments")
-        pools.append(_pool(f"arguments of {model}", supported, wrong, cap_of_counts(list(map(len, wrong)))))
+        pools.append(_pool(f"arguments of {model}", supported, wrong, cap or cap_of_counts(list(map(len, wrong)))))
     return pools
 
 
@@ -486,7 +512,7 @@ def whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) ->
         alpha,
         float(np.mean(passed)),
         float(np.mean(shown)),
-        float(np.mean(wrong)) if wrong else float("nan"),
+        float(np.mean(wrong)) if wrong else 0.0,
         sum(risk > alpha for risk in risks) / calibrations,
         1 - len(risks) / calibrations,
     )
@@ -536,6 +562,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pools", nargs="+", choices=POOLS, default=POOLS)
     parser.add_argument("--calls", type=Path, help="folder of recorded tool calls, see recorded_calls")
+    parser.add_argument("--models", nargs="+", default=CALLING, help="models whose recorded calls are gated")
+    parser.add_argument("--cap", type=int, help="cap of recorded calls")
+    parser.add_argument("--texts", type=Path, help="answers labelled by people, see labelled_by_people")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--calibrations", type=int, default=250)
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1, 0.25])
@@ -544,7 +573,9 @@ def main() -> None:
     pools = embedded_pools(options.questions, options.answers) if "embedded" in options.pools else []
     pools += smollm2_pools() if "smollm2" in options.pools else []
     pools += [bank_pool(options.questions)] if "bank" in options.pools else []
-    pools += recorded_calls(options.calls) if options.calls else []
+    pools += recorded_calls(options.calls, options.models, options.cap) if options.calls else []
+    if options.texts:
+        pools.append(text_pool("answers labelled by people, text", composed_records(labelled_by_people(options.texts))))
     for pool in pools:
         _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
 
@@ -552,7 +583,7 @@ def main() -> None:
 def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
     size = pool.parts.size
     print(
-        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {SAMPLES} samples; "
+        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {pool.samples} samples; "
         f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong "
         f"one; {calibrations} calibrations on {N}, delta {DELTA:g}"
     )
