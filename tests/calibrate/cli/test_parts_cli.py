@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from calibrate.data.records import Record, read_records, write_records
 from calibrate.parts.answers import needs_label
 from calibrate.parts.rules import reading_order
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
 
@@ -427,6 +428,30 @@ def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     result = called("import", tmp_path / "cards.jsonl", "--parts", "json", "--out", tmp_path / "r.jsonl")
     assert result.exit_code != 0
     assert "a reference must be a JSON document" in result.output
+
+
+@pytest.mark.parametrize("column", ["references", "answer", "samples"])
+@pytest.mark.parametrize("field", [None, "field"])
+def test_a_value_that_json_cannot_hold_is_named(column: str, field: str | None) -> None:
+    day = date(2024, 1, 2)
+    whole = {"question": "q", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}] * 2}
+    single = {"id": "1", "field": "a", "references": 1, "answer": 1, "samples": [1, 1]}
+    value: Any = day if field else {"a": day}
+    frame = [{**(single if field else whole), column: [value, value] if column == "samples" else value}]
+    with pytest.raises(RecordError, match=r"^frame:1: .*2024.*JSON cannot hold it.*Write it as the model does"):
+        from_frame(frame, parts="json", field=field)
+
+
+def test_a_bad_first_row_is_named_and_no_column_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "fields.csv").write_text("id,name,gold,s1,s2\n1,a,5,5,5\n")
+    result = called(
+        *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "label", "--map", "references=gold"),
+        *("--map", "samples=s1,s2", "--out", tmp_path / "r.jsonl"),
+    )
+    assert result.exit_code != 0
+    assert "field 'label': got nothing; a row of one field needs the field's name or path" in " ".join(
+        result.output.replace("│", " ").split()
+    )
 
 
 def test_an_answer_that_is_a_list_is_one_document() -> None:
