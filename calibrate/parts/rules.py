@@ -31,6 +31,7 @@ from guardrail.errors import UsageError
 from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 from guardrail.parts.gate import measured
+from guardrail.parts.spec import too_many
 
 from ..data.part_columns import ragged_places
 from ..thresholds.betting import LARGEST_STAKE, betting_p
@@ -280,7 +281,7 @@ def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allo
         UsageError: alpha, delta or allowed out of range.
     """
     _check(alpha, delta, allowed)
-    broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
+    broken = too_many(allowed)
     start = "On average" if delta is None else f"With probability at least {sure(delta)}"
     most = f"{alpha:g}" if delta is None else f"at most {alpha:g}"
     guarantee = (
@@ -357,7 +358,7 @@ def clean_shown(
         allowed: Wrong parts that an answer may keep.
     """
     _check(alpha, delta, allowed)
-    broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
+    broken = too_many(allowed)
     guarantee = (
         f"With probability at least {sure(delta)} over calibrations, at most {alpha:g} of the answers of which "
         f"something is kept keep {broken}, in finite samples and whatever the shape of the risk curve, if answers are "
