@@ -1,4 +1,4 @@
-"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--pools embedded smollm2]`.
+"""Gate by parts against gate by whole answers: `python -m benchmarks.parts [--pools embedded smollm2 bank]`.
 
 Records with three to six fields are made with the embedded model (examples/tiny_model): each question asks for facts
 about a town or a person and for sums. The model cannot write JSON, so the JSON of an answer is composed of the model's
@@ -11,6 +11,10 @@ demo of that model. As JSON, a value is the answer without the words of its ques
 March is April."); as a text, a part is one answer, a sentence in most cases. Such parts are independent of each other
 but for the difficulty of their kinds: the parts of an answer that a model writes at once depend on each other more.
 
+The calls are those of agents: transfers of the bank's stand-in model (examples/bank_agent), and with ``--calls FOLDER``
+calls that models made on the Berkeley Function-Calling Leaderboard, recorded in HuanzhiMao/BFCL-Result on GitHub, where
+FOLDER is that of a date, such as 2024-08-11. A call by one model is compared with the calls of ten other models.
+
 Calibrations draw 300 answers with replacement from the pool, so the true risk is known: it is that of the pool.
 Printed: right fields that pass, as a share of all right fields, by parts and by whole answers (rule certified on the
 share of samples of which any field differs), and how often the true risk is above alpha.
@@ -19,6 +23,7 @@ share of samples of which any field differs), and how often the true risk is abo
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import tempfile
 from collections.abc import Sequence
@@ -31,26 +36,33 @@ from numpy.typing import NDArray
 
 from calibrate.correctness import CorrectnessRule, make_rule
 from calibrate.data.questions import Question
+from calibrate.parts.answers import cap_of_counts
 from calibrate.parts.evaluate import compared_rules, simulate_parts
 from calibrate.parts.fit import PartsRule
 from calibrate.parts.rules import AnswerParts
 from calibrate.thresholds import fit
+from examples.bank_agent.calibration import COMPARED
+from examples.bank_agent.calibration import recorded as recorded_transfers
+from examples.bank_agent.model import Teller
 from examples.demo.llm import CORRECTNESS
 from examples.demo.smollm2 import recorded
 from examples.tiny_model.asking import greedy, load, sample
 from examples.tiny_model.dice import Dice
 from examples.tiny_model.world import Fact, build_world
 from guardrail.judges import make_judge, words
+from guardrail.judges.json_value import read_json
 from guardrail.outcome import Feasible
-from guardrail.parts.json_fields import json_spec
-from guardrail.parts.measure import parts_measure
+from guardrail.parts.json_fields import OtherDocument, document_of, json_spec, leaves
+from guardrail.parts.measure import PartsMeasure, parts_measure
+from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.replies import part_of_an_answer
-from guardrail.types import Missing, Sample, SampleSet
+from guardrail.types import Missing, Sample, SampleSet, ToolCall
 from guardrail.uncertainty.selfcheck import sentences
 
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
 SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
 DELTA, N = 0.1, 300
+POOLS = ("embedded", "smollm2", "bank")
 UNKNOWN = ("fact-seen-0", "arithmetic-multiply", "arithmetic-add-huge", "arithmetic-add-giant")
 """Tiers of which the model gets less than a tenth right."""
 
@@ -63,16 +75,18 @@ class Pool:
         name: Of the data.
         parts: Uncertainties and labels.
         whole: Share of samples that differ from the whole answer, shape (n,).
+        samples: Samples of an answer.
     """
 
     name: str
     parts: AnswerParts
     whole: NDArray[np.float64]
+    samples: int
 
     @property
     def wrong(self) -> NDArray[np.int8]:
         """1 for an answer with a wrong part, shape (n,)."""
-        return np.isfinite(self.parts.first_broken()).astype(np.int8)
+        return (np.bincount(self.parts.answer, weights=self.parts.wrong, minlength=self.parts.n) > 0).astype(np.int8)
 
 
 # -- Records of several fields -----------------------------------------------------------------------------------------
@@ -156,27 +170,38 @@ def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, 
 def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure the fields of composed JSON answers.
 
-    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers. A sample
-    differs from the whole answer if any field does, by the same judges.
+    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers.
     """
     names = sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
     judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
     measure = parts_measure(json_spec(cap=cap, judges=judges))
-    scores, labels, whole = [], [], []
-    for row in rows:
-        primary = _composed(row["names"], row["answers"])
-        supported = []
-        for texts in zip(*row["samples"], strict=True):
-            one = SampleSet(question="", primary=primary, samples=(_composed(row["names"], texts),))
-            parts = measure.parts(one)
-            assert not isinstance(parts, Missing), parts
-            supported.append([part.uncertainty == 0 for part in parts])
-        agree = np.array(supported)
-        scores.append((np.count_nonzero(~agree, axis=0) / len(agree)).tolist())
-        labels.append(row["wrong"])
-        whole.append(float((~agree.all(axis=1)).mean()))
-    return Pool(name, AnswerParts.of(scores, labels, cap=cap), np.array(whole))
+    supported = [
+        _supported(
+            measure,
+            _composed(row["names"], row["answers"]),
+            [_composed(row["names"], texts) for texts in zip(*row["samples"], strict=True)],
+        )
+        for row in rows
+    ]
+    return _pool(name, supported, [row["wrong"] for row in rows], cap)
+
+
+def _supported(measure: PartsMeasure, primary: Sample, samples: Sequence[Sample]) -> NDArray[np.bool_]:
+    """Which sample supports which part of the answer, shape (samples, parts)."""
+    rows = []
+    for other in samples:
+        parts = measure.parts(SampleSet(question="", primary=primary, samples=(other,)))
+        assert not isinstance(parts, Missing), parts
+        rows.append([part.uncertainty == 0 for part in parts])
+    return np.array(rows)
+
+
+def _pool(name: str, supported: Sequence[NDArray[np.bool_]], wrong: Sequence[Sequence[int]], cap: int) -> Pool:
+    """A pool from the support of every part: a sample differs from the whole answer if it does not support all."""
+    scores = [(np.count_nonzero(~agree, axis=0) / len(agree)).tolist() for agree in supported]
+    whole = np.array([float((~agree.all(axis=1)).mean()) for agree in supported])
+    return Pool(name, AnswerParts.of(scores, wrong, cap=cap), whole, len(supported[0]))
 
 
 def _composed(names: Sequence[str], answers: Sequence[str]) -> Sample:
@@ -262,21 +287,184 @@ def _value(answer: str, question: frozenset[str]) -> str:
     return " ".join(word for word in answer.split() if not question.issuperset(words(word))) or answer
 
 
+def labelled_by_people(path: Path) -> list[dict[str, Any]]:
+    """Return the answers of ChatGPT to questions of NQ-open, with the answers of four other systems as samples.
+
+    Args:
+        path: ``nq-human-labels.jsonl``: the questions, answers and labels of wangcunxiang/QA-Eval.
+    """
+    facts = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        own, *others = (row["answers"][name] for name in ("chatgpt", "fid", "gpt35", "gpt4", "newbing"))
+        if own["text"]:
+            facts.append(
+                {
+                    "questions": row["question"],
+                    "answers": own["text"],
+                    "samples": [other["text"] or "" for other in others],
+                    "wrong": int(own["correct"] is not True),
+                }
+            )
+    return facts
+
+
 def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure composed texts: a part is the answer to one question, supported by a sample whose answer is the same."""
-    judge, scores, whole = make_judge("token_f1"), [], []
+    judge, supported = make_judge("token_f1"), []
     for row in rows:
-        agree = np.array(
-            [
-                judge.equivalent(question, [(answer, sample) for sample in samples])
-                for question, answer, samples in zip(row["questions"], row["answers"], row["samples"], strict=True)
-            ],
-            dtype=bool,
-        )
-        scores.append((~agree).mean(axis=1).tolist())
-        whole.append(float((~agree.all(axis=0)).mean()))
+        agree = [
+            judge.equivalent(question, [(answer, sample) for sample in samples])
+            for question, answer, samples in zip(row["questions"], row["answers"], row["samples"], strict=True)
+        ]
+        supported.append(np.array(agree, dtype=bool).T)
     labels = [row["wrong"] for row in rows]
-    return Pool(name, AnswerParts.of(scores, labels, cap=max(map(len, labels))), np.array(whole))
+    return _pool(name, supported, labels, max(map(len, labels)))
+
+
+# -- Recorded calls of agents ------------------------------------------------------------------------------------------
+
+
+def bank_pool(requests: int) -> Pool:
+    """Return the pool of the bank's recorded transfers: a part is the payee or the amount.
+
+    The memo does not count, as in the example's gate. The agent is the example's stand-in for a model.
+    """
+    teller, measure, supported, wrong = Teller(), parts_measure(json_spec(cap=2)), [], []
+
+    def transfer(request: str, metadata: dict[str, int]) -> Sample:
+        arguments = teller.invoke(request, config={"metadata": metadata}).tool_calls[0]["args"]
+        compared = {name: arguments[name] for name in COMPARED["transfer"]}
+        return Sample(text="", tool_calls=(ToolCall(name="transfer", arguments=compared),))
+
+    for step in recorded_transfers(requests):
+        request = str(step.messages[-1]["content"])
+        primary, *samples = (transfer(request, {} if k is None else {SAMPLE_INDEX: k}) for k in (None, *range(SAMPLES)))
+        (intended,) = json.loads(step.references[0])
+        supported.append(_supported(measure, primary, samples))
+        made = primary.tool_calls[0].arguments
+        wrong.append([int(made[name] != intended["arguments"][name]) for name in made])
+    return _pool("transfers of the bank agent", supported, wrong, cap=2)
+
+
+CALLING = ("command-r-plus-FC", "meta-llama_Meta-Llama-3-8B-Instruct")
+"""Models whose calls are gated by default."""
+OTHERS = (
+    "claude-3-haiku-20240307-FC",
+    "claude-3-sonnet-20240229-FC",
+    "firefunction-v1-FC",
+    "firefunction-v2-FC",
+    "gemini-1.0-pro",
+    "gpt-3.5-turbo-0125-FC",
+    "gpt-4o-mini-2024-07-18-FC",
+    "meetkai_functionary-small-v3.1-FC",
+    "mistral-small-2402-FC-Auto",
+    "open-mistral-nemo-2407-FC-Any",
+)
+"""Models whose calls are the samples: ten with native tool calls, of seven vendors."""
+CATEGORIES = ("simple", "multiple_function")
+"""Categories of questions that ask for one call."""
+
+
+def recorded_calls(folder: Path, models: Sequence[str] = CALLING, cap: int | None = None) -> list[Pool]:
+    """Return the pools of recorded tool calls with several arguments: a part is an argument, or an item of a list.
+
+    Values are compared by the judge `exact`. An argument is right if the benchmark accepts it; of a call of another
+    tool none is. An argument that a call lacks is no part, and counts as no error of either gate.
+
+    Args:
+        folder: ``result`` and ``score`` of one date of BFCL-Result.
+        models: Names of the models whose calls are gated.
+        cap: Most arguments that can be kept; default: that of answers without a schema.
+    """
+    accepted = _accepted_arguments(folder)
+    others = [_calls(folder, model) for model in OTHERS]
+    pools = []
+    for model in models:
+        calls = {key: call for key, call in _calls(folder, model).items() if key in accepted}
+        names = {name for call in calls.values() for name in call.arguments}
+        judges = {f"/{name}{rest}": "exact" for name in names for rest in ("", "/*")}
+        measure, supported, wrong = parts_measure(json_spec(cap=1, judges=judges)), [], []
+        for key, call in calls.items():
+            labels = _wrong_arguments(call, accepted[key], measure)
+            if len(labels) < 2:
+                continue
+            samples = [Sample(text="", tool_calls=(some[key],) if key in some else ()) for some in others]
+            supported.append(_supported(measure, Sample(text="", tool_calls=(call,)), samples))
+            wrong.append(labels)
+        print(f"{model}: {len(calls)} of {len(accepted)} questions have one call, {len(wrong)} of several arguments")
+        pools.append(_pool(f"arguments of {model}", supported, wrong, cap or cap_of_counts(list(map(len, wrong)))))
+    return pools
+
+
+def _calls(folder: Path, model: str) -> dict[str, ToolCall]:
+    """The call of a model for each question; none where it made several or what it wrote cannot be read."""
+    calls = {}
+    for category in CATEGORIES:
+        path = folder / "result" / model / f"gorilla_openfunctions_v1_test_{category}_result.json"
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            try:
+                (call,) = row["result"] if isinstance(row["result"], list) else _written_calls(row["result"])
+                ((name, arguments),) = call.items()
+                arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+                calls[row["id"]] = ToolCall(name=_tool(name), arguments=arguments)
+            except (ValueError, SyntaxError, AttributeError):
+                continue
+    return calls
+
+
+def _written_calls(text: str) -> list[dict[str, dict[str, Any]]]:
+    """Calls in Python's notation, "[f(a=1), g(b='x')]", by tool; a value that is no literal stays a text."""
+    tree = ast.parse(text[text.index("[") : text.rindex("]") + 1], mode="eval").body
+    if not isinstance(tree, ast.List) or not all(isinstance(call, ast.Call) and not call.args for call in tree.elts):
+        raise ValueError("it is not a list of calls with named arguments")
+    calls = [call for call in tree.elts if isinstance(call, ast.Call)]
+    return [{ast.unparse(call.func): {str(k.arg): _literal(k.value) for k in call.keywords}} for call in calls]
+
+
+def _literal(value: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return ast.unparse(value)
+
+
+def _tool(name: str) -> str:
+    return name.replace(".", "_")  # native calls cannot have a dot
+
+
+def _accepted_arguments(folder: Path) -> dict[str, tuple[str, dict[str, list[Any]]]]:
+    """The tool and the accepted values of each argument by question, from the errors that any model's score lists.
+
+    Questions with objects among the accepted values are left out: these list values at every depth.
+    """
+    accepted = {}
+    for category in CATEGORIES:
+        for path in sorted(folder.glob(f"score/*/{category}_score.json")):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                if "possible_answer" not in row:
+                    continue
+                ((tool, arguments),) = row["possible_answer"].items()
+                if "{" not in json.dumps(list(arguments.values())):
+                    accepted[row["prompt"]["id"]] = (_tool(tool), arguments)
+    return accepted
+
+
+def _wrong_arguments(call: ToolCall, accepted: tuple[str, dict[str, list[Any]]], measure: PartsMeasure) -> list[int]:
+    """1 for each wrong part of a call; of several accepted values that with which most items agree counts."""
+    tool, values = accepted
+    wrong = []
+    for name, value in call.arguments.items():
+        only = ToolCall(name=call.name, arguments={name: value})
+        document = document_of(Sample(text="", tool_calls=(only,)), call.name)
+        parts = leaves(document, measure.spec, measure.judges)
+        options = [read_json(json.dumps({name: option})) for option in values.get(name, ()) if tool == call.name]
+        others = [OtherDocument(option, measure.judges) for option in options]
+        labels = [[int(other.supports(part) is not True) for part in parts] for other in others]
+        wrong += min(labels, key=sum, default=[1] * len(parts))
+    return wrong
 
 
 # -- Calibrations ------------------------------------------------------------------------------------------------------
@@ -324,7 +512,7 @@ def whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) ->
         alpha,
         float(np.mean(passed)),
         float(np.mean(shown)),
-        float(np.mean(wrong)) if wrong else float("nan"),
+        float(np.mean(wrong)) if wrong else 0.0,
         sum(risk > alpha for risk in risks) / calibrations,
         1 - len(risks) / calibrations,
     )
@@ -372,7 +560,11 @@ def smollm2_pools() -> list[Pool]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pools", nargs="+", choices=["embedded", "smollm2"], default=["embedded", "smollm2"])
+    parser.add_argument("--pools", nargs="+", choices=POOLS, default=POOLS)
+    parser.add_argument("--calls", type=Path, help="folder of recorded tool calls, see recorded_calls")
+    parser.add_argument("--models", nargs="+", default=CALLING, help="models whose recorded calls are gated")
+    parser.add_argument("--cap", type=int, help="cap of recorded calls")
+    parser.add_argument("--texts", type=Path, help="answers labelled by people, see labelled_by_people")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--calibrations", type=int, default=250)
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1, 0.25])
@@ -380,6 +572,10 @@ def main() -> None:
     options = parser.parse_args()
     pools = embedded_pools(options.questions, options.answers) if "embedded" in options.pools else []
     pools += smollm2_pools() if "smollm2" in options.pools else []
+    pools += [bank_pool(options.questions)] if "bank" in options.pools else []
+    pools += recorded_calls(options.calls, options.models, options.cap) if options.calls else []
+    if options.texts:
+        pools.append(text_pool("answers labelled by people, text", composed_records(labelled_by_people(options.texts))))
     for pool in pools:
         _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
 
@@ -387,7 +583,7 @@ def main() -> None:
 def _print(pool: Pool, found: Sequence[Line], calibrations: int) -> None:
     size = pool.parts.size
     print(
-        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {SAMPLES} samples; "
+        f"{pool.name}: {pool.parts.n} records of {size.min()} to {size.max()} fields, {pool.samples} samples; "
         f"{pool.parts.wrong.mean():.1%} of the fields are wrong, {pool.wrong.mean():.1%} of the records have a wrong "
         f"one; {calibrations} calibrations on {N}, delta {DELTA:g}"
     )

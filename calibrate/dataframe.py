@@ -460,10 +460,12 @@ def from_frame(
         The records, in the order of the rows.
 
     Raises:
-        UsageError: A missing column, a lazy frame, no rows, or several models.
+        UsageError: A missing column, a lazy frame, no rows, several models, or other parts.
         RecordError: A malformed row, named by its number from 1.
         MissingDependencyError: narwhals is not installed (extra "calibrate").
     """
+    if parts not in (None, "json"):
+        raise UsageError(f'parts is "json" for documents and is left out for texts, got {parts!r}.')
     settings = settings or ImportSettings()
     rows = [{name: _plain(value) for name, value in row.items()} for row in _rows(frame)]
     _refuse_one_column(rows)

@@ -42,7 +42,7 @@ from .outcome import (
     stated,
 )
 from .parts.gate import mean_uncertainty
-from .parts.spec import PartsGate
+from .parts.spec import PartsGate, too_many
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -632,7 +632,7 @@ class CalibrationArtifact(Persisted):
             shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
             line = f"At calibration {shown} of {self.n_items} answers show something ({percent(self.acceptance)})"
             if shown:
-                wrong = f"more than {allowed} wrong parts" if allowed else "a wrong part"
+                wrong = too_many(allowed)
                 line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
             return f"Promise in use ({self.parts.rule}): {self.parts.promise}", f"{line}."
         outcome, segments = self.outcome, self.segments

@@ -30,7 +30,7 @@ from ..data.questions import read_rows
 from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
-from .rules import AnswerParts, check_cut
+from .rules import AnswerParts, check_cap, check_cut
 
 __all__ = [
     "MeasuredParts",
@@ -138,8 +138,10 @@ def spec_of_answers(
         entailment: The entailment model of sentences.
 
     Raises:
-        UsageError: A path of a judge, a key field or an optional field is that of no field.
+        UsageError: A path of a judge, a key field or an optional field is that of no field, or the cap is below 1.
     """
+    if cap is not None:
+        check_cap(cap)
     try:
         spec = make(cap)
     except UsageError:

@@ -75,7 +75,7 @@ def _whole(rows: Iterable[RawRow], columns: ColumnMap) -> Iterator[RawRow]:
         values = _plain(row, columns)
         for name in ("references", "samples", "answer"):
             cells = [row.values.get(column) for column in columns.of(name)]
-            if len(cells) == 1 and isinstance(cells[0], list):
+            if len(cells) == 1 and isinstance(cells[0], list) and name != "answer":
                 cells = cells[0]
             elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
                 cells = _list(row, columns.of(name)[0], cells[0])
@@ -100,13 +100,21 @@ def _list(row: RawRow, column: str, cell: str) -> list[Any]:
 def _document(row: RawRow, name: str, cell: Any) -> str:
     """A document as JSON text. A sample that is not JSON stays what it is: it supports nothing."""
     if not isinstance(cell, str):
-        return json.dumps(cell, ensure_ascii=False)
+        return _written(row, name, cell)
     if name == "references":
         try:
             json.loads(cell)
         except ValueError as error:
             raise row.fail(name, cell, f"a reference must be a JSON document ({error})") from error
     return cell
+
+
+def _written(row: RawRow, name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        rule = f"JSON cannot hold it ({error}). Write it as the model does, as a text or a number"
+        raise row.fail(name, value, rule) from error
 
 
 def _from_fields(rows: Iterable[RawRow], columns: ColumnMap, field: str, *, textual: bool) -> Iterator[RawRow]:
@@ -156,6 +164,7 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
         if textual and isinstance(value, str):
             value = _read(value)
         path = str(row.values[field])
+        _written(row, path, value)
         if path in seen:
             raise UsageError(f"{row.where}: the field {path!r} is there twice for one answer. Which value counts?")
         seen.add(path)

@@ -124,11 +124,13 @@ def evaluate_parts(
         progress: Reports rows done.
 
     Raises:
-        UsageError: Too few answers to cut.
+        UsageError: Too few answers to cut, or no split.
     """
     n = parts.n // 2 if n_calibration is None else n_calibration
     if not 0 < n < parts.n:
         raise UsageError(f"{parts.n} labelled answers cannot be cut into {n} to fit on and others to test on.")
+    if splits < 1:
+        raise UsageError(f"splits must be at least 1, got {splits}.")
 
     def draw(rng: np.random.Generator) -> tuple[AnswerParts, AnswerParts]:
         order = rng.permutation(parts.n)
@@ -159,7 +161,14 @@ def simulate_parts(
         calibrations: Simulated calibrations.
         seed: Seed.
         progress: Reports rows done.
+
+    Raises:
+        UsageError: No answer or no calibration is asked for.
     """
+    if n < 1:
+        raise UsageError(f"a calibration needs at least 1 answer, got {n}.")
+    if calibrations < 1:
+        raise UsageError(f"the number of simulated calibrations must be at least 1, got {calibrations}.")
 
     def draw(rng: np.random.Generator) -> tuple[AnswerParts, AnswerParts]:
         some = pool.take(rng.integers(0, pool.n, n))
@@ -191,6 +200,9 @@ def plan_parts(
         calibrations: Simulated calibrations of each size.
         seed: Seed.
         progress: Reports sizes done.
+
+    Raises:
+        UsageError: As `simulate_parts`.
     """
     rows: list[PartsRow] = []
     for done, n in enumerate(sizes, start=1):

@@ -64,6 +64,15 @@ ENOUGH_UNLABELLED = 50
 """Unlabelled answers from which on the start of a sequence is read off them, not off the calibration answers."""
 
 
+OPTIONS = {
+    "wrong_share": ("per", "seed", "start_share", "largest_group", "allowed"),
+    "clean_shown": ("allowed",),
+    "clean_answers": ("allowed",),
+    "both": ("per", "seed", "start_share", "allowed", "clean_alpha"),
+}
+"""Options of each rule in ``--rule NAME:option=value``. In `wrong_share`, ``allowed`` is about the figures alone."""
+
+
 @dataclass(frozen=True)
 class PartsRule:
     """A rule for parts with its options; all of them are declared before labels are seen.
@@ -104,10 +113,13 @@ class PartsRule:
         """
         if name is not None and name not in RULES:
             raise UsageError(f"no rule for parts named {name!r}; choose one of: {', '.join(RULES)}")
-        names = ("per", "allowed", "seed", "start_share", "largest_group", "clean_alpha")
-        unknown = [option for option in options if option not in names]
+        meant = name or "wrong_share"
+        unknown = [option for option in options if option not in OPTIONS[meant]]
         if unknown:
-            raise UsageError(f"rules for parts take no option {unknown[0]!r}. Their options: {', '.join(names)}.")
+            raise UsageError(
+                f"rule {meant!r} takes no option {unknown[0]!r}. Its option{'s' * (len(OPTIONS[meant]) > 1)}: "
+                f"{', '.join(OPTIONS[meant])}."
+            )
         rule = cls(name=name, **options)
         if rule.start_share is not None and not 0 < rule.start_share <= 0.9:
             raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from guardrail.notebook import percent
-from guardrail.parts.spec import PartFigures, PartsGate
+from guardrail.parts.spec import PartFigures, PartsGate, too_many
 
 __all__ = ["figures_lines", "promise_line"]
 
@@ -12,7 +12,7 @@ def promise_line(gate: PartsGate) -> str:
     """The rule in use and its promise in one line."""
     sure = "on average over calibrations" if gate.delta is None else f"with {percent(1 - gate.delta)} confidence"
     at_most = f"{percent(gate.alpha)} or less" if gate.delta is None else f"at most {percent(gate.alpha)}"
-    allowed = "a wrong part" if not gate.allowed else f"more than {gate.allowed} wrong parts"
+    allowed = too_many(gate.allowed)
     of_answers = f"{at_most} of all answers keep {allowed}"
     per = (
         "of the parts kept"
@@ -49,7 +49,7 @@ def figures_lines(gate: PartsGate, figures: PartFigures, cut: float | None) -> l
         lines = [f"{kept}. None above the cut of {cut:g} is kept, and their labels are not read."]
     low_high = figures.broken_interval
     interval = "" if low_high is None else f", 95 % interval {percent(low_high[0])} to {percent(low_high[1])}"
-    broken = "a wrong part" if not gate.allowed else f"more than {gate.allowed} wrong parts"
+    broken = too_many(gate.allowed)
     certified = "" if gate.rule == "clean_shown" else "; an estimate, not certified"
     lines.append(
         f"Answers: {_of(figures.shown, figures.answers)} show something, {_of(figures.complete, figures.answers)} are "

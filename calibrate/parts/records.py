@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, get_args
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -44,9 +44,14 @@ class RecordParts:
     Args:
         records: The records.
         kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
+
+    Raises:
+        UsageError: Another kind.
     """
 
     def __init__(self, records: _Holder, kind: Kind) -> None:
+        if kind not in get_args(Kind):
+            raise UsageError(f"there are no parts of the kind {kind!r}: choose json, sentences or claims.")
         self._records = records
         self.kind = kind
 

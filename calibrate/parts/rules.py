@@ -31,6 +31,7 @@ from guardrail.errors import UsageError
 from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 from guardrail.parts.gate import measured
+from guardrail.parts.spec import too_many
 
 from ..data.part_columns import ragged_places
 from ..thresholds.betting import LARGEST_STAKE, betting_p
@@ -45,6 +46,7 @@ __all__ = [
     "Found",
     "Per",
     "both",
+    "check_cap",
     "check_cut",
     "clean_answers",
     "clean_shown",
@@ -112,8 +114,7 @@ class AnswerParts:
             UsageError: No answers, lists of different lengths, a repeated id, a cap below 1, or a cut outside [0, 1].
         """
         names = tuple(map(str, range(len(uncertainties)))) if ids is None else tuple(ids)
-        if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
-            raise UsageError(f"cap must be a whole number of parts, at least 1, got {cap!r}.")
+        check_cap(cap)
         check_cut(cut)
         if not names:
             raise UsageError("no answers (n = 0). Calibration needs labelled answers with their parts.")
@@ -200,6 +201,16 @@ class AnswerParts:
         return values
 
 
+def check_cap(cap: int) -> None:
+    """Refuse a cap that is not a number of parts.
+
+    Raises:
+        UsageError: It is not a whole number, or below 1.
+    """
+    if isinstance(cap, bool) or not isinstance(cap, int) or cap < 1:
+        raise UsageError(f"cap must be a whole number of parts, at least 1, got {cap!r}.")
+
+
 def check_cut(cut: float | None) -> None:
     """Refuse a cut that is not an uncertainty of parts.
 
@@ -270,7 +281,7 @@ def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allo
         UsageError: alpha, delta or allowed out of range.
     """
     _check(alpha, delta, allowed)
-    broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
+    broken = too_many(allowed)
     start = "On average" if delta is None else f"With probability at least {sure(delta)}"
     most = f"{alpha:g}" if delta is None else f"at most {alpha:g}"
     guarantee = (
@@ -347,7 +358,7 @@ def clean_shown(
         allowed: Wrong parts that an answer may keep.
     """
     _check(alpha, delta, allowed)
-    broken = "a wrong part" if not allowed else f"more than {allowed} wrong parts"
+    broken = too_many(allowed)
     guarantee = (
         f"With probability at least {sure(delta)} over calibrations, at most {alpha:g} of the answers of which "
         f"something is kept keep {broken}, in finite samples and whatever the shape of the risk curve, if answers are "

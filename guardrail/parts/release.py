@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..judges.json_value import read_json
+from ..plain_json import text_fault
 from ..types import Sample, ToolCall
 from .json_fields import ABSENT, Document, json_text, kept_value, placed
 from .part import PartVerdict
@@ -33,7 +34,7 @@ def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, st
             part is kept.
 
     Raises:
-        ValueError: An edit of a field is not JSON.
+        ValueError: An edit of a field is not JSON, or a value that cannot be given out.
     """
     edits = edits or {}
     if answer.tool_calls:
@@ -41,7 +42,7 @@ def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, st
         if all(part.kept for part in parts) and not edits:
             return judged
         (call,) = judged.tool_calls
-        values = {path: json.loads(text) for path, text in edits.items()}
+        values = {path: _argument(text) for path, text in edits.items()}
         left = _left(call.arguments, parts, values)
         own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
         return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
@@ -59,8 +60,24 @@ def _json(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str]
     if all(part.kept for part in parts) and not edits:
         # Words before a code fence are no part, so nothing has measured them.
         return json_text(document) if _is_fenced(answer.comparable) else answer.text
-    left = _left(document, parts, {path: read_json(text) for path, text in edits.items()})
+    left = _left(document, parts, {path: _field(text) for path, text in edits.items()})
     return "{}" if left is ABSENT else json_text(left)
+
+
+def _field(text: str) -> Document:
+    """A field that a person wrote, with exact numbers."""
+    value = read_json(text)
+    if (fault := text_fault(json_text(value))) is not None:
+        raise ValueError(f"it holds {fault}")
+    return value
+
+
+def _argument(text: str) -> Any:
+    """An argument that a person wrote, as a tool gets it."""
+    _field(text)  # json.loads takes the last of two fields with one name
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False)  # and makes infinity of 1e999
+    return value
 
 
 def _is_fenced(text: str) -> bool:

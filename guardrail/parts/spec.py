@@ -14,7 +14,7 @@ from ..plain_json import PACKED_FROM, pack, unpack
 from ..specs import JudgeSpec
 from ..types import Frozen
 
-__all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Procedure"]
+__all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Procedure", "too_many"]
 
 Kind = Literal["json", "sentences", "claims"]
 """Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text; the claims that
@@ -22,6 +22,11 @@ the model finds in a text."""
 
 
 Count = Annotated[int, Field(ge=0)]
+
+
+def too_many(allowed: int) -> str:
+    """More wrong parts than an answer may keep, in words."""
+    return f"more than {allowed} wrong part{'s' * (allowed > 1)}" if allowed else "a wrong part"
 
 
 class Procedure(Frozen):

@@ -500,7 +500,13 @@ class Gateway:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
-        segment, whole = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts") == "all"
+        segment, parts = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts")
+        if parts not in (None, "all"):  # a client that misspells it must not get a part of an answer
+            raise ApiError(
+                400, f"The header x-guardrail-parts is 'all' or absent, got {parts!r}.", "unknown_parts",
+                "x-guardrail-parts",
+            )  # fmt: skip
+        whole = parts == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         model = [(upstream.url, upstream.model) for upstream in config.upstream]
         who = (None if key is None else key.name, credential, segment, whole, once, asked, model)

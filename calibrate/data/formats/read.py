@@ -158,7 +158,7 @@ def _imported(
     try:
         records = reader.read(rows)
     except RecordError:
-        if layout is None:  # a missing model has an error of its own
+        if layout is None and reader.seen:  # a missing model has an error of its own, and so has a bad first row
             named = {name: mapped for name, mapped in columns.columns.items() if name != "model"}
             _refuse_unseen(path, ColumnMap(named, columns.scores), reader.seen)
         raise

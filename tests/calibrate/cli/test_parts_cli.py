@@ -6,22 +6,23 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrate import from_frame
+from calibrate import Records, from_frame
 from calibrate.cli import app
 from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, read_records, write_records
 from calibrate.parts.answers import needs_label
 from calibrate.parts.rules import reading_order
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.testing import ScriptedChat
 from tests.calibrate.parts.cards import invoices, record_file
 
@@ -429,6 +430,43 @@ def test_a_reference_that_is_not_json_is_named(tmp_path: Path) -> None:
     assert "a reference must be a JSON document" in result.output
 
 
+@pytest.mark.parametrize("column", ["references", "answer", "samples"])
+@pytest.mark.parametrize("field", [None, "field"])
+def test_a_value_that_json_cannot_hold_is_named(column: str, field: str | None) -> None:
+    day = date(2024, 1, 2)
+    whole = {"question": "q", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}] * 2}
+    single = {"id": "1", "field": "a", "references": 1, "answer": 1, "samples": [1, 1]}
+    value: Any = day if field else {"a": day}
+    frame = [{**(single if field else whole), column: [value, value] if column == "samples" else value}]
+    with pytest.raises(RecordError, match=r"^frame:1: .*2024.*JSON cannot hold it.*Write it as the model does"):
+        from_frame(frame, parts="json", field=field)
+
+
+def test_a_bad_first_row_is_named_and_no_column_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "fields.csv").write_text("id,name,gold,s1,s2\n1,a,5,5,5\n")
+    result = called(
+        *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "label", "--map", "references=gold"),
+        *("--map", "samples=s1,s2", "--out", tmp_path / "r.jsonl"),
+    )
+    assert result.exit_code != 0
+    assert "field 'label': got nothing; a row of one field needs the field's name or path" in " ".join(
+        result.output.replace("│", " ").split()
+    )
+
+
+def test_an_answer_that_is_a_list_is_one_document() -> None:
+    listed = [{"a": 1}, {"a": 2}]
+    frame = [{"question": "q", "references": [listed], "answer": listed, "samples": [listed, [{"a": 1}]]}]
+    records = from_frame(frame, parts="json")
+    records.parts().score(cap=3).label()
+    (record,) = records.file.records
+    assert record.drawn is not None
+    assert record.drawn.primary is not None
+    assert json.loads(record.drawn.primary.text) == listed
+    assert [part.uncertainty for part in record.parts[KEY]] == [0.5]
+    assert record.part_labels[KEY].right == (True,)
+
+
 def test_in_python(tmp_path: Path) -> None:
     """Every step has the name and the result of its command."""
     rows = [
@@ -490,6 +528,27 @@ def test_in_python_people_label_and_new_parts_forget_the_artifact() -> None:
     assert records.artifact is not None
     parts.score(cap=2)
     assert records.artifact is None
+
+
+SURE = [{"question": f"q{i}", "references": {"a": i}, "answer": {"a": i}, "samples": [{"a": i}] * 3} for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda records: records.parts("fields"), "'fields'.*json, sentences or claims"),
+        (lambda records: from_frame(SURE, parts=cast(Any, "fields")), "parts is \"json\" .* got 'fields'"),
+        (lambda records: records.parts().score(cap=0), "cap must be a whole number of parts, at least 1, got 0"),
+        (lambda records: records.parts().evaluate(alphas=[0.1], splits=0), "splits must be at least 1, got 0"),
+        (lambda records: records.parts().plan(alpha=0.1, sizes=[0]), "at least 1 answer, got 0"),
+        (lambda records: records.parts().plan(alpha=0.1, sizes=[5], repetitions=0), "must be at least 1, got 0"),
+    ],
+)
+def test_in_python_what_cannot_be_done_is_refused_in_words(step: Callable[[Records], object], message: str) -> None:
+    records = from_frame(SURE, parts="json")
+    records.parts().score().label()
+    with pytest.raises(UsageError, match=message):
+        step(records)
 
 
 ANSWERS = ["One is right. Two is not.", "One is right. Two is so.", "One is right. Two is not."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,19 @@ def test_clean_answers_never_stands_without_shown_and_broken(file: RecordFile) -
     assert "show something" in lines
     assert "of those shown" in lines
     assert "counts as clean" in gate.promise
+
+
+@pytest.mark.parametrize(
+    ("allowed", "words"),
+    [(0, "keep a wrong part"), (1, "keep more than 1 wrong part"), (2, "keep more than 2 wrong parts")],
+)
+def test_wrong_parts_that_are_tolerated_are_said_in_words(file: RecordFile, allowed: int, words: str) -> None:
+    artifact = fit_parts_artifact(file, alpha=0.3, rule=PartsRule("clean_answers", allowed=allowed))
+    assert artifact.parts is not None
+    assert artifact.parts.figures is not None
+    lines = [promise_line(artifact.parts), *figures_lines(artifact.parts, artifact.parts.figures, None)]
+    for text in (*artifact.promises, lines[0], " ".join(lines[1:])):
+        assert re.search(rf"{words}(?!s)\b", text)
 
 
 def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> None:
@@ -279,9 +293,12 @@ def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
         ("certified", {}, "no rule for parts named 'certified'"),
         ("wrong_share", {"expect": 1}, "no option 'expect'"),
         ("wrong_share", {"start_share": 2}, "start_share must be in"),
+        ("clean_shown", {"per": "answer"}, "rule 'clean_shown' takes no option 'per'. Its option: allowed"),
+        ("clean_answers", {"start_share": 0.5}, "takes no option 'start_share'"),
+        (None, {"clean_alpha": 0.2}, "rule 'wrong_share' takes no option 'clean_alpha'"),
     ],
 )
-def test_unknown_rules_are_refused(name: str, options: dict[str, object], message: str) -> None:
+def test_unknown_rules_are_refused(name: str | None, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PartsRule.of(name, options)
 

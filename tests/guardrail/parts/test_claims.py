@@ -114,6 +114,8 @@ def test_a_verdict_that_cannot_be_read_leaves_the_claims_unmeasured() -> None:
         "{}",
         "null",
         '["Bob painted."]',
+        "1. Bob painted.\n2. Bob sang.",
+        "- Bob painted. (1)\n- Bob sang. (2)",
         '[{"claim": "a"}]',
         '[{"claim": "a", "sentence": 0}]',
         '[{"claim": "a", "sentence": 3}]',

@@ -112,6 +112,18 @@ def test_a_rejected_argument_rejects_the_call() -> None:
     assert edited.candidate.tool_calls[0].arguments == {**SURE, "total": 13.5}
 
 
+@pytest.mark.parametrize("written", ["NaN", "1e999", '{"a": 1, "a": 2}', '"\\ud800"'])
+def test_a_person_writes_no_argument_that_is_no_json_value(written: str) -> None:
+    item = content_of(guard_of(as_calls(DOUBTFUL), bindings=CALL).assess(Q), [])
+    with pytest.raises(UsageError, match="an edited field is JSON"):
+        by_parts(item, decide(written, "right"))
+
+
+def test_a_person_writes_no_field_that_cannot_be_given_out() -> None:
+    with pytest.raises(UsageError, match=r"an edited field is JSON.*surrogate"):
+        by_parts(content(), decide('"\\ud800"', "right"))
+
+
 def test_a_decision_that_does_not_follow_from_its_parts_is_refused(store: ReviewStore) -> None:
     store.enqueue(content())
     lease = store.claim("ann")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from guardrail.parts.json_fields import json_spec
 from guardrail.testing import make_artifact
 from integrations._gateway.protocol import INCOMPLETE
@@ -49,6 +51,14 @@ def test_a_strict_client_gets_all_or_nothing(serve: Serve, endpoint: Held) -> No
     assert partly.json()["guardrail"]["parts"] == strict.json()["guardrail"]["parts"]
     whole = served.ask("sure", headers={"x-guardrail-parts": "all"}).json()
     assert json.loads(whole["choices"][0]["message"]["content"]) == FIRST
+
+
+@pytest.mark.parametrize("value", ["ALL", "everything", ""])
+def test_a_client_that_asks_for_something_else_gets_no_part(serve: Serve, endpoint: Held, value: str) -> None:
+    scripted(endpoint)
+    response = serve(artifact=ARTIFACT).ask(ASKED, headers={"x-guardrail-parts": value})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x-guardrail-parts")
+    assert "Rome" not in response.text
 
 
 def test_a_ticket_about_the_rest_does_not_make_an_abstention(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
