@@ -221,8 +221,10 @@ def test_a_bad_line_is_named_as_ever(tmp_path: Path, line: str) -> None:
         score_on_ray(path, target, light, part_bytes=PART)
         assert len(read_records(target).records) == SIZE
         return
-    with pytest.raises(RecordError, match="already in record 1" if line == "twice" else f":{SIZE + 2}: field 'id'"):
+    rule = "already in record 1" if line == "twice" else f":{SIZE + 2}: field 'id'"
+    with pytest.raises(RecordError, match=rule) as raised:
         score_on_ray(path, target, light, part_bytes=PART)
+    assert raised.type is RecordError, "not Ray's error, whose text is a traceback"
     assert not target.exists()
 
 
