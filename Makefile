@@ -109,7 +109,7 @@ test-schema: $(READY) ## The gateway against OpenAI's description of its API: ma
 
 test-telemetry: ## Telemetry beside OpenInference and Traceloop, in an environment of their own (.venv-telemetry)
 	@test -x .venv-telemetry/bin/pytest || { $(PYTHON) -m venv .venv-telemetry && \
-	  .venv-telemetry/bin/pip install -q -e '.[agents,otel]' 'pytest>=8' 'pytest-asyncio>=1.0' opentelemetry-sdk prometheus-client \
+	  .venv-telemetry/bin/pip install -q -e '.[agents,otel,serve]' 'pytest>=8' 'pytest-asyncio>=1.0' opentelemetry-sdk \
 	  openinference-instrumentation-langchain opentelemetry-instrumentation-langchain; }
 	@.venv-telemetry/bin/python -m pytest -q -p no:cacheprovider --noconftest tests/integrations/test_telemetry.py \
 	  tests/providers/test_instrumentations.py

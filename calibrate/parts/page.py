@@ -102,7 +102,7 @@ def write_parts_report(
         "facts": facts(artifact),
         "commands": commands,
     }
-    atomic_write(path, _rendered(context), mode=0o644)
+    atomic_write(path, _rendered(context), private=True)  # it shows questions and answers
     return [path, picture], result
 
 

@@ -38,7 +38,7 @@ STORED = {
     "prompt": "Send the text of the prompt in 'instructions' and 'input'",
 }
 """Fields that need an endpoint that keeps state, and the way out."""
-OWN = frozenset({"include", "input", "instructions", "max_output_tokens", "reasoning", "stream_options", "text"})
+OWN = frozenset({"include", "input", "instructions", "max_output_tokens", "reasoning", "text"})
 """Fields that chat completions spell differently."""
 NAMES = {
     "messages": "input",

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.cli.frame.verdicts import print_fits
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
@@ -329,14 +330,22 @@ def test_a_memory_without_its_last_newline_or_with_odd_names_is_read(tmp_path: P
     assert [fit.score for fit in Fits([path]).read()] == [KEY, "a\u2028b\x85c"]
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(*_: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("calibrate.fits.atomic_write", refused)
     fits = Fits([tmp_path / "records.fits.jsonl"])
+    artifact = fitted(file_of(), fits)
+    print_fits(artifact, fits)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("calibrate.fits.atomic_write", refused)
+    fits = Fits([tmp_path / "other.fits.jsonl"])
     assert counts(fitted(file_of(), fits))[0] == 1
-    assert fits.unwritten == tmp_path / "records.fits.jsonl"
+    assert fits.unwritten == tmp_path / "other.fits.jsonl"
+    print_fits(artifact, fits)
+    assert "other.fits.jsonl cannot be written" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_records_in_python_count_their_fits(tmp_path: Path) -> None:

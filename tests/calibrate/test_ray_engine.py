@@ -221,8 +221,10 @@ def test_a_bad_line_is_named_as_ever(tmp_path: Path, line: str) -> None:
         score_on_ray(path, target, light, part_bytes=PART)
         assert len(read_records(target).records) == SIZE
         return
-    with pytest.raises(RecordError, match="already in record 1" if line == "twice" else f":{SIZE + 2}: field 'id'"):
+    rule = "already in record 1" if line == "twice" else f":{SIZE + 2}: field 'id'"
+    with pytest.raises(RecordError, match=rule) as raised:
         score_on_ray(path, target, light, part_bytes=PART)
+    assert raised.type is RecordError, "not Ray's error, whose text is a traceback"
     assert not target.exists()
 
 
@@ -383,9 +385,10 @@ def test_shards_of_another_collection_are_refused(tmp_path: Path) -> None:
 
 def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "records.jsonl", 3)
-    result = CliRunner().invoke(app, ["score", str(path), "--address", "auto"])
-    assert result.exit_code == 2
-    assert "belongs to --engine ray" in result.output
+    for command in (["score", str(path)], ["collect", str(path), "--model", "python:tests.calibrate.fakes:model"]):
+        result = CliRunner().invoke(app, [*command, "--address", "auto"])
+        assert result.exit_code == 2
+        assert "belongs to --engine ray" in result.output
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray"], env={"COLUMNS": "200"})
     assert result.exit_code == 1

@@ -464,6 +464,7 @@ def test_command_line_is_light_and_lists_its_commands(
     assert main([]) == 2
     shown = " ".join(capsys.readouterr().err.split())
     for text in (
+        "usage: guardrail [-h]",
         "doctor check an artifact, its model, judge and endpoint before they serve",
         "monitor bring the monitors up to date with what guards have written",
         "review serve the page on which people decide what was held back",

@@ -260,7 +260,8 @@ def ask(request: pytest.FixtureRequest) -> Ask:
         if shutil.which(needs) is None:
             pytest.skip(f"{needs} is not installed")
     else:
-        pytest.importorskip(needs, reason=f"{needs} is not installed here; run `make test-clients`")
+        why = f"{needs} is not installed here; run `make test-clients`"
+        pytest.importorskip(needs, reason=why, exc_type=ImportError)  # pydantic-ai raises it without the provider
     return client
 
 

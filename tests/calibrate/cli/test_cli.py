@@ -210,6 +210,20 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     assert "1 questions are in both" in shown
 
 
+def test_run_uses_a_question_that_is_asked_several_times_once_unless_told(tmp_path: Path) -> None:
+    questions = fakes.write_questions(tmp_path / "q.jsonl", size=40)
+    rows = [json.loads(row) for row in questions.read_text(encoding="utf-8").splitlines()]
+    again = [*rows, *({**row, "id": f"{row['id']}-again"} for row in rows[:10])]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in again), encoding="utf-8")
+    for flags, used in (((), 40), (("--count-repeats",), 50)):
+        out = tmp_path / str(used)
+        run(
+            *("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.5", "--rule", "empirical"),
+            *("--estimator", "num_sets", "--correctness", "exact", "--test-fraction", "0", "--splits", "0", *flags),
+        )
+        assert CalibrationArtifact.load(out / "artifact.json").data.n_used == used
+
+
 def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
     questions, out = tmp_path / "q.jsonl", tmp_path / "out"
     questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")

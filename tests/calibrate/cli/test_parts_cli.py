@@ -324,7 +324,8 @@ def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_par
     assert "undecided" not in text
     again = printed(called(*arguments, "--labels", tmp_path / "records.labels.jsonl"))
     assert again.splitlines()[-1].endswith("--alpha 0.1 --cut 0")
-    # The records remember it.
+    # The records remember it, under a name that stored files have.
+    assert read_records(path).header.part_correctness[KEY].params["cut"] == 0
     fit = ("fit", path, "--parts", "json", "-a", "0.4", "--out", tmp_path / "artifact.json")
     printed(called(*fit))
     gate = CalibrationArtifact.load(tmp_path / "artifact.json").parts

@@ -238,6 +238,20 @@ def test_two_collections_share_an_event_loop_and_a_thread_has_its_own(tmp_path: 
         assert pool.submit(draw, model, PLAN, tmp_path / "other", probe="off").result().n_failed == 0
 
 
+def test_a_forked_process_collects_on_an_event_loop_of_its_own() -> None:
+    code = (
+        "import os\n"
+        "from calibrate.data.collect import runner\n"
+        "loop = runner().get_loop()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(runner().get_loop() is loop)\n"
+        "assert os.waitpid(child, 0)[1] == 0, 'the child has the loop of its parent'\n"
+        "assert runner().get_loop() is loop\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_options_are_rendered_and_checked(tmp_path: Path) -> None:
     asked_questions = [Question(id="a", question="Sea?", references=("A",), options={"A": "yes", "B": "no"})]
     plan = plan_for([make("predictive_entropy")], options=("A", "B"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -274,15 +275,21 @@ def test_rules_over_splits_and_simulated(file: RecordFile) -> None:
 
 def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
     artifact = fit_parts_artifact(file, alpha=0.1)
-    written, result = write_parts_report(tmp_path / "report.html", artifact, file, test=fresh, commands=("fit",))
+    hostile = [
+        record.model_copy(update={"question": f"<script>alert({number})</script>"})
+        for number, record in enumerate(fresh.records)
+    ]
+    test = RecordFile(fresh.path, fresh.header, tuple(hostile))
+    written, result = write_parts_report(tmp_path / "report.html", artifact, file, test=test, commands=("fit",))
     assert [path.name for path in written] == ["report.html", "report-parts.png"]
+    assert stat.S_IMODE(written[0].stat().st_mode) == 0o600  # it shows questions and answers
     page = written[0].read_text()
     assert result is not None
     for words in ("/due", "held back", "Answers kept out of the fit", "an estimate, not certified", result.sentence):
         assert words in page
-    hostile = file.records[0].model_copy(update={"question": "<script>alert(1)</script>"})
+    assert "&lt;script&gt;alert(" in page
     assert "<script>" not in page
-    other = RecordFile(file.path, file.header, (hostile,))
+    other = RecordFile(file.path, file.header, tuple(hostile[:1]))
     with pytest.raises(UsageError, match="none of the records"):
         write_parts_report(tmp_path / "r.html", artifact, other)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 
 from guardrail import AbstainedError, Guardrail, UnmeasuredError, UsageError, Verdict
@@ -91,6 +91,18 @@ def test_the_reviewer_sees_what_was_judged_and_nothing_is_sampled_again(store: R
     assert content.candidate == Candidate(text=verdict.candidate.text) == Candidate(text=str(reply.content))
     assert content.alternatives == verdict.alternatives
     assert content.metadata == {"tenant": "a"}
+
+
+def test_the_reviewer_sees_the_tool_calls_before_the_question() -> None:
+    call = {"name": "search", "args": {"author": "Woolf"}, "id": "1", "type": "tool_call"}
+    before = [HumanMessage("Hello"), AIMessage("", tool_calls=[call]), ToolMessage("9 novels", tool_call_id="1")]
+    verdict = guarded("message").assess(QUESTION)
+    assert content_of(verdict, [*before, HumanMessage(QUESTION)]).messages == (
+        {"role": "human", "content": "Hello"},
+        {"role": "ai", "content": "", "tool_calls": [{"name": "search", "arguments": {"author": "Woolf"}}]},
+        {"role": "tool", "content": "9 novels"},
+        {"role": "human", "content": QUESTION},
+    )
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -76,6 +76,7 @@ def test_an_honest_endpoint() -> None:
     assert report.cost.calls == 4
     assert report.problem(WITH_LOGPROBS) is None
     assert "temperature honoured: yes" in report.lines()
+    assert report.lines()[-1] == "log-probabilities: yes, of the raw distribution"
 
 
 def test_four_calls_at_most_all_of_one_question() -> None:
@@ -148,6 +149,7 @@ def test_basis_by_certainty_when_the_token_is_not_listed() -> None:
 def test_log_probabilities_in_one_reply_only_are_none() -> None:
     report = concluded(other=replace(HONEST[1], logprobs=None))
     assert (report.logprobs, report.basis) == (False, None)
+    assert report.lines()[-1] == "log-probabilities: NO"
     problem = report.problem(WITH_LOGPROBS)
     assert problem is not None
     assert problem[0] is Unmeasured.NO_LOGPROBS

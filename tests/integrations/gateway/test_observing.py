@@ -46,7 +46,12 @@ def counts(served: Served) -> Observed:
 def test_bytes_pass_unchanged_and_the_verdict_is_on_the_answer_that_was_served(serve: Serve, endpoint: Held) -> None:
     served = observing(serve, endpoint)
     body = json.dumps({"messages": [{"role": "user", "content": UNSURE}], **GREEDY, "user": "ann"}, indent=3)
-    head = {"content-type": "application/json", "authorization": "Bearer any", "x-secret": "s"}
+    head = {
+        "content-type": "application/json",
+        "authorization": "Bearer any",
+        "x-secret": "s",
+        "accept-encoding": "gzip",
+    }
     through = served.http.post("/v1/chat/completions", content=body, headers=head)
     headers = endpoint.headers[0]
     direct = httpx.post(f"{endpoint.url}/chat/completions", content=body, headers=head)
@@ -54,6 +59,7 @@ def test_bytes_pass_unchanged_and_the_verdict_is_on_the_answer_that_was_served(s
     assert through.headers["content-type"] == direct.headers["content-type"]
     assert endpoint.bodies[0] == json.loads(body)
     assert (headers["authorization"], "x-secret" in headers) == ("Bearer sk-upstream", False)
+    assert headers["accept-encoding"] == "identity", "a compressed answer could not be judged"
     assert counts(served) == Observed(served=1, chosen=1, abstained=1)
     samples = [body for body in endpoint.bodies if body.get("temperature")]
     assert len(samples) == 4  # the served answer was not drawn again
