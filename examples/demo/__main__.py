@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from rich.text import Text
 from examples.demo import llm, recorded, smollm2
 from examples.demo.screen import CONSOLE, title
 
+DRAWING = 100
+"""Seconds after which the gate draws no more, so that a slow machine is done within three minutes, too."""
 WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control"""
 
 
@@ -30,7 +33,8 @@ def main() -> None:
     out: Path = args.out
     started = time.monotonic()
     CONSOLE.print(WELCOME)
-    written = [llm.run(out / "llm", full=args.full, live=not args.quick)]
+    until = math.inf if args.full else started + DRAWING
+    written = [llm.run(out / "llm", full=args.full, live=not args.quick, until=until)]
     if not args.quick and smollm2.unavailable() is not None:
         written += _embedded(out)
     written.append(recorded.run(out / "recorded"))

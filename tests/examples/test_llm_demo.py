@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage
 
 pytest.importorskip("matplotlib", reason="the `calibrate` extra is not installed")
 
-from calibrate.data.records import RecordFile
+from calibrate.data.records import Record, RecordFile
+from calibrate.pipeline import fit_artifact
 from examples.demo import llm, smollm2
 from examples.demo.__main__ import main as demo
 from examples.demo.screen import CONSOLE
-from guardrail import CalibrationArtifact
+from guardrail import CalibrationArtifact, Verdict
 from guardrail.errors import UsageError
+from guardrail.guard.decide import decide
+from guardrail.uncertainty import make_estimator
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,3 +153,37 @@ def test_the_question_file_is_that_of_its_script(monkeypatch: pytest.MonkeyPatch
     assert len(set(texts)) == len(texts)
     for row in rows:
         assert not any(script.words(text) in script.words(row["question"]) for text in row["references"])
+
+
+class Clock:
+    """A guard of recorded answers whose time is over after some questions."""
+
+    def __init__(self, artifact: CalibrationArtifact, records: Sequence[Record], in_time: int) -> None:
+        self.artifact, self.left = artifact, in_time
+        drawn = {record.question: record.drawn for record in records}
+        self.drawn = {question: each for question, each in drawn.items() if each is not None}
+
+    async def aassess(self, messages: Sequence[BaseMessage]) -> Verdict:
+        await asyncio.sleep(0)
+        if self.left == 0:
+            raise TimeoutError
+        self.left -= 1
+        return decide(self.drawn[str(messages[-1].text)], self.artifact, make_estimator(llm.ESTIMATOR))
+
+
+@pytest.mark.parametrize(("in_time", "until"), [(24, math.inf), (17, math.inf), (24, 0.0)])
+def test_when_the_time_is_over_the_other_questions_are_answered_from_the_records(
+    file: RecordFile, in_time: int, until: float
+) -> None:
+    calibration, test = llm.halves(file)
+    artifact = fit_artifact(
+        file, estimator=llm.ESTIMATOR, alpha=llm.ALPHA, rule="certified", delta=llm.DELTA, part=calibration
+    )
+    records = test[: llm.LIVE]
+    guard: Any = Clock(artifact, records, in_time)
+    with CONSOLE.capture() as screen:
+        pairs = llm._gate(artifact, records, guard, until)
+    assert [record.id for record, _ in pairs] == [record.id for record in records]
+    left = llm.LIVE - (in_time if until else 0)
+    assert guard.left == (0 if until else in_time)
+    assert (f"recorded answers to the other {left}, judged now" in screen.get()) == (left > 0)
