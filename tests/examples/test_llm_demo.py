@@ -21,7 +21,7 @@ pytest.importorskip("matplotlib", reason="the `calibrate` extra is not installed
 
 from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import fit_artifact
-from examples.demo import llm, smollm2
+from examples.demo import llm, recorded, smollm2
 from examples.demo.__main__ import main as demo
 from examples.demo.screen import CONSOLE
 from guardrail import CalibrationArtifact, Verdict
@@ -184,6 +184,24 @@ def test_when_the_time_is_over_the_other_questions_are_answered_from_the_records
     with CONSOLE.capture() as screen:
         pairs = llm._gate(artifact, records, guard, until)
     assert [record.id for record, _ in pairs] == [record.id for record in records]
-    left = llm.LIVE - (in_time if until else 0)
-    assert guard.left == (0 if until else in_time)
-    assert (f"recorded answers to the other {left}, judged now" in screen.get()) == (left > 0)
+    drawn = in_time if until else 0
+    assert guard.left == in_time - drawn
+    assert (f"{drawn} of {llm.LIVE} drawn, then the time was over." in screen.get()) == (drawn < llm.LIVE)
+
+
+@pytest.mark.parametrize(("seconds", "extracts"), [(10, True), (131, False)])
+def test_after_two_minutes_no_fields_are_extracted(
+    seconds: float, extracts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, seconds, seconds])
+    monkeypatch.setattr("examples.demo.__main__.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("sys.argv", ["demo", "--out", str(tmp_path)])
+    monkeypatch.setattr(smollm2, "unavailable", lambda: None)
+    monkeypatch.setattr(llm, "run", lambda out, **_: [out / "report.html"])
+    monkeypatch.setattr(recorded, "run", lambda out: [out / "report.html"])
+    monkeypatch.setattr("examples.extraction.__main__.run", lambda out: out)
+    monkeypatch.setattr("examples.extraction.__main__.show", lambda out: CONSOLE.print("fields are shown"))
+    with CONSOLE.capture() as screen:
+        demo()
+    assert ("fields are shown" in screen.get()) == extracts
+    assert ("Left out, because the demo has three minutes" in screen.get()) != extracts
