@@ -69,7 +69,7 @@ def run(out: Path, *, full: bool = False, live: bool = True, until: float = math
         out: Folder for records, artifact and report.
         full: Draw the recorded answers again, with progress; the same command continues where it stopped.
         live: Whether the model may be run; otherwise everything is from the records.
-        until: The time (`time.monotonic`) at which the gate stops drawing; it then judges recorded answers.
+        until: The time (`time.monotonic`) after which the model answers no more; recorded answers then take its place.
 
     Returns:
         The report and its pictures.
@@ -86,7 +86,7 @@ def run(out: Path, *, full: bool = False, live: bool = True, until: float = math
     write_records(file.path, file.header, file.records)  # for `calibrate evaluate` and the other commands
     calibration, test = halves(file)
     _say_where_from(file, calibration, test, model, full=full)
-    _ask(test[:10], test, file.header.plan, model)
+    _ask(test[:10], test, file.header.plan, model if time.monotonic() < until else None)
     artifact = _calibrate(file, calibration, out)
     guard = None if model is None else Guardrail(model=model, artifact=out / "artifact.json")
     verdicts = _gate(artifact, test[:LIVE], guard, until)
