@@ -18,7 +18,7 @@ from rich.text import Text
 from examples.demo import llm, recorded, smollm2
 from examples.demo.screen import CONSOLE, title
 
-DRAWING, PAGES = 90, 130
+DRAWING, PAGES = 105, 130
 """Seconds after which the model answers no more, and no other page begins: for three minutes on slow machines, too."""
 WELCOME = """[bold]acrc-guardrail[/]: a language model that answers only where its error rate is under control"""
 
