@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import BaseMessage
 
 pytest.importorskip("matplotlib", reason="the `calibrate` extra is not installed")
 
-from calibrate.data.records import RecordFile
-from examples.demo import llm, smollm2
+from calibrate.data.records import Record, RecordFile
+from calibrate.pipeline import fit_artifact
+from examples.demo import llm, recorded, smollm2
 from examples.demo.__main__ import main as demo
 from examples.demo.screen import CONSOLE
-from guardrail import CalibrationArtifact
+from guardrail import CalibrationArtifact, Verdict
 from guardrail.errors import UsageError
+from guardrail.guard.decide import decide
+from guardrail.uncertainty import make_estimator
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,3 +153,55 @@ def test_the_question_file_is_that_of_its_script(monkeypatch: pytest.MonkeyPatch
     assert len(set(texts)) == len(texts)
     for row in rows:
         assert not any(script.words(text) in script.words(row["question"]) for text in row["references"])
+
+
+class Clock:
+    """A guard of recorded answers whose time is over after some questions."""
+
+    def __init__(self, artifact: CalibrationArtifact, records: Sequence[Record], in_time: int) -> None:
+        self.artifact, self.left = artifact, in_time
+        drawn = {record.question: record.drawn for record in records}
+        self.drawn = {question: each for question, each in drawn.items() if each is not None}
+
+    async def aassess(self, messages: Sequence[BaseMessage]) -> Verdict:
+        await asyncio.sleep(0)
+        if self.left == 0:
+            raise TimeoutError
+        self.left -= 1
+        return decide(self.drawn[str(messages[-1].text)], self.artifact, make_estimator(llm.ESTIMATOR))
+
+
+@pytest.mark.parametrize(("in_time", "until"), [(24, math.inf), (17, math.inf), (24, 0.0)])
+def test_when_the_time_is_over_the_other_questions_are_answered_from_the_records(
+    file: RecordFile, in_time: int, until: float
+) -> None:
+    calibration, test = llm.halves(file)
+    artifact = fit_artifact(
+        file, estimator=llm.ESTIMATOR, alpha=llm.ALPHA, rule="certified", delta=llm.DELTA, part=calibration
+    )
+    records = test[: llm.LIVE]
+    guard: Any = Clock(artifact, records, in_time)
+    with CONSOLE.capture() as screen:
+        pairs = llm._gate(artifact, records, guard, until)
+    assert [record.id for record, _ in pairs] == [record.id for record in records]
+    drawn = in_time if until else 0
+    assert guard.left == in_time - drawn
+    assert (f"{drawn} of {llm.LIVE} drawn, then the time was over." in screen.get()) == (drawn < llm.LIVE)
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(10, True), (131, False)])
+def test_after_two_minutes_no_other_page_begins(
+    seconds: float, begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, seconds, seconds, seconds])
+    monkeypatch.setattr("examples.demo.__main__.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("sys.argv", ["demo", "--out", str(tmp_path)])
+    monkeypatch.setattr(smollm2, "unavailable", lambda: None)
+    monkeypatch.setattr(llm, "run", lambda out, **_: [out / "report.html"])
+    monkeypatch.setattr(recorded, "run", lambda out: [out / "recorded.html"])
+    monkeypatch.setattr("examples.extraction.__main__.run", lambda out: out)
+    monkeypatch.setattr("examples.extraction.__main__.show", lambda out: CONSOLE.print("fields are shown"))
+    with CONSOLE.capture() as screen:
+        demo()
+    assert ("fields are shown" in screen.get()) == ("recorded.html" in screen.get()) == begins
+    assert ("left out, because the demo has three minutes" in " ".join(screen.get().split())) != begins
