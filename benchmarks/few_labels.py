@@ -66,7 +66,7 @@ def main() -> None:
     print(f"{len(cells)} cells: {better} better, {worse} worse; {former:.1f} -> {present:.1f} % accepted;")
     print(f"largest share of false certificates in a cell: {worst:.1%}")
     for population in POPULATIONS:
-        plain, declared = (accepted(440, *population, 0.1, options, 300, 3)[0] for options in ({}, {"expect": 0.15}))
+        plain, declared = (accepted(440, *population, 0.1, options, 1500, 3)[0] for options in ({}, {"expect": 0.15}))
         print(f"accuracy {population[0]}, AUROC {population[1]}: {plain:.1f} % -> {declared:.1f} % with expect .15")
 
 

@@ -16,7 +16,7 @@ from guardrail.notebook import percent
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..fits import Fits, beside, counted_cascade
-from ..report.sentences import no_early_stopping
+from ..report.sentences import no_early_stopping, slots_argument
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
@@ -82,7 +82,8 @@ def fit_cascade(
     artifact.save(out)
     _print_result(artifact)
     print_fits(artifact, fits)
-    finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}), from guardrail.guard.cascade")
+    slots = slots_argument(artifact.stages[0])
+    finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}{slots}), from guardrail.guard.cascade")
 
 
 def _print_result(artifact: CascadeArtifact) -> None:

@@ -21,7 +21,7 @@ from ..data.progress import bar
 from ..data.records import write_records
 from ..fits import Fit, Fits, beside
 from ..pipeline import GateCounts
-from ..report.sentences import verdict_text
+from ..report.sentences import slots_argument, verdict_text
 from ..reviews import (
     AcceptedError,
     Learned,
@@ -169,7 +169,8 @@ def from_reviews(
     else:
         print_parts(learned.artifact)
     _print_comparison(loaded, learned)
-    finish(_write(learned, out, records), f"use it: Guardrail(model=..., artifact={str(out)!r}), with new monitors")
+    guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"
+    finish(_write(learned, out, records), f"use it: {guard}, with new monitors")
 
 
 def _refuse_existing(out: Path | None) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "segment_table",
     "selection",
     "shifted",
+    "slots_argument",
     "standing",
     "tested_segments",
     "threshold_in_use",
@@ -472,9 +473,14 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged:
         return first + rest
     if (useless := unguardable(artifact)) is not None:
         return [*rest, useless]
-    more = "" if artifact.segments is None else ", segment=..."
-    more += f", remember_slots={artifact.prompt.slots!r}" if artifact.prompt.slots else ""
-    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more})."]
+    more = ("" if artifact.segments is None else ", segment=...") + slots_argument(artifact)
+    left_out = " Leave out slots that make no other question, as a clock." if artifact.prompt.slots else ""
+    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more}).{left_out}"]
+
+
+def slots_argument(artifact: CalibrationArtifact) -> str:
+    """The argument that a guard of a prompt with slots needs, after a comma; "" for other prompts."""
+    return f", remember_slots={artifact.prompt.slots!r}" if artifact.prompt.slots else ""
 
 
 def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:

@@ -346,7 +346,9 @@ class FrameworkGuard:
 
 
 def _token(value: object) -> object:
-    """Key of a setting in the cache: a plain value itself, any other object by its id."""
+    """Key of a setting in the cache: a plain value or a list of such itself, any other object by its id."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_token, value))
     return value if isinstance(value, str | int | float | None) else id(value)
 
 

@@ -167,7 +167,6 @@ class AgentGate:
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold, by_part=artifact.parts is not None)
-        self.slots = check_slots(slots, [name for artifact in artifacts.artifacts for name in artifact.prompt.slots])
         self.observers = Observers(switch, as_observers(on_verdict))
         staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
         conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)
@@ -184,6 +183,8 @@ class AgentGate:
         self.max_concurrency = max_concurrency
         self.records = Path(records)
         self.draws = draws or Draws()
+        named = [name for artifact in artifacts.artifacts for name in artifact.prompt.slots]
+        self.slots = check_slots(slots, named) if self.draws.seconds > 0 else ()
         self.turns = turns
         self.alone = alone
         self._gates: LRU[ModelGates] = LRU(MODELS)

@@ -18,6 +18,7 @@ from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
+from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
@@ -81,7 +82,8 @@ class ServedAlias:
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
-        UsageError: The kind of the artifact does not fit the alias.
+        UsageError: The kind of the artifact does not fit the alias, or it is not said which of its slots make another
+            question.
     """
 
     def __init__(
@@ -108,12 +110,25 @@ class ServedAlias:
         self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
         self.single = self._stages[0]
         """The artifact; for a cascade that of its first stage."""
+        self._check_slots()
         self._scorer = _scorer_of(config)
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
         self.canary: Canary | None = None
         if config.canary is not None:
             assert self.single is not None, "checked in the configuration"
             self.canary = Canary(name, config.canary, self.single, self._unobserved, store, metrics)
+
+    def _check_slots(self) -> None:
+        """Refuse slots as the guard does, in words that name the alias: its own error is one of pydantic."""
+        try:
+            for artifact in filter(None, self._stages):
+                if self._draws.seconds > 0:
+                    check_slots(self.config.remember_slots, artifact.prompt.slots)
+        except UsageError as error:
+            raise UsageError(
+                f"models.{self.name}: {error} The place for it is this model in the file of --config, as in "
+                "`remember_slots: []`."
+            ) from None
 
     @property
     def guarded(self) -> bool:

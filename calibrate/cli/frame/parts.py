@@ -56,6 +56,7 @@ from ...parts.page import write_parts_report
 from ...parts.promises import figures_lines, promise_line
 from ...parts.wording import bands_table, caveats, facts, path_warnings, paths_table
 from ...pipeline import CERTIFICATE_DELTA, part_header
+from ...report.sentences import slots_argument
 from ...scoring.names import named_entailment
 from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_pool
@@ -447,7 +448,7 @@ def inspect_parts(artifact: CalibrationArtifact) -> None:
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats(gate):
         print_line(f"- {caveat}")
-    finish([], "Guardrail(model, artifact=...) passes on the parts that are kept")
+    finish([], f"Guardrail(model=..., artifact=...{slots_argument(artifact)}) passes on the parts that are kept")
 
 
 # -- report, audit, evaluate, plan -------------------------------------------------------------------------------------

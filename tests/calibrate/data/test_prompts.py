@@ -14,6 +14,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question, fingerprint, read_questions, slot_names
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
+from calibrate.report.sentences import next_steps
 from calibrate.scoring.scores import score_records
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Guardrail, PromptWrapping, RecordError, UsageError
 from guardrail.testing import ScriptedChat
@@ -57,6 +58,8 @@ def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Pat
     assert (artifact.prompt.slots, artifact.turns) == (("context",), ("human",))
     assert {record.turns for record in file.records} == {"human"}
     assert all(record.drawn and record.drawn.question == record.question for record in file.records)
+    (step,) = [step for step in next_steps(artifact) if "Guardrail(" in step]
+    assert "Guardrail(model=..., artifact=..., remember_slots=('context',)). Leave out slots that" in step
     guard = Guardrail(model=model(), artifact=artifact, remember_slots=("context",))
     questions_asked = {"question": "town 1?", "context": "It is town1."}
     assert (guard.prompt | guard).invoke(questions_asked).content == "town1"

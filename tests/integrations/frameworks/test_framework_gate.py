@@ -9,6 +9,7 @@ import random
 import sqlite3
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -425,3 +426,31 @@ def test_settings_and_arguments() -> None:
     for wrong in ("[1]", '"x"', "{"):
         with pytest.raises(ValueError):
             arguments_of(wrong)
+
+
+TIMED = PromptWrapping(system="It is {clock}.", slots=("clock",))
+
+
+def timed(model: ScriptedChat, *, exempt: tuple[str, ...] = (), **options: Any) -> FrameworkGuard:
+    timed_artifact = make_artifact(model, n=4, prompt=TIMED, bindings=TOOLS)
+    return FrameworkGuard(
+        model, timed_artifact, exempt=exempt, on_abstain="message", verdicts=None, guard_options=options
+    )
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+async def test_guards_with_equal_slots_share_what_was_drawn(kind: Callable[[list[str]], Any]) -> None:
+    """An agent that is made for each request would otherwise draw again, and select."""
+    model = ScriptedChat(default=["a"])
+    asked = TIMED.messages("?", slots={"clock": "10:00"})
+    answers = [await timed(model, remember_slots=kind(["clock"])).ask(asked, TOOLS) for _ in range(2)]
+    assert [answer.calls for answer in answers] == [5, 0]
+    assert (await timed(model, remember_slots=kind([])).ask(asked, TOOLS)).calls == 5
+
+
+@pytest.mark.parametrize("exempt", [(), ("look_up",)])
+def test_a_guard_that_remembers_nothing_needs_no_word_about_slots(exempt: tuple[str, ...]) -> None:
+    model = ScriptedChat(default=["a"])
+    timed(model, exempt=exempt, remember=0)
+    with pytest.raises(ValueError, match="say which of them make another question"):
+        timed(model, exempt=exempt)

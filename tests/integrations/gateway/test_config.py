@@ -13,6 +13,7 @@ import pytest
 
 from guardrail.__main__ import main
 from guardrail.errors import UsageError
+from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
 from integrations import gateway
 from integrations._gateway.config import Alias, Config, Upstream, load_config, new_key, parsed_config
@@ -128,6 +129,28 @@ def test_check_prints_no_secret_and_finds_a_wrong_artifact(
     file.write_text(file.read_text().replace("model: m,", "model: other,"))
     assert main(["serve", "--config", str(file), "--check"]) == 1
     assert "'other'" in capsys.readouterr().err
+
+
+def test_a_prompt_with_slots_is_refused_in_words_when_it_starts_and_when_it_reloads(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "k")
+    gateway, good = Gateway(file), file.read_text()
+    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+    make_artifact(MODEL, threshold=0.1, prompt=prompt).save(Path(gateway.config.models["support"].artifact or ""))
+    why = "models.support: The prompt has the slots 'clock': say which of them make another question"
+    assert main(["serve", "--config", str(file), "--check"]) == 1
+    shown = capsys.readouterr().err
+    assert why in shown
+    assert "as in `remember_slots: []`" in shown
+    assert not gateway.reload()
+    assert why in str(gateway._stale)
+    for said, code in (("remember_slots: []", 0), ("remember_slots: [clock]", 0), ("remember_slots: [time]", 1)):
+        file.write_text(good.replace("  support:\n", f"  support:\n    {said}\n"))
+        assert main(["serve", "--config", str(file), "--check"]) == code
+    assert "models.support: remember_slots names ['time']" in capsys.readouterr().err
+    file.write_text(f"{good}remember: 0\n")
+    assert main(["serve", "--config", str(file), "--check"]) == 0
 
 
 def test_the_command_for_one_model(
