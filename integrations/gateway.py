@@ -141,7 +141,7 @@ def _record_files(config: Config) -> set[Path]:
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
-    config, stopping, count, context = gateway.config, False, arguments.workers, _context()
+    config, stopping, count = gateway.config, False, arguments.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
@@ -156,7 +156,7 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
 
     def start(number: int) -> Any:
         sockets = [own[number - 1], shared]
-        worker = context.Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
+        worker = _context().Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
         worker.start()
         return worker
 
