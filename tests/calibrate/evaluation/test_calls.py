@@ -137,6 +137,20 @@ def test_scores_on_file_are_read(file: RecordFile) -> None:
     assert ("self_consistency", 11) in {(row.score, row.calls) for row in result[0].rows}
 
 
+@pytest.mark.parametrize("part_drawn", [False, True])
+def test_without_all_draws_only_scores_on_file_have_a_row(file: RecordFile, part_drawn: bool) -> None:
+    """Of a plan with options, or where a draw is missing, no score is made from the draws."""
+    scored = score_records(file, [make_estimator("self_consistency")])
+    header, records = scored.header, scored.records
+    if part_drawn:
+        records = tuple(each.model_copy(update={"drawn": None}) if i % 2 else each for i, each in enumerate(records))
+    else:
+        plan = header.plan.model_copy(update={"options": ("A", "B")})
+        header = header.model_copy(update={"plan": plan})
+    result = calls_of_part(records[:600], records[600:], header, alphas=(0.1,), n_fit=300)
+    assert [row.score for row in result.rows] == ["self_consistency"]
+
+
 def test_few_labels_make_no_table(file: RecordFile) -> None:
     with pytest.raises(UsageError, match=str(calls.FEWEST)):
         calls_of_part(file.records[:50], file.records[50:], file.header, alphas=(0.1,), n_fit=300)
