@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from calibrate.data.record import PartLabels
 from calibrate.data.records import RecordFile
@@ -198,6 +199,22 @@ def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported() -> N
     mixed = [[1, 0] if i % 5 == 0 else [0, 0] for i in range(200)]  # 10 %, the target
     parts = AnswerParts.of(u, mixed, cap=2, ids=[f"t{i}" for i in range(200)])
     assert check_promise(gate, parts, [0.1] * 200).verdict == "undecided"
+
+
+@pytest.mark.parametrize("rule", ["clean_shown", "clean_answers"])
+@pytest.mark.parametrize("broken", [0, 5, 30, 60])
+def test_rules_over_answers_are_audited_by_exact_binomial_tails(file: RecordFile, rule: str, broken: int) -> None:
+    """200 answers of two parts, of which 50 show nothing; one wrong part makes an answer broken."""
+    gate = fit_parts_artifact(file, alpha=0.15, rule=rule).parts
+    assert gate is not None
+    u = [[0.1, 0.1]] * 150 + [[0.9, 0.9]] * 50
+    wrong = [[int(place < broken), 0] for place in range(200)]
+    parts = AnswerParts.of(u, wrong, cap=2, ids=[f"t{place}" for place in range(200)])
+    n = 150 if rule == "clean_shown" else 200
+    tested = check_promise(gate, parts, [0.2] * 200)
+    assert tested.p_refuted == pytest.approx(stats.binom.sf(broken - 1, n, 0.15))
+    assert tested.p_supported == pytest.approx(stats.binom.cdf(broken, n, 0.15))
+    assert tested.verdict == {0: "supported", 5: "supported", 60: "refuted"}.get(broken, "undecided")
 
 
 def test_answers_of_a_cluster_count_once_in_the_test_of_the_promise(file: RecordFile, fresh: RecordFile) -> None:
