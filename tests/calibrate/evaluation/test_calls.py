@@ -141,7 +141,7 @@ def test_scores_on_file_are_read(file: RecordFile) -> None:
 def test_without_all_draws_only_scores_on_file_have_a_row(file: RecordFile, part_drawn: bool) -> None:
     """Of a plan with options, or where a draw is missing, no score is made from the draws."""
     scored = score_records(file, [make_estimator("self_consistency")])
-    header, records = scored.header, scored.records
+    header, records = scored.header, tuple(scored.records)
     if part_drawn:
         records = tuple(each.model_copy(update={"drawn": None}) if i % 2 else each for i, each in enumerate(records))
     else:
