@@ -282,6 +282,9 @@ def test_start_needs_no_labels_and_says_when_nothing_can_pass() -> None:
     assert needed <= spare
     assert (one.first_kept() <= needed).sum() >= 11  # ln .1 / ln .8 = 10.3
     assert start_shown(one, 10, alpha=0.2, delta=0.1, other=False) is None
+    rising = AnswerParts.of([[place / 100] for place in range(100)], [[0]] * 100, cap=1)
+    starts = [start_shown(rising, 100, alpha=0.2, delta=0.1, other=others) for others in (False, True)]
+    assert starts == [0.10, 0.17]  # the 11th answer; and with two standard deviations the 18th, 11 + 2 sqrt(11) = 17.6
     found = wrong_share(one, alpha=0.2, delta=0.1, per="part", start=None)
     assert (found.threshold, found.reason) == (None, InfeasibleReason.TOO_FEW_ITEMS)
 
