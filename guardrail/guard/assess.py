@@ -262,7 +262,7 @@ class Assessor:
         return verdict
 
     def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Draw:
-        """What is remembered of a prompt."""
+        """The memory of a prompt: its question, plan, artifacts and counted slots are the key."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
             return NOTHING
         gates = self.gates(None).values()

@@ -78,7 +78,7 @@ class Canary:
 
     @property
     def lines(self) -> list[str]:
-        """What an operator must know after the last round."""
+        """The state after the last round, for an operator."""
         return [f"canary: {text}" for text in (self._fault, self._alarm) if text]
 
     def take_over(self, former: Canary) -> None:
