@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -76,7 +78,17 @@ class Served:
         with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
             client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             when()
-        self.http.get("/healthz")
+            left = self._left()
+        deadline = time.monotonic() + 20
+        while self._left() == left:
+            assert time.monotonic() < deadline, "the gateway has not seen that its client left"
+            time.sleep(0.01)
+
+    def _left(self) -> float:
+        """The number of questions whose client was gone before its reply, by the gateway's metrics."""
+        page, _ = self.gateway.metrics.exposition(lambda model: True)
+        counted = r'^guardrail_http_requests_total{route="/v1/chat/completions",status="4xx"} (\S+)'
+        return sum(map(float, re.findall(counted, page.decode(), flags=re.MULTILINE)))
 
 
 class Running(NamedTuple):
