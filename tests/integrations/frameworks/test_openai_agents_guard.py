@@ -243,6 +243,7 @@ async def test_the_output_guardrail_trips_on_an_abstention_and_on_what_was_never
             continue
         with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
             await Runner.run(guarded_agent, "?")
+        assert caught.value.guardrail_result.guardrail.get_name() == "guardrail"
         info = caught.value.guardrail_result.output.output_info
         assert info["guardrail_accepted"] is False
         assert "Rome" not in json.dumps(info)
