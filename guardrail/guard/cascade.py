@@ -122,7 +122,7 @@ class Cascade(GuardedChatModel):
             if value is not None and name in fields:
                 raise UsageError(f"{name} was given twice. Give it once.")
         if models is not None:
-            fields["models"] = list(models)
+            fields["models"] = models
         if fallback is not None:
             fields["on_abstain"] = fallback
         super().__init__(**fields)
@@ -136,8 +136,11 @@ class Cascade(GuardedChatModel):
     @field_validator("models", mode="before")
     @classmethod
     def _by_name(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple):
-            return value
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(
+                f"models must be a list of chat models or their names, one a stage, got {type(value).__name__}. "
+                "Write models=[small, large]."
+            )
         return [resolve_model(model) if isinstance(model, str) else model for model in value]
 
     @field_validator("artifact", mode="before")

@@ -473,7 +473,7 @@ def test_command_line_is_light_and_lists_its_commands(
         assert text in shown
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
-    assert "--upstream" in capsys.readouterr().out
+    assert "\n  guardrail serve --config guardrail.yaml\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["doctor", "--help"])
     code = (

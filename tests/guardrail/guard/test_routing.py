@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
@@ -243,6 +243,9 @@ def test_settings_are_checked() -> None:
         system().model_copy(update={"on_abstain": "raise"}).invoke(LOST)
     with pytest.raises(UsageError, match="models was given twice"):
         Cascade([SMALL, LARGE], models=[SMALL], artifact=artifact(0.5, 0.5))
+    for one in ("small", SMALL):
+        with pytest.raises(ValueError, match=r"one a stage, got \w+\. Write models=\[small, large\]"):
+            Cascade(cast(Any, one), artifact=artifact(0.5, 0.5))
     with pytest.raises(UsageError, match="no messages to answer"):
         system().invoke([])
 

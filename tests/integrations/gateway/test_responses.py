@@ -13,6 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 from guardrail.bindings import bindings_for, json_format
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import make_artifact
+from integrations._gateway.messages import MESSAGES
+from integrations._gateway.responses import RESPONSES
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_gateway import ADD
 
@@ -251,3 +253,17 @@ def test_an_observed_answer_is_measured_in_every_protocol(
         served.gateway.observing["support"].queue.drain(20)
         counts = served.http.get("/guardrail/v1/observed").json()["support"]
         assert (counts["accepted"], counts["dropped"]) == (1, {"upstream_error": 1})
+
+
+def test_what_no_guard_would_give_is_not_measured() -> None:
+    """A search, or any other item of the upstream's own tools, is more than text and calls."""
+    text = {"type": "output_text", "text": "Paris"}
+    response = {"output": [{"type": "message", "content": [text]}], "status": "completed", "model": "m"}
+    message: dict[str, Any] = {"content": [{"type": "text", "text": "Paris"}], "stop_reason": "end_turn", "model": "m"}
+    for dialect, whole, listed in ((RESPONSES, response, "output"), (MESSAGES, message, "content")):
+        assert dialect.observed is not None
+        usage = {"usage": {"input_tokens": 1, "output_tokens": 1}, "type": "message"}
+        assert dialect.observed([{**whole, **usage}])["choices"][0]["message"]["content"] == "Paris"
+        searched = [{"type": "web_search_call"}, *whole[listed]]
+        with pytest.raises(ValueError, match="web_search_call is not part of an answer"):
+            dialect.observed([{**whole, **usage, listed: searched}])

@@ -53,8 +53,7 @@ class Strange:
 
 def test_pieces_of_a_decoder_that_looks_back_still_add_up() -> None:
     pieces = Detokenizer(Strange(), frozenset()).pieces([0, 1, 2, 3, 1])
-    assert len(pieces) == 5
-    assert "".join(pieces) == "*a"
+    assert pieces == ["", "", "", "*", "a"]
 
 
 @given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("e", "the"), ("😀",), ("ST", "STOP")]))
