@@ -196,8 +196,9 @@ def test_a_field_has_its_own_judge() -> None:
     answer = {"km": "5 km", "day": "2020-01-02", "name": "The Rome", "l": ["A"], "free": "Rome"}
     sample = {"km": "5", "day": "2020-01-02", "name": "rome", "l": ["a"], "free": "rome"}
     assert uncertainties(spec, answer, sample) == {"/km": 0.0, "/day": 0.0, "/name": 0.0, "/l/0": 0.0, "/free": 1.0}
-    # A text is never a number, whatever the judge.
+    # A text is never a number or a truth value, whatever the judge.
     assert uncertainties(spec, {"km": "5"}, {"km": 5}) == {"/km": 1.0}
+    assert uncertainties(spec, {"name": "true"}, {"name": True}) == {"/name": 1.0}
     assert right(spec, answer, {**sample, "km": "6"})["/km"] is False
 
 

@@ -59,10 +59,8 @@ def test_streams_have_the_events_of_the_api_in_order(serve: Serve, endpoint: Hel
             *("message_delta", "message_stop"),
         ]
         assert sent[2]["delta"] == {"type": "text_delta", "text": text}
-        assert (sent[4]["delta"]["stop_reason"], sent[4]["usage"]["output_tokens"]) == (
-            stop,
-            5,
-        )
+        assert sent[0]["message"]["usage"]["output_tokens"] == 0
+        assert (sent[4]["delta"]["stop_reason"], sent[4]["usage"]["output_tokens"]) == (stop, 5)
         assert sent[0]["message"]["guardrail"]["accepted"] == (question == SURE)
         assert (sent[0]["message"]["content"], sent[0]["message"]["stop_reason"]) == ([], None)
 
