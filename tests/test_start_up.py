@@ -42,6 +42,8 @@ def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
 
 def test_using_a_name_loads_its_module() -> None:
     assert heavy_modules("import guardrail; guardrail.Guardrail") >= {"langsmith", "guardrail.guard"}
+    assert heavy_modules("import guardrail; guardrail.guard") >= {"guardrail.guard"}
+    assert heavy_modules("import calibrate; calibrate.pipeline") >= {"calibrate.pipeline"}
 
 
 def test_a_command_loads_its_own_module_only() -> None:

@@ -263,6 +263,8 @@ def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
     tops = [max(bar.get_y() + bar.get_height() for bar in part) for part in axes[2].containers]
     assert len(tops) == 2
     assert tops[0] == steady  # the bar of score 0 holds right answers only
+    _, names = axes[2].get_legend_handles_labels()
+    assert names == ["right", "wrong"]
     others: list[Any] = [
         *(calibrate.fit([0.1], [1], alpha=0.1), records.evaluate(splits=2), records.compare(alpha=0.2, splits=2)),
         calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2),
