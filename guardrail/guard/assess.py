@@ -298,8 +298,10 @@ def check_slots(names: Sequence[str] | None, slots: Sequence[str]) -> tuple[str,
         slots: The slots of the calibrated prompts.
 
     Raises:
-        UsageError: The prompt has slots and nothing was said, or it has no slot of such a name.
+        UsageError: The prompt has slots and nothing was said, or it has no slot of such a name, or ``names`` is a text.
     """
+    if isinstance(names, str):
+        raise UsageError(f"remember_slots must be a list of names, got the text {names!r}. Write [{names!r}].")
     if names is None and slots:
         listed = ", ".join(map(repr, sorted(set(slots))))
         raise UsageError(

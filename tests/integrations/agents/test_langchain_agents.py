@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -972,3 +972,5 @@ def test_slots_that_the_prompt_does_not_have_are_refused() -> None:
     assert GuardrailMiddleware(artifact, on_abstain="message", remember_slots=())._gate.slots == ()
     with pytest.raises(UsageError, match=r"remember_slots names \['time'\]"):
         GuardrailMiddleware(artifact, on_abstain="message", remember_slots=("time",))
+    with pytest.raises(UsageError, match=r"list of names, got the text 'time'. Write \['time'\]"):
+        GuardrailMiddleware(artifact, on_abstain="message", remember_slots=cast(Any, "time"))
