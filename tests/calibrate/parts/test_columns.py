@@ -108,6 +108,16 @@ def test_columns_of_parts_are_those_of_the_records(both: tuple[RecordFile, Recor
     assert not by_column.parts("parts_sentences").measured.any()
 
 
+def test_an_answer_without_parts_can_be_labelled_and_one_without_labels_is_not() -> None:
+    nothing: Any = np.zeros(0)
+    columns = PartColumns(
+        size=np.array([0, 0, -1]), labels=np.array([0, -1, 0]), reference=np.array([-1, -1, -1]), uncertainty=nothing,
+        absent=nothing, path=nothing, right=nothing, paths=(),
+    )  # fmt: skip
+    assert columns.measured.tolist() == [True, True, False]
+    assert columns.labelled.tolist() == [True, False, False]
+
+
 def result_of(call: Callable[[], Any]) -> Any:
     try:
         return call()

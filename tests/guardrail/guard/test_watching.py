@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
-from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
+from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, RiskMonitor, SafetySwitch
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
@@ -186,3 +186,17 @@ def test_what_is_no_function_is_refused() -> None:
 
 def test_a_configuration_names_what_it_cannot_hold() -> None:
     assert guarded(switch=SafetySwitch(), on_verdict=Seen()).to_config()["needs"] == ["on_verdict", "switch"]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 5.0, float("nan")])
+def test_a_monitor_refuses_a_delta_that_is_no_probability(delta: float) -> None:
+    scored = ARTIFACT.model_copy(update={"calibration": CalibrationScores(uncertainty=(1.0,) * 50, error=(0,) * 50)})
+    for monitor in (
+        lambda: DriftMonitor(scored, delta=delta),
+        lambda: RiskMonitor(0.1, delta=delta),
+        lambda: CanaryMonitor(10, delta=delta),
+    ):
+        with pytest.raises(UsageError, match=rf"delta must be in \(0, 1\), got {delta}\."):
+            monitor()
+    with pytest.raises(UsageError, match=r"alpha must be in \(0, 1\), got 10\."):
+        RiskMonitor(10)
