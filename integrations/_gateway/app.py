@@ -439,8 +439,9 @@ class Gateway:
         credential = self._credential(alias, key, headers)
         request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
-        renamed = body if body is not None and body.get("model") == alias.name else None
-        response = await alias.forwarding.pass_through(request, path, content, renamed, credential)
+        if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
+            content = alias.forwarding.renamed(body)
+        response = await alias.forwarding.pass_through(request, path, content, credential)
         request.scope[MASK] = alias.mask(credential, response.status_code)
         return response
 
