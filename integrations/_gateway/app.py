@@ -106,7 +106,7 @@ class Gateway:
         self.config = config if isinstance(config, Config) else load_config(config)
         self.metrics = Metrics(
             lambda: {name: (alias.queue.observed, alias.reasons) for name, alias in self.observing.items()},
-            lambda: 0 if self._draws is None else self._draws.evicted,
+            lambda: self._draws.evicted,
         )
         self.health = Health()
         self._stops_at: float | None = None
@@ -114,7 +114,7 @@ class Gateway:
         self._started = int(time.time())
         self._store: Any = None
         self._store_errors: tuple[type[Exception], ...] = ()
-        self._draws: Draws | None = None
+        self._draws = self._memory(self.config)
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
         self._busy: Counter[str | None] = Counter()
@@ -128,20 +128,19 @@ class Gateway:
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
-        if self._draws is None:
-            self._draws = self._memory(config)
-        aliases: dict[str, ServedAlias] = {}
+        aliases, observing, former = dict[str, ServedAlias](), dict[str, Observing](), self.aliases
         for name, alias in config.models.items():
-            former = self.aliases.get(name)
             fresh = ServedAlias(name, alias, aliases, self._draws, self._store, self.metrics, self.health)
-            if former is not None and former.canary is not None and fresh.canary is not None:
-                fresh.canary.take_over(former.canary)
+            aliases[name] = fresh
+            if name not in former:
+                continue
+            if (canary := former[name].canary) is not None and fresh.canary is not None:
+                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
-            same = former is not None and former.is_same(fresh) and self.health.fault(name) in (None, DOWN)
-            aliases[name] = former if former is not None and same else fresh
-        observing = dict[str, Observing]()
+            if former[name].is_same(fresh) and self.health.fault(name) in (None, DOWN):
+                aliases[name] = former[name]
         for name, served in aliases.items():
-            same = served is self.aliases.get(name)
+            same = served is former.get(name)
             if served.artifact is not None:
                 served.guard(None)
             if not served.guarded:
@@ -149,8 +148,8 @@ class Gateway:
             if served.config.pass_through and not same:
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
-        for name, former in self.aliases.items():
-            if name not in aliases or not former.is_same(aliases[name]):
+        for name, served in former.items():
+            if name not in aliases or not served.is_same(aliases[name]):
                 self.health.forget(name)
         self.aliases, self.observing, self.config = aliases, observing, config
 
@@ -255,10 +254,11 @@ class Gateway:
                         rounds.create_task(alias.canary.round())
                 await asyncio.sleep(TICK)
 
-    def drain(self) -> None:
-        """Report that the gateway is no longer ready; running requests have the grace time to finish."""
+    def drain(self) -> float:
+        """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self.config.drain_delay + self.config.drain
+        return max(0.0, self._stops_at - time.monotonic())
 
     @property
     def draining(self) -> bool:
@@ -267,10 +267,9 @@ class Gateway:
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
-        self.drain()
-        assert self._stops_at is not None
-        if running := self._repeats.running.copy():
-            await asyncio.wait(running, timeout=max(0.0, self._stops_at - time.monotonic()))
+        left = self.drain()
+        if running := [*self._repeats.clients]:
+            await asyncio.wait(running, timeout=left)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -278,9 +277,8 @@ class Gateway:
     async def aclose(self) -> None:
         """`stop`, measure the waiting observations within the same time, and close all connections."""
         await self.stop()
-        assert self._stops_at is not None
         for observing in self.observing.values():
-            await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
+            await asyncio.to_thread(observing.queue.drain, self.drain())
         if self._store is not None:
             self._store.close()
 
@@ -341,11 +339,12 @@ class Gateway:
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
         common |= {"type": "model", "created_at": created, "lifecycle": "active"}
-        if name and name not in usable:
+        listed = {alias: {"id": alias, "display_name": alias, **common} for alias in usable}
+        if name and name not in listed:
             raise _no_model(name)
-        listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]
-        page = {"has_more": False, "first_id": usable[0] if usable else None, "last_id": usable[-1] if usable else None}
-        return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed, **page})
+        page = {"has_more": False, "first_id": next(iter(usable), None), "last_id": next(reversed(usable), None)}
+        listing = {"object": "list", "data": [*listed.values()], **page}
+        return _responses.JSONResponse(listed[name] if name else listing)
 
     def _ticket(self, request: Any, name: str, key: Key | None) -> Any:
         """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
@@ -513,20 +512,20 @@ class Gateway:
         who = (None if key is None else key.name, credential, segment, whole, once, asked, model)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
-        work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        request.scope[OVER].callback(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
+        task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
+        request.scope[OVER].callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
         reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)
         disconnected = asyncio.ensure_future(_disconnected(request.receive))
         try:
             hold = self.config.stream_hold if chat.stream else None
-            await asyncio.wait({work.task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
-        if work.task.done():
-            return reply(_result(work.task))
+        if task.done():
+            return reply(_result(task))
         if disconnected.done():
             return LEFT
-        frames = self._late_frames(work.task, reply)
+        frames = self._late_frames(task, reply)
         return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
 
     def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
@@ -535,17 +534,13 @@ class Gateway:
         assert plan is not None, "a guarded alias has an artifact"
         asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
         try:
-            chat = read_request(
-                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore,
-                mandatory=dialect.mandatory,
-            )  # fmt: skip
+            chat = read_request(asked, plan, config, mandatory=dialect.mandatory)
         except ApiError as error:
             raise dialect.spelled(error) from error
         return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
-        assert self._draws is not None
         if payload.get("input_type") == "response":
             if (prompt := self._draws.get(call)) is None:
                 raise UNKNOWN_CALL
@@ -668,9 +663,7 @@ def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
     """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
     frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
     frames += [] if frames[-1][0] else [(None, "[DONE]")]
-    return "".join(
-        f"event: {kind}\ndata: {data}\n\n" if kind else f"data: {data}\n\n" for kind, data in frames
-    ).encode()
+    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
 
 
 def _error(error: ApiError, dialect: Dialect) -> Any:

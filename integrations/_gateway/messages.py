@@ -182,7 +182,6 @@ def reply(completion: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]
 
 
 def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
-    """A message as the events of its stream."""
     usage = message["usage"]
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
     begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}
@@ -201,7 +200,6 @@ def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any
 
 
 def error(fault: ApiError) -> dict[str, Any]:
-    """The body of an error, and its event in a stream."""
     kind = KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     more = {"code": fault.code, "param": fault.param}
     return {"type": "error", "error": {"type": kind, "message": fault.message, **more}}
@@ -211,7 +209,6 @@ def error(fault: ApiError) -> dict[str, Any]:
 
 
 def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An upstream's message, or the events of its stream, as a chat completion."""
     message: dict[str, Any] = dict(listed[0].get("message", listed[0]))
     blocks: dict[int, dict[str, Any]] = dict(enumerate(message["content"]))
     for event in listed:
