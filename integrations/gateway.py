@@ -140,7 +140,7 @@ def _record_files(config: Config) -> set[Path]:
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
-    config, stopping, count = gateway.config, False, arguments.workers
+    config, stops, count = gateway.config, list[int](), arguments.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     backlog = Connections(config, gateway.health).backlog
     ports = [config.port and config.port + place for place in range(count + 1)]
@@ -160,8 +160,7 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
         return worker
 
     def forward(sig: int, _: Any) -> None:
-        nonlocal stopping
-        stopping = stopping or sig in (signal.SIGINT, signal.SIGTERM)
+        stops.extend({sig} - {signal.SIGHUP})
         for worker in workers.values():
             if worker.is_alive():
                 os.kill(worker.pid, sig)
@@ -171,14 +170,14 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
         signal.signal(sig, forward)
     port, *others = (str(each.getsockname()[1]) for each in (shared, *own))
     _announce(gateway, port, f"{count} processes, each also on its own port: {', '.join(others)}")
-    while any(worker.is_alive() for worker in workers.values()) or not stopping:
+    while any(worker.is_alive() for worker in workers.values()) or not stops:
         wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
         for number, worker in workers.items():
-            if not worker.is_alive() and not stopping:
+            if not worker.is_alive() and not stops:
                 log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
                 time.sleep(1)
                 workers[number] = start(number)
-                if stopping:  # the signal came after the end of the former one
+                if stops:  # the signal came after the end of the former one
                     workers[number].terminate()
 
 

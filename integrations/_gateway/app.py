@@ -82,9 +82,6 @@ PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
 CLOSE = {"Connection": "close"}
 HELD = "guardrail serve: %s held request %s back: %s"
-OVER, MASK = "guardrail.over", "guardrail.mask"
-"""Entries of a request's scope: an `ExitStack` that closes when its response is over, however it ended, and the `Mask`
-of the response."""
 log = logging.getLogger("guardrail")
 T = TypeVar("T")
 Result = GuardReply | ApiError
@@ -199,41 +196,41 @@ class Gateway:
     # -- ASGI ----------------------------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         if scope["type"] != "http":
             return
-        request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
-        scope[OVER] = over = ExitStack()
-        scope[MASK] = Mask(())
+        request, status = _requests.Request(scope, receive), 500
+        state = request.state
+        state.id, state.key, state.mask = uuid4().hex, None, Mask(())
+        state.over = ExitStack()  # closes when the response is over, however it ended
 
         async def numbered(message: dict[str, Any]) -> None:
             """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [(name, scope[MASK].masked(value)) for name, value in message["headers"]]
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+                headers = [(name, state.mask.masked(value)) for name, value in message["headers"]]
+                message = {**message, "headers": [*headers, (b"x-request-id", state.id.encode())]}
             elif message["type"] == "http.response.body":
                 last = not message.get("more_body", False)
-                message = {**message, "body": scope[MASK].add(message.get("body", b""), last=last)}
+                message = {**message, "body": state.mask.add(message.get("body", b""), last=last)}
             await send(message)
 
         try:
             with self.metrics.trace_of(request.headers):
-                response = await self._respond(request, request_id)
+                response = await self._respond(request)
         except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
-            shown = error if isinstance(error, ApiError) else _failed(f"request {request_id}", error)
+            shown = error if isinstance(error, ApiError) else _failed(f"request {state.id}", error)
             response = _error(shown, _dialect(scope["path"]))
         try:
             await response(scope, receive, numbered)
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
-            over.close()
+            state.over.close()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
@@ -282,7 +279,7 @@ class Gateway:
         if self._store is not None:
             self._store.close()
 
-    async def _respond(self, request: Any, request_id: str) -> Any:
+    async def _respond(self, request: Any) -> Any:
         path, method = request.scope["path"], request.method
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
@@ -292,9 +289,9 @@ class Gateway:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             both = "Send Content-Length or Transfer-Encoding, not both."
             raise ApiError(400, both, "ambiguous_length", headers=CLOSE)
-        key = self._authenticate(request)
+        key = request.state.key = self._authenticate(request)
         if method == "POST" and path in DIALECTS:
-            return await self._ask(request, request_id, key, DIALECTS[path])
+            return await self._ask(request, DIALECTS[path])
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
@@ -304,12 +301,12 @@ class Gateway:
             return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
-                return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS), key)
+                return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS))
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         if path.startswith("/v1/"):
-            return await self._pass(request, path.removeprefix("/v1/"), key)
+            return await self._pass(request, path.removeprefix("/v1/"))
         raise _not_served(path, method)
 
     def _ready(self, request: Any) -> Any:
@@ -346,7 +343,7 @@ class Gateway:
         listing = {"object": "list", "data": [*listed.values()], **page}
         return _responses.JSONResponse(listed[name] if name else listing)
 
-    def _ticket(self, request: Any, name: str, key: Key | None) -> Any:
+    def _ticket(self, request: Any, name: str) -> Any:
         """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
         from guardrail.review.errors import UnknownItemError
 
@@ -357,10 +354,10 @@ class Gateway:
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
-        if item is None or not isinstance(alias, str) or not _may_use(key, alias):
+        if item is None or not isinstance(alias, str) or not _may_use(request.state.key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
         if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
-            request.scope[MASK] = served.mask(self._credential(served, key, request.headers))
+            request.state.mask = served.mask(self._credential(served, request))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
@@ -399,8 +396,9 @@ class Gateway:
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
         return alias
 
-    def _credential(self, alias: ServedAlias, key: Key | None, headers: Mapping[str, str]) -> str | None:
+    def _credential(self, alias: ServedAlias, request: Any) -> str | None:
         """The key for the upstream; None for the key of the alias."""
+        key, headers = request.state.key, request.headers
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
@@ -411,8 +409,9 @@ class Gateway:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def _pass(self, request: Any, path: str, key: Key | None) -> Any:
+    async def _pass(self, request: Any, path: str) -> Any:
         """The reply of an upstream to a path that the configuration names; without a verdict."""
+        key, headers = request.state.key, request.headers
         named = {
             name: listed
             for name, alias in self.aliases.items()
@@ -420,7 +419,6 @@ class Gateway:
         }
         if not named:
             raise _not_served(f"/v1/{path}", request.method)
-        headers = request.headers
         is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
         content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
@@ -435,13 +433,13 @@ class Gateway:
             why = f"must be named in the header x-guardrail-model: several pass {path[:100]} through."
             raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
-        credential = self._credential(alias, key, headers)
-        request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
+        credential = self._credential(alias, request)
+        request.state.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
         if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
             content = alias.forwarding.renamed(body)
         response = await alias.forwarding.pass_through(request, path, content, credential)
-        request.scope[MASK] = alias.mask(credential, response.status_code)
+        request.state.mask = alias.mask(credential, response.status_code)
         return response
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
@@ -475,26 +473,26 @@ class Gateway:
         async with self._reads:
             return await asyncio.to_thread(work)
 
-    async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
+    async def _ask(self, request: Any, dialect: Dialect) -> Any:
+        key, headers = request.state.key, request.headers
         content = await self._content(request)
         reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
         body = await self._off_loop(content, reading)
         if dialect is GUARDRAIL:
             self._refuse_long(content)
             call = f"{'' if key is None else key.name} {call_of(body)}"
-            prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
+            prompt = await asyncio.to_thread(self._prompt_of, call, body, headers.get("x-guardrail-model"))
             if prompt is None:
                 return _responses.JSONResponse({"action": "NONE"})
             body = {**prompt, "sent": body}
-        alias, headers = self._alias(body["model"], key), request.headers
-        credential = self._credential(alias, key, headers)
-        once = headers.get("idempotency-key")
+        alias = self._alias(body["model"], key)
+        credential, once = self._credential(alias, request), headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
-            response = await observing.respond(content, body, headers, credential, request_id, dialect)
-            request.scope[MASK] = alias.mask(credential, response.status_code)
+            request.state.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
+            response = await observing.respond(request, content, body, credential, dialect)
+            request.state.mask = alias.mask(credential, response.status_code)
             return response
-        request.scope[MASK] = alias.mask(credential)
+        request.state.mask = alias.mask(credential)
         config = alias.config
         if alias.plan is None or not alias.guarded:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
@@ -513,8 +511,8 @@ class Gateway:
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        request.scope[OVER].callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
-        reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)
+        request.state.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
+        reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request.state.id, model=alias.name)
         disconnected = asyncio.ensure_future(_disconnected(request.receive))
         try:
             hold = self.config.stream_hold if chat.stream else None

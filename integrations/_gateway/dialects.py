@@ -62,7 +62,6 @@ def need(value: Any, kind: type[T], where: str) -> T:
 
 
 def need_texts(fields: Mapping[str, Any], where: str, *names: str) -> list[str]:
-    """The values of fields that must be texts."""
     return [need(fields.get(name), str, f"{where}.{name}") for name in names]
 
 
@@ -115,12 +114,10 @@ def text_of(parts: str | list[dict[str, Any]]) -> str:
 
 
 def image(url: str, detail: Any = None) -> dict[str, Any]:
-    """An image in a content."""
     return {"type": "image_url", "image_url": {"url": url, **({} if detail in (None, "auto") else {"detail": detail})}}
 
 
 def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call of a function in a message."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

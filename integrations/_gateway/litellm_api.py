@@ -48,7 +48,6 @@ def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
 
 
 def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
-    """A prompt and the proxy's answer as a request for a chat completion."""
     return {name: body[name] for name in ("model", "messages", "tools") if name in body}
 
 

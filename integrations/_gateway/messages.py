@@ -55,7 +55,7 @@ KINDS = {
 
 
 def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
-    """A request for a message as one for a chat completion.
+    """The translation of a request.
 
     Every request must have ``max_tokens``, and clients send large defaults. The calibrated limit keeps a larger one, so
     the larger one is left out.

@@ -113,15 +113,10 @@ class Observing:
     # -- passing through -----------------------------------------------------------------------------------------------
 
     async def respond(
-        self,
-        content: bytes,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        credential: str | None,
-        number: str,
-        dialect: Dialect,
+        self, request: Any, content: bytes, body: Mapping[str, Any], credential: str | None, dialect: Dialect
     ) -> Any:
         """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
+        headers, number = request.headers, request.state.id
         if body["model"] != self.alias.upstream.model:
             content = self.alias.forwarding.renamed(body)
         passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)
@@ -379,8 +374,8 @@ def _matched(counts: Counter[Shape], longest: Mapping[Shape, float]) -> Counter[
     limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
     matched = Counter[Shape]()
     for shape, number in counts.items():
-        absent = [name for name in ("temperature", "top_p") if getattr(shape, name) is None]
-        sampled = shape._replace(**dict.fromkeys(absent, 1.0))  # OpenAI's default
+        default: Any = {name: 1.0 for name in ("temperature", "top_p") if getattr(shape, name) is None}  # OpenAI's
+        sampled = shape._replace(**default)
         for limit in () if shape.history else limits:
             # An answer that ended by itself is the same under any limit that it does not reach.
             matches = shape.max_tokens == limit or longest[shape] <= limit

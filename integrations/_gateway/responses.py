@@ -64,7 +64,6 @@ ECHOED: Mapping[str, Any] = {
 
 
 def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
-    """A request for a response as one for a chat completion."""
     fields = present(body)
     for name, way_out in STORED.items():
         if fields.get(name):
@@ -195,7 +194,6 @@ def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def events(response: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
-    """A response as the events of its stream."""
     return ({**event, "sequence_number": number} for number, event in enumerate(_unnumbered(response)))
 
 
@@ -241,7 +239,6 @@ def error(fault: ApiError) -> dict[str, Any]:
 
 
 def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An upstream's response, or the events of its stream, as a chat completion."""
     last = listed[-1]
     response = last.get("response", last)
     texts, refusals, calls = list[str](), list[str](), list[dict[str, Any]]()
