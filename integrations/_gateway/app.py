@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -224,7 +224,8 @@ class Gateway:
             response = LEFT
         except Exception as error:
             shown = error if isinstance(error, ApiError) else _failed(f"request {state.id}", error)
-            response = _error(shown, _dialect(scope["path"]))
+            dialect = next((each for start, each in DIALECTS.items() if scope["path"].startswith(start)), CHAT)
+            response = _error(shown, dialect)
         try:
             await response(scope, receive, numbered)
         except CutError:
@@ -506,21 +507,22 @@ class Gateway:
             )  # fmt: skip
         whole = parts == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
-        model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, whole, once, asked, model)
+        upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
+        who = (None if key is None else key.name, credential, segment, whole, once, asked, upstreams)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
         request.state.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
-        reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request.state.id, model=alias.name)
-        disconnected = asyncio.ensure_future(_disconnected(request.receive))
+        number, model = request.state.id, alias.name
+        reply = partial(_reply, task, request=chat, body=body, dialect=dialect, request_id=number, model=model)
+        disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:
             hold = self.config.stream_hold if chat.stream else None
             await asyncio.wait({task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
         if task.done():
-            return reply(_result(task))
+            return reply()
         if disconnected.done():
             return LEFT
         frames = self._late_frames(task, reply)
@@ -554,7 +556,7 @@ class Gateway:
         while not task.done():
             yield b": keep-alive\n\n"
             await asyncio.wait({task}, timeout=self.config.keep_alive)
-        yield reply(_result(task), late=True)
+        yield reply(late=True)
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
@@ -620,17 +622,8 @@ def _may_use(key: Key | None, name: str) -> bool:
     return key is None or key.models is None or name in key.models
 
 
-def _result(task: asyncio.Task[Result]) -> Result:
-    return STOPPING if task.cancelled() else task.result()
-
-
-def _dialect(path: str) -> Dialect:
-    """The protocol in which errors of a path are written."""
-    return next((dialect for start, dialect in DIALECTS.items() if path.startswith(start)), CHAT)
-
-
 def _reply(
-    result: Result,
+    task: asyncio.Task[Result],
     *,
     request: ChatRequest,
     body: Mapping[str, Any],
@@ -639,7 +632,8 @@ def _reply(
     model: str,
     late: bool = False,
 ) -> Any:
-    """The response; with ``late`` the frames of a stream that has begun."""
+    """The response to a question that is answered; with ``late`` the frames of a stream that has begun."""
+    result = STOPPING if task.cancelled() else task.result()
     if isinstance(result, ApiError):
         if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
             log.warning(HELD, model, request_id, explanation(result.verdict))
@@ -703,8 +697,3 @@ def _bearer(headers: Mapping[str, str]) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")  # Anthropic's
     return token if token and token.isascii() else None
-
-
-async def _disconnected(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

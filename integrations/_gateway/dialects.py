@@ -71,14 +71,16 @@ def objects_in(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{where}[{place}]", need(entry, dict, f"{where}[{place}]")
 
 
-def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str]) -> dict[str, Any]:
-    """The fields of a request without its ``own``, which are translated.
+def shared(
+    fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str], neutral: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a request without its ``own``, which are translated, and without those that have no effect.
 
     ``unknown`` fields of chat completions, which the protocol lacks, are refused: they would be read in two ways.
     """
     for name in sorted(unknown & fields.keys()):
         raise invalid(name, "is not a field of this API.", "unknown_field")
-    return {name: value for name, value in fields.items() if name not in own}
+    return {name: value for name, value in fields.items() if name not in own and neutral.get(name) != value}
 
 
 def inner_fields(fields: Mapping[str, Any], name: str, known: AbstractSet[str]) -> dict[str, Any]:

@@ -61,9 +61,7 @@ def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
     the larger one is left out.
     """
     fields = present(body)
-    chat = shared(fields, UNKNOWN, OWN)
-    if chat.get("thinking") == {"type": "disabled"}:
-        del chat["thinking"]
+    chat = shared(fields, UNKNOWN, OWN, {"thinking": {"type": "disabled"}})
     system = fields.get("system")
     chat["messages"] = [] if system is None else [{"role": "system", "content": content_of(system, "system", _part)}]
     for where, entry in objects_in(fields.get("messages"), "messages"):

@@ -356,7 +356,8 @@ class Shapes:
         for name in ("temperature", "top_p", "max_tokens"):
             values = Counter[str]()
             for shape, number in counts.items():
-                values[_spelled(getattr(shape, name))] += number
+                value = getattr(shape, name)
+                values["absent" if value is None else f"{value:g}"] += number
             shown[name] = {value: round(number / total, 4) for value, number in values.most_common(10)}
         if matched := _matched(counts, longest):
             ((best, number),) = matched.most_common(1)
@@ -408,10 +409,6 @@ def _yaml(shape: Shape, plan: SamplingPlan) -> str:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) else None
-
-
-def _spelled(value: Any) -> str:
-    return "absent" if value is None else f"{value:g}"
 
 
 def _digest(value: Any) -> str:

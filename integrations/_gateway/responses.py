@@ -69,9 +69,7 @@ def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
         if fields.get(name):
             observe = "or ask the operator for 'mode: observe' in front of an endpoint that keeps them."
             raise invalid(name, f"is refused: the gateway keeps no responses. {way_out}; {observe}", "not_kept")
-    chat = shared(fields, UNKNOWN, OWN | STORED.keys())
-    if fields.get("truncation") == "disabled":
-        del chat["truncation"]
+    chat = shared(fields, UNKNOWN, OWN | STORED.keys(), {"truncation": "disabled"})
     system = fields.get("instructions")
     first = [] if system is None else [{"role": "system", "content": need(system, str, "instructions")}]
     chat["messages"] = [*first, *_messages(fields.get("input"))]
