@@ -47,8 +47,8 @@ SECRET = 16
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
-_asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
-_request: ContextVar[str] = ContextVar("guardrail_gateway_request")
+_asked: ContextVar[tuple[str, str]] = ContextVar("guardrail_gateway_asked")
+"""The alias that the client asked for, and the digest of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +241,8 @@ class ServedAlias:
             # repetition of a request gets the same ticket.
             return ticket(
                 self._store,
-                metadata=lambda *_: {ALIAS: _asked.get(self.name)},
-                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex),
+                metadata=lambda *_: {ALIAS: _asked.get()[0]},
+                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_asked.get()[1]}", uuid4().hex),
             )
         return "raise" if config.on_abstain == "error" else "message"
 
@@ -270,8 +270,7 @@ class ServedAlias:
         """The guard's answer to a request."""
         request, segment = asking.chat, asking.segment
         message: AIMessage
-        _request.set(asking.digest)
-        _asked.set(self.name)  # every question runs in a task, so in its own context
+        _asked.set((self.name, asking.digest))  # every question runs in a task, so in its own context
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
             message = await self.guard(asking.credential).ainvoke(list(request.messages), config, **request.call)
