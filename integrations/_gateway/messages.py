@@ -82,7 +82,7 @@ def _translated(fields: Mapping[str, Any], plan: SamplingPlan | None) -> dict[st
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    kind = choice.get("type")
+    kind: Any = choice.get("type")
     if choice and kind not in ["tool", *CHOICES]:  # a list, since the value may be anything
         raise invalid("tool_choice.type", "must be auto, any, tool or none.")
     function = {"type": "function", "function": {"name": choice.get("name")}}
