@@ -121,6 +121,8 @@ def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
     """Refuse several processes that would draw a question twice or write one file."""
     if arguments.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {arguments.workers}.")
+    if not hasattr(os, "setpgrp"):  # Windows
+        raise UsageError("--workers needs a system that forks processes. Start one process on each port instead.")
     if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
         raise UsageError(
             "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "

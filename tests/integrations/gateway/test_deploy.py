@@ -172,8 +172,12 @@ def test_workers_that_would_draw_twice_or_share_a_file_are_refused(
     config.write_text(json.dumps({"version": 1, "models": {"support": {**model, **alias}}}))
     parser = argparse.ArgumentParser()
     add_arguments(parser)
+    arguments = parser.parse_args(["--config", str(config), "--workers", "2"])
     with pytest.raises(UsageError, match=refusal):
-        run(parser.parse_args(["--config", str(config), "--workers", "2"]))
+        run(arguments)
+    monkeypatch.delattr(os, "setpgrp")
+    with pytest.raises(UsageError, match="needs a system that forks"):
+        run(arguments)
 
 
 def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
