@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -201,9 +202,9 @@ class Gateway:
         if scope["type"] != "http":
             return
         request, status = _requests.Request(scope, receive), 500
-        state = request.state
-        state.id, state.key, state.mask = uuid4().hex, None, Mask(())
-        state.over = ExitStack()  # closes when the response is over, however it ended
+        # Not `request.state`, which an application around this one, or the server, may share between requests. ``over``
+        # closes when the response is over, however it ended.
+        state = request.gateway = SimpleNamespace(id=uuid4().hex, key=None, mask=Mask(()), over=ExitStack())
 
         async def numbered(message: dict[str, Any]) -> None:
             """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
@@ -290,7 +291,7 @@ class Gateway:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             both = "Send Content-Length or Transfer-Encoding, not both."
             raise ApiError(400, both, "ambiguous_length", headers=CLOSE)
-        key = request.state.key = self._authenticate(request)
+        key = request.gateway.key = self._authenticate(request)
         if method == "POST" and path in DIALECTS:
             return await self._ask(request, DIALECTS[path])
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
@@ -355,10 +356,10 @@ class Gateway:
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
-        if item is None or not isinstance(alias, str) or not _may_use(request.state.key, alias):
+        if item is None or not isinstance(alias, str) or not _may_use(request.gateway.key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
         if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
-            request.state.mask = served.mask(self._credential(served, request))
+            request.gateway.mask = served.mask(self._credential(served, request))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
@@ -399,7 +400,7 @@ class Gateway:
 
     def _credential(self, alias: ServedAlias, request: Any) -> str | None:
         """The key for the upstream; None for the key of the alias."""
-        key, headers = request.state.key, request.headers
+        key, headers = request.gateway.key, request.headers
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
@@ -412,7 +413,7 @@ class Gateway:
 
     async def _pass(self, request: Any, path: str) -> Any:
         """The reply of an upstream to a path that the configuration names; without a verdict."""
-        key, headers = request.state.key, request.headers
+        key, headers = request.gateway.key, request.headers
         named = {
             name: listed
             for name, alias in self.aliases.items()
@@ -435,12 +436,12 @@ class Gateway:
             raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
         credential = self._credential(alias, request)
-        request.state.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
+        request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
         if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
             content = alias.forwarding.renamed(body)
         response = await alias.forwarding.pass_through(request, path, content, credential)
-        request.state.mask = alias.mask(credential, response.status_code)
+        request.gateway.mask = alias.mask(credential, response.status_code)
         return response
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
@@ -475,7 +476,7 @@ class Gateway:
             return await asyncio.to_thread(work)
 
     async def _ask(self, request: Any, dialect: Dialect) -> Any:
-        key, headers = request.state.key, request.headers
+        key, headers = request.gateway.key, request.headers
         content = await self._content(request)
         reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
         body = await self._off_loop(content, reading)
@@ -489,11 +490,11 @@ class Gateway:
         alias = self._alias(body["model"], key)
         credential, once = self._credential(alias, request), headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            request.state.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
+            request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
             response = await observing.respond(request, content, body, credential, dialect)
-            request.state.mask = alias.mask(credential, response.status_code)
+            request.gateway.mask = alias.mask(credential, response.status_code)
             return response
-        request.state.mask = alias.mask(credential)
+        request.gateway.mask = alias.mask(credential)
         config = alias.config
         if alias.plan is None or not alias.guarded:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
@@ -512,8 +513,8 @@ class Gateway:
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        request.state.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
-        number, model = request.state.id, alias.name
+        request.gateway.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
+        number, model = request.gateway.id, alias.name
         reply = partial(_reply, task, request=chat, body=body, dialect=dialect, request_id=number, model=model)
         disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:

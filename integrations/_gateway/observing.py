@@ -116,7 +116,7 @@ class Observing:
         self, request: Any, content: bytes, body: Mapping[str, Any], credential: str | None, dialect: Dialect
     ) -> Any:
         """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
-        headers, number = request.headers, request.state.id
+        headers, number = request.headers, request.gateway.id
         if body["model"] != self.alias.upstream.model:
             content = self.alias.forwarding.renamed(body)
         passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)
