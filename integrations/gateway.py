@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -122,6 +121,8 @@ def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:
     """Refuse several processes that would draw a question twice or write one file."""
     if arguments.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {arguments.workers}.")
+    if not hasattr(os, "setpgrp"):  # Windows
+        raise UsageError("--workers needs a system that forks processes. Start one process on each port instead.")
     if config.reviews is None and any(alias.mode == "guard" for alias in config.models.values()):
         raise UsageError(
             "--workers needs `reviews` in the configuration: without a shared store each process remembers its own "
@@ -141,54 +142,45 @@ def _record_files(config: Config) -> set[Path]:
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
-    config, stopping, count = gateway.config, False, arguments.workers
+    config, stops, count = gateway.config, list[int](), arguments.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    backlog = Connections(config, gateway.health).backlog
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
-        shared, *own = [
-            socket.create_server(
-                (config.host, port), family=family, backlog=Connections.of(config, gateway.health).backlog
-            )
-            for port in ports
-        ]
+        shared, *own = [socket.create_server((config.host, port), family=family, backlog=backlog) for port in ports]
     except OSError as error:
         raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
 
+    # It forks a process that has only imported this module, so that a worker that ended is soon back.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+
     def start(number: int) -> Any:
         sockets = [own[number - 1], shared]
-        worker = _context().Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
+        worker = context.Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
         worker.start()
         return worker
 
     def forward(sig: int, _: Any) -> None:
-        nonlocal stopping
-        stopping = stopping or sig in (signal.SIGINT, signal.SIGTERM)
+        stops.extend({sig} - {signal.SIGHUP})
         for worker in workers.values():
             if worker.is_alive():
                 os.kill(worker.pid, sig)
 
     workers = {number: start(number) for number in range(1, count + 1)}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), forward)
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, forward)
     port, *others = (str(each.getsockname()[1]) for each in (shared, *own))
     _announce(gateway, port, f"{count} processes, each also on its own port: {', '.join(others)}")
-    while any(worker.is_alive() for worker in workers.values()) or not stopping:
+    while any(worker.is_alive() for worker in workers.values()) or not stops:
         wait([worker.sentinel for worker in workers.values() if worker.is_alive()], timeout=1)
         for number, worker in workers.items():
-            if not worker.is_alive() and not stopping:
+            if not worker.is_alive() and not stops:
                 log.error("guardrail serve: %s ended (exit code %s) and is started again", worker.name, worker.exitcode)
                 time.sleep(1)
                 workers[number] = start(number)
-
-
-def _context() -> Any:
-    """Starts processes by forking one that has only imported this module, so that a worker that ended is soon back."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+                if stops:  # the signal came after the end of the former one
+                    workers[number].terminate()
 
 
 def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socket]) -> None:
@@ -199,21 +191,22 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
 
 
 def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
-    config, connections = gateway.config, Connections.of(gateway.config, gateway.health)
+    config, connections = gateway.config, Connections(gateway.config, gateway.health)
     supervisor = multiprocessing.parent_process()
-    loop: asyncio.AbstractEventLoop | None = None
 
     class Server(uvicorn.Server):  # type: ignore[misc]
         """Reports that it is no longer ready before it stops, and stops questions before their connections."""
+
+        loop: asyncio.AbstractEventLoop | None = None
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             leave = partial(super().handle_exit, sig, frame)
             again = gateway.draining
             gateway.drain()
-            if again or loop is None or not config.drain_delay:
+            if again or self.loop is None or not config.drain_delay:
                 leave()
             else:  # a handler of a signal interrupts the loop anywhere
-                loop.call_soon_threadsafe(loop.call_later, config.drain_delay, leave)
+                self.loop.call_soon_threadsafe(self.loop.call_later, config.drain_delay, leave)
 
         async def shutdown(self, sockets: Any = None) -> None:
             stopping = asyncio.create_task(gateway.stop())
@@ -228,9 +221,8 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             return bool(await super().on_tick(counter))
 
         async def startup(self, sockets: Any = None) -> None:
-            nonlocal loop
-            loop = asyncio.get_running_loop()
-            loop.set_exception_handler(connections.failed)
+            self.loop = asyncio.get_running_loop()
+            self.loop.set_exception_handler(connections.failed)
             try:
                 await super().startup(sockets)
             except SystemExit as stopped:
@@ -292,34 +284,18 @@ class Connections:
     get in. If all have a whole request under way, the new one is closed.
     """
 
-    def __init__(
-        self,
-        most: int,
-        most_per_address: int | None,
-        header_timeout: float,
-        health: Health,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._most, self._per_address, self._header_timeout = most, most_per_address, header_timeout
-        self._health, self._clock = health, clock
-        self._open: dict[Any, str] = {}
-        self._by_address: Counter[str] = Counter()
-        self.backlog = max(1, min(2048, most // 4))
-        """Connections that asyncio accepts at once, before any of them is counted."""
-
-    @classmethod
-    def of(cls, config: Config, health: Health) -> Connections:
-        """Those of a configuration; at most half of the files that the process may open.
-
-        The other half is for the upstream, the store, and connections that were accepted and not yet counted.
-        """
-        most = config.max_connections
+    def __init__(self, config: Config, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._health, self._clock = config, health, clock
+        self._most, self._open = config.max_connections, dict[Any, str]()
         with suppress(ImportError):  # Windows has no such limit
             import resource
 
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            most = most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
-        return cls(most, config.max_connections_per_address, config.header_timeout, health)
+            if files != resource.RLIM_INFINITY:
+                # The other half is for the upstream, the store, and connections that were accepted and not yet counted.
+                self._most = max(1, min(self._most, files // 2))
+        self.backlog = max(1, min(2048, self._most // 4))
+        """Connections that asyncio accepts at once, before any of them is counted."""
 
     def protocol(self) -> Any:
         """A subclass of uvicorn's HTTP protocol under these limits."""
@@ -360,35 +336,27 @@ class Connections:
 
     def opened(self, connection: Any, address: str) -> None:
         """Count a new connection, or close it or another one."""
-        if self._per_address is not None and self._by_address[address] >= self._per_address:
-            self._refuse(connection)
-            return
-        if len(self._open) >= self._most:
-            oldest = next((other for other in self._open if other.may_go), connection)
-            self._refuse(oldest)
-            self.closed(oldest)
-            if oldest is connection:
-                return
+        refused, share = None, self._config.max_connections_per_address
+        if share is not None and [*self._open.values()].count(address) >= share:
+            refused = connection
+        elif len(self._open) >= self._most:
+            refused = next((other for other in self._open if other.may_go), connection)
         self._open[connection] = address
-        self._by_address[address] += 1
+        if refused is not None:
+            self.closed(refused)
+            refused.transport.abort()
+            self._health.warn(None, "connections", "too many connections are open, so one was closed")
 
     def closed(self, connection: Any) -> None:
         """Count a connection off."""
-        address = self._open.pop(connection, None)
-        if address is not None:
-            self._by_address[address] -= 1
-            self._by_address += Counter()  # drops addresses without connections
+        self._open.pop(connection, None)
 
     def sweep(self) -> None:
         """Close connections whose request's head is late. Idle ones with an answer have uvicorn's own time."""
-        late = self._clock() - self._header_timeout
+        late = self._clock() - self._config.header_timeout
         for other in [other for other in self._open if other.waits and other.since < late]:
             if other.timeout_keep_alive_task is None:
                 other.transport.abort()
-
-    def _refuse(self, connection: Any) -> None:
-        connection.transport.abort()
-        self._health.warn(None, "connections", "too many connections are open, so one was closed")
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the event loop: sockets that cannot be accepted are one line a minute."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
@@ -47,8 +47,8 @@ SECRET = 16
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
-_asked: ContextVar[str] = ContextVar("guardrail_gateway_model")
-_request: ContextVar[str] = ContextVar("guardrail_gateway_request")
+_asked: ContextVar[tuple[str, str]] = ContextVar("guardrail_gateway_asked")
+"""The alias that the client asked for, and the digest of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,7 @@ class ServedAlias:
 
         A client's own key is hidden in errors of the upstream alone, and so is a short one.
         """
-        mine = [upstream.secret for upstream in self.config.upstream if credential is None]
-        mine += [] if credential is None else [credential]
+        mine = [upstream.secret for upstream in self.config.upstream] if credential is None else [credential]
         hidden = [key for key in mine if status >= 400 or (not self.upstream.forward_key and len(key) >= SECRET)]
         fallback = () if self.config.fallback is None else self._aliases[self.config.fallback].mask(None).keys
         return Mask([*(key.encode() for key in hidden), *fallback])
@@ -210,9 +209,9 @@ class ServedAlias:
 
     def guard(self, credential: str | None) -> Guardrail | Cascade:
         """The guard that calls the upstream with this key; None for the key in the configuration."""
-        return self._guards.get(credential, lambda: self._made(credential))
+        return self._guards.get(credential, partial(self._new_guard, credential))
 
-    def _made(self, credential: str | None) -> Guardrail | Cascade:
+    def _new_guard(self, credential: str | None) -> Guardrail | Cascade:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
         # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
@@ -220,12 +219,13 @@ class ServedAlias:
             (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
         ]
         draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
-        own: dict[str, Any] = {name: getattr(config, name) for name in ("early_stopping", "probe", "remember_slots")}
-        common: dict[str, Any] = {name: getattr(config, name) for name in ("abstain_message", "turns")}
-        own, common = {**own, "remember": draws}, {**common, "on_abstain": self._on_abstain()}
+        own = {name: getattr(config, name) for name in ("early_stopping", "probe", "remember_slots")}
+        own["remember"] = draws
+        common = {name: getattr(config, name) for name in ("abstain_message", "turns")}
+        common["on_abstain"] = self._on_abstain()
         if isinstance(self.artifact, CascadeArtifact):
-            common["on_verdict"] = self._observers
-            return Cascade(chats, artifact=self.artifact, stage_settings=[own for _ in chats], **common)
+            stages = [own for _ in chats]
+            return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
         settings = {**own, **common, **self._watch, "scorer": self._scorer}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
 
@@ -241,8 +241,8 @@ class ServedAlias:
             # repetition of a request gets the same ticket.
             return ticket(
                 self._store,
-                metadata=lambda *_: {ALIAS: _asked.get(self.name)},
-                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_request.get('')}", uuid4().hex),
+                metadata=lambda *_: {ALIAS: _asked.get()[0]},
+                key=lambda *_: self._draws.add(f"ticket of {self.name}: {_asked.get()[1]}", uuid4().hex),
             )
         return "raise" if config.on_abstain == "error" else "message"
 
@@ -270,8 +270,7 @@ class ServedAlias:
         """The guard's answer to a request."""
         request, segment = asking.chat, asking.segment
         message: AIMessage
-        _request.set(asking.digest)
-        _asked.set(self.name)  # every question runs in a task, so in its own context
+        _asked.set((self.name, asking.digest))  # every question runs in a task, so in its own context
         config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
         try:
             message = await self.guard(asking.credential).ainvoke(list(request.messages), config, **request.call)

@@ -8,11 +8,12 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -82,9 +83,6 @@ PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
 CLOSE = {"Connection": "close"}
 HELD = "guardrail serve: %s held request %s back: %s"
-OVER, MASK = "guardrail.over", "guardrail.mask"
-"""Entries of a request's scope: an `ExitStack` that closes when its response is over, however it ended, and the `Mask`
-of the response."""
 log = logging.getLogger("guardrail")
 T = TypeVar("T")
 Result = GuardReply | ApiError
@@ -106,7 +104,7 @@ class Gateway:
         self.config = config if isinstance(config, Config) else load_config(config)
         self.metrics = Metrics(
             lambda: {name: (alias.queue.observed, alias.reasons) for name, alias in self.observing.items()},
-            lambda: 0 if self._draws is None else self._draws.evicted,
+            lambda: self._draws.evicted,
         )
         self.health = Health()
         self._stops_at: float | None = None
@@ -114,7 +112,7 @@ class Gateway:
         self._started = int(time.time())
         self._store: Any = None
         self._store_errors: tuple[type[Exception], ...] = ()
-        self._draws: Draws | None = None
+        self._draws = self._memory(self.config)
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
         self._busy: Counter[str | None] = Counter()
@@ -128,20 +126,19 @@ class Gateway:
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
-        if self._draws is None:
-            self._draws = self._memory(config)
-        aliases: dict[str, ServedAlias] = {}
+        aliases, observing, former = dict[str, ServedAlias](), dict[str, Observing](), self.aliases
         for name, alias in config.models.items():
-            former = self.aliases.get(name)
             fresh = ServedAlias(name, alias, aliases, self._draws, self._store, self.metrics, self.health)
-            if former is not None and former.canary is not None and fresh.canary is not None:
-                fresh.canary.take_over(former.canary)
+            aliases[name] = fresh
+            if name not in former:
+                continue
+            if (canary := former[name].canary) is not None and fresh.canary is not None:
+                fresh.canary.take_over(canary)
             # An alias that did not change keeps its connections and its probe.
-            same = former is not None and former.is_same(fresh) and self.health.fault(name) in (None, DOWN)
-            aliases[name] = former if former is not None and same else fresh
-        observing = dict[str, Observing]()
+            if former[name].is_same(fresh) and self.health.fault(name) in (None, DOWN):
+                aliases[name] = former[name]
         for name, served in aliases.items():
-            same = served is self.aliases.get(name)
+            same = served is former.get(name)
             if served.artifact is not None:
                 served.guard(None)
             if not served.guarded:
@@ -149,8 +146,8 @@ class Gateway:
             if served.config.pass_through and not same:
                 listed = ", ".join(f"/v1/{path}" for path in served.config.pass_through)
                 log.warning("guardrail serve: models.%s passes %s through without a verdict", name, listed)
-        for name, former in self.aliases.items():
-            if name not in aliases or not former.is_same(aliases[name]):
+        for name, served in former.items():
+            if name not in aliases or not served.is_same(aliases[name]):
                 self.health.forget(name)
         self.aliases, self.observing, self.config = aliases, observing, config
 
@@ -200,41 +197,42 @@ class Gateway:
     # -- ASGI ----------------------------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         if scope["type"] != "http":
             return
-        request, request_id, status = _requests.Request(scope, receive), uuid4().hex, 500
-        scope[OVER] = over = ExitStack()
-        scope[MASK] = Mask(())
+        request, status = _requests.Request(scope, receive), 500
+        # Not `request.state`, which an application around this one, or the server, may share between requests. ``over``
+        # closes when the response is over, however it ended.
+        state = request.gateway = SimpleNamespace(id=uuid4().hex, key=None, mask=Mask(()), over=ExitStack())
 
         async def numbered(message: dict[str, Any]) -> None:
             """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [(name, scope[MASK].masked(value)) for name, value in message["headers"]]
-                message = {**message, "headers": [*headers, (b"x-request-id", request_id.encode())]}
+                headers = [(name, state.mask.masked(value)) for name, value in message["headers"]]
+                message = {**message, "headers": [*headers, (b"x-request-id", state.id.encode())]}
             elif message["type"] == "http.response.body":
                 last = not message.get("more_body", False)
-                message = {**message, "body": scope[MASK].add(message.get("body", b""), last=last)}
+                message = {**message, "body": state.mask.add(message.get("body", b""), last=last)}
             await send(message)
 
         try:
             with self.metrics.trace_of(request.headers):
-                response = await self._respond(request, request_id)
+                response = await self._respond(request)
         except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
-            shown = error if isinstance(error, ApiError) else _failed(f"request {request_id}", error)
-            response = _error(shown, _dialect(scope["path"]))
+            shown = error if isinstance(error, ApiError) else _failed(f"request {state.id}", error)
+            dialect = next((each for start, each in DIALECTS.items() if scope["path"].startswith(start)), CHAT)
+            response = _error(shown, dialect)
         try:
             await response(scope, receive, numbered)
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
-            over.close()
+            state.over.close()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
@@ -255,10 +253,11 @@ class Gateway:
                         rounds.create_task(alias.canary.round())
                 await asyncio.sleep(TICK)
 
-    def drain(self) -> None:
-        """Report that the gateway is no longer ready; running requests have the grace time to finish."""
+    def drain(self) -> float:
+        """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self.config.drain_delay + self.config.drain
+        return max(0.0, self._stops_at - time.monotonic())
 
     @property
     def draining(self) -> bool:
@@ -267,10 +266,9 @@ class Gateway:
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
-        self.drain()
-        assert self._stops_at is not None
-        if running := self._repeats.running.copy():
-            await asyncio.wait(running, timeout=max(0.0, self._stops_at - time.monotonic()))
+        left = self.drain()
+        if running := [*self._repeats.clients]:
+            await asyncio.wait(running, timeout=left)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -278,13 +276,12 @@ class Gateway:
     async def aclose(self) -> None:
         """`stop`, measure the waiting observations within the same time, and close all connections."""
         await self.stop()
-        assert self._stops_at is not None
         for observing in self.observing.values():
-            await asyncio.to_thread(observing.queue.drain, max(0.0, self._stops_at - time.monotonic()))
+            await asyncio.to_thread(observing.queue.drain, self.drain())
         if self._store is not None:
             self._store.close()
 
-    async def _respond(self, request: Any, request_id: str) -> Any:
+    async def _respond(self, request: Any) -> Any:
         path, method = request.scope["path"], request.method
         if path == "/healthz":
             return _responses.JSONResponse({"status": "ok"})
@@ -294,9 +291,9 @@ class Gateway:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             both = "Send Content-Length or Transfer-Encoding, not both."
             raise ApiError(400, both, "ambiguous_length", headers=CLOSE)
-        key = self._authenticate(request)
+        key = request.gateway.key = self._authenticate(request)
         if method == "POST" and path in DIALECTS:
-            return await self._ask(request, request_id, key, DIALECTS[path])
+            return await self._ask(request, DIALECTS[path])
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
@@ -306,12 +303,12 @@ class Gateway:
             return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
         if method == "GET" and path.startswith(TICKETS) and self._store is not None:
             async with self._looks:
-                return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS), key)
+                return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS))
         if method == "GET" and path == "/metrics":
             page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
             return _responses.Response(page, media_type=kind)
         if path.startswith("/v1/"):
-            return await self._pass(request, path.removeprefix("/v1/"), key)
+            return await self._pass(request, path.removeprefix("/v1/"))
         raise _not_served(path, method)
 
     def _ready(self, request: Any) -> Any:
@@ -341,13 +338,14 @@ class Gateway:
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
         common |= {"type": "model", "created_at": created, "lifecycle": "active"}
-        if name and name not in usable:
+        listed = {alias: {"id": alias, "display_name": alias, **common} for alias in usable}
+        if name and name not in listed:
             raise _no_model(name)
-        listed = [{"id": alias, "display_name": alias, **common} for alias in usable if not name or alias == name]
-        page = {"has_more": False, "first_id": usable[0] if usable else None, "last_id": usable[-1] if usable else None}
-        return _responses.JSONResponse(listed[0] if name else {"object": "list", "data": listed, **page})
+        page = {"has_more": False, "first_id": next(iter(usable), None), "last_id": next(reversed(usable), None)}
+        listing = {"object": "list", "data": [*listed.values()], **page}
+        return _responses.JSONResponse(listed[name] if name else listing)
 
-    def _ticket(self, request: Any, name: str, key: Key | None) -> Any:
+    def _ticket(self, request: Any, name: str) -> Any:
         """The state of a ticket. The reply shows only its candidate or a person's text, and nobody's name."""
         from guardrail.review.errors import UnknownItemError
 
@@ -358,10 +356,10 @@ class Gateway:
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
-        if item is None or not isinstance(alias, str) or not _may_use(key, alias):
+        if item is None or not isinstance(alias, str) or not _may_use(request.gateway.key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
         if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
-            request.scope[MASK] = served.mask(self._credential(served, key, request.headers))
+            request.gateway.mask = served.mask(self._credential(served, request))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
@@ -400,8 +398,9 @@ class Gateway:
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
         return alias
 
-    def _credential(self, alias: ServedAlias, key: Key | None, headers: Mapping[str, str]) -> str | None:
+    def _credential(self, alias: ServedAlias, request: Any) -> str | None:
         """The key for the upstream; None for the key of the alias."""
+        key, headers = request.gateway.key, request.headers
         if not alias.upstream.forward_key:
             return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
         bearer = _bearer(headers)
@@ -412,8 +411,9 @@ class Gateway:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    async def _pass(self, request: Any, path: str, key: Key | None) -> Any:
+    async def _pass(self, request: Any, path: str) -> Any:
         """The reply of an upstream to a path that the configuration names; without a verdict."""
+        key, headers = request.gateway.key, request.headers
         named = {
             name: listed
             for name, alias in self.aliases.items()
@@ -421,7 +421,6 @@ class Gateway:
         }
         if not named:
             raise _not_served(f"/v1/{path}", request.method)
-        headers = request.headers
         is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
         content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
@@ -436,12 +435,13 @@ class Gateway:
             why = f"must be named in the header x-guardrail-model: several pass {path[:100]} through."
             raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
-        credential = self._credential(alias, key, headers)
-        request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
+        credential = self._credential(alias, request)
+        request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
-        renamed = body if body is not None and body.get("model") == alias.name else None
-        response = await alias.forwarding.pass_through(request, path, content, renamed, credential)
-        request.scope[MASK] = alias.mask(credential, response.status_code)
+        if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
+            content = alias.forwarding.renamed(body)
+        response = await alias.forwarding.pass_through(request, path, content, credential)
+        request.gateway.mask = alias.mask(credential, response.status_code)
         return response
 
     async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
@@ -475,26 +475,26 @@ class Gateway:
         async with self._reads:
             return await asyncio.to_thread(work)
 
-    async def _ask(self, request: Any, request_id: str, key: Key | None, dialect: Dialect) -> Any:
+    async def _ask(self, request: Any, dialect: Dialect) -> Any:
+        key, headers = request.gateway.key, request.headers
         content = await self._content(request)
         reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
         body = await self._off_loop(content, reading)
         if dialect is GUARDRAIL:
             self._refuse_long(content)
             call = f"{'' if key is None else key.name} {call_of(body)}"
-            prompt = await asyncio.to_thread(self._prompt_of, call, body, request.headers.get("x-guardrail-model"))
+            prompt = await asyncio.to_thread(self._prompt_of, call, body, headers.get("x-guardrail-model"))
             if prompt is None:
                 return _responses.JSONResponse({"action": "NONE"})
             body = {**prompt, "sent": body}
-        alias, headers = self._alias(body["model"], key), request.headers
-        credential = self._credential(alias, key, headers)
-        once = headers.get("idempotency-key")
+        alias = self._alias(body["model"], key)
+        credential, once = self._credential(alias, request), headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            request.scope[OVER].enter_context(self._counted(self._replies, key, self.config.max_passing))
-            response = await observing.respond(content, body, headers, credential, request_id, dialect)
-            request.scope[MASK] = alias.mask(credential, response.status_code)
+            request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
+            response = await observing.respond(request, content, body, credential, dialect)
+            request.gateway.mask = alias.mask(credential, response.status_code)
             return response
-        request.scope[MASK] = alias.mask(credential)
+        request.gateway.mask = alias.mask(credential)
         config = alias.config
         if alias.plan is None or not alias.guarded:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
@@ -508,24 +508,25 @@ class Gateway:
             )  # fmt: skip
         whole = parts == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
-        model = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, whole, once, asked, model)
+        upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
+        who = (None if key is None else key.name, credential, segment, whole, once, asked, upstreams)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
-        work = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        request.scope[OVER].callback(self._repeats.leave, work, cancel=config.on_disconnect == "cancel")
-        reply = partial(_reply, request=chat, body=body, dialect=dialect, request_id=request_id, model=alias.name)
-        disconnected = asyncio.ensure_future(_disconnected(request.receive))
+        task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
+        request.gateway.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
+        number, model = request.gateway.id, alias.name
+        reply = partial(_reply, task, request=chat, body=body, dialect=dialect, request_id=number, model=model)
+        disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:
             hold = self.config.stream_hold if chat.stream else None
-            await asyncio.wait({work.task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnected}, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             disconnected.cancel()
-        if work.task.done():
-            return reply(_result(work.task))
+        if task.done():
+            return reply()
         if disconnected.done():
             return LEFT
-        frames = self._late_frames(work.task, reply)
+        frames = self._late_frames(task, reply)
         return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
 
     def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
@@ -534,17 +535,13 @@ class Gateway:
         assert plan is not None, "a guarded alias has an artifact"
         asked = dialect.read({name: value for name, value in body.items() if name not in config.ignore}, plan)
         try:
-            chat = read_request(
-                asked, plan, fixed=alias.upstream.extra_body, settings=config.settings, ignore=config.ignore,
-                mandatory=dialect.mandatory,
-            )  # fmt: skip
+            chat = read_request(asked, plan, config, mandatory=dialect.mandatory)
         except ApiError as error:
             raise dialect.spelled(error) from error
         return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
-        assert self._draws is not None
         if payload.get("input_type") == "response":
             if (prompt := self._draws.get(call)) is None:
                 raise UNKNOWN_CALL
@@ -560,7 +557,7 @@ class Gateway:
         while not task.done():
             yield b": keep-alive\n\n"
             await asyncio.wait({task}, timeout=self.config.keep_alive)
-        yield reply(_result(task), late=True)
+        yield reply(late=True)
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
@@ -626,17 +623,8 @@ def _may_use(key: Key | None, name: str) -> bool:
     return key is None or key.models is None or name in key.models
 
 
-def _result(task: asyncio.Task[Result]) -> Result:
-    return STOPPING if task.cancelled() else task.result()
-
-
-def _dialect(path: str) -> Dialect:
-    """The protocol in which errors of a path are written."""
-    return next((dialect for start, dialect in DIALECTS.items() if path.startswith(start)), CHAT)
-
-
 def _reply(
-    result: Result,
+    task: asyncio.Task[Result],
     *,
     request: ChatRequest,
     body: Mapping[str, Any],
@@ -645,7 +633,8 @@ def _reply(
     model: str,
     late: bool = False,
 ) -> Any:
-    """The response; with ``late`` the frames of a stream that has begun."""
+    """The response to a question that is answered; with ``late`` the frames of a stream that has begun."""
+    result = STOPPING if task.cancelled() else task.result()
     if isinstance(result, ApiError):
         if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
             log.warning(HELD, model, request_id, explanation(result.verdict))
@@ -667,9 +656,7 @@ def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
     """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
     frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
     frames += [] if frames[-1][0] else [(None, "[DONE]")]
-    return "".join(
-        f"event: {kind}\ndata: {data}\n\n" if kind else f"data: {data}\n\n" for kind, data in frames
-    ).encode()
+    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
 
 
 def _error(error: ApiError, dialect: Dialect) -> Any:
@@ -711,8 +698,3 @@ def _bearer(headers: Mapping[str, str]) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")  # Anthropic's
     return token if token and token.isascii() else None
-
-
-async def _disconnected(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -19,11 +19,11 @@ from guardrail.monitor.canary import BASELINE
 from guardrail.monitor.drift import Reference
 from guardrail.plain_json import sha256_hex
 
+from .config import CanaryConfig
+from .metrics import Metrics
+
 if TYPE_CHECKING:
     from guardrail.review.monitors.shared import SharedCanary
-
-    from .config import CanaryConfig
-    from .metrics import Metrics
 
 __all__ = ["Canary"]
 

@@ -14,53 +14,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
-from guardrail.types import SamplingPlan
+from guardrail.types import Frozen, SamplingPlan
 
 from .._openai.pins import Pin
 
-__all__ = [
-    "Alias",
-    "Config",
-    "Key",
-    "RecordsConfig",
-    "Upstream",
-    "is_loopback",
-    "load_config",
-    "new_key",
-    "parsed_config",
-]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+__all__ = ["Alias", "CanaryConfig", "Config", "Key", "Upstream", "load_config", "new_key", "parsed_config"]
 
 _PATH = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback."""
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-class _Endpoint(_Strict):
+class _Endpoint(Frozen):
     """An API that is called. Only the configuration gives its address, never a request."""
 
     url: str
@@ -87,7 +62,7 @@ class _Endpoint(_Strict):
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
-        if parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname)):
+        if parts.scheme == "http" and not (self.allow_http or _is_loopback(parts.hostname)):
             raise ValueError(
                 f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true"
             )
@@ -122,7 +97,7 @@ class DecisionConfig(_Endpoint):
     """Seconds after which an answer is unmeasured; part of the score's identity."""
 
 
-class RecordsConfig(_Strict):
+class RecordsConfig(Frozen):
     """Record file that an observing alias appends to, for `calibrate`."""
 
     path: Path
@@ -135,7 +110,7 @@ def _as_guards_do(plan: SamplingPlan | None) -> SamplingPlan | None:
     return plan if plan is None or plan.cut_off else plan.model_copy(update={"cut_off": "abstain"})
 
 
-class Observe(_Strict):
+class Observe(Frozen):
     """Settings of an observing alias."""
 
     rate: float = Field(default=1.0, gt=0, le=1)
@@ -164,7 +139,7 @@ def _seconds(value: Any) -> Any:
     return value if match is None else int(match[1]) * _UNITS[match[2]]
 
 
-class CanaryConfig(_Strict):
+class CanaryConfig(Frozen):
     """Known questions that the gateway asks by itself."""
 
     questions: Path
@@ -173,7 +148,7 @@ class CanaryConfig(_Strict):
     """Seconds between two rounds, or a text such as 30m, 1h, 1d."""
 
 
-class Alias(_Strict):
+class Alias(Frozen):
     """A model name that clients ask for."""
 
     upstream: Annotated[tuple[Upstream, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else [v])]
@@ -251,7 +226,7 @@ class Alias(_Strict):
         return self
 
 
-class Key(_Strict):
+class Key(Frozen):
     """A client's key."""
 
     name: str
@@ -268,7 +243,7 @@ class Key(_Strict):
     """Key that is sent upstream for this client."""
 
 
-class Config(_Strict):
+class Config(Frozen):
     """The whole configuration."""
 
     version: Literal[1]
@@ -325,7 +300,7 @@ class Config(_Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not is_loopback(self.host) and not self.keys:
+        if not _is_loopback(self.host) and not self.keys:
             raise ValueError(
                 f"host {self.host} can be reached from other machines, so keys are needed. Make one with "
                 "`guardrail serve --new-key NAME`, or use host: 127.0.0.1"

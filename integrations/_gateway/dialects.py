@@ -24,8 +24,8 @@ class Dialect:
 
     path: str
     """Path below the root of an API."""
-    read: Callable[[Mapping[str, Any], SamplingPlan | None], Mapping[str, Any]]
-    """A request of this protocol as one for a chat completion."""
+    translate: Callable[[Mapping[str, Any], SamplingPlan | None], Mapping[str, Any]]
+    """The fields of a request that chat completions spell otherwise; null leaves one out."""
     reply: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     """A completion as the reply to a request."""
     events: Callable[[Mapping[str, Any], ChatRequest], Iterator[Mapping[str, Any]]]
@@ -36,10 +36,21 @@ class Dialect:
     """An upstream's reply, or the events of its stream, as a chat completion."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Fields of chat completions, by the names of this protocol."""
+    own: AbstractSet[str] = frozenset()
+    """Fields that chat completions spell otherwise, or lack."""
+    unknown: AbstractSet[str] = frozenset()
+    """Fields of chat completions that this protocol lacks: a request that has them would be read in two ways."""
     error_status: int | None = None
     """HTTP status of errors, if the protocol has only one."""
     mandatory: str = ""
     """The token limit, if every request must have one; a larger one than calibrated is left out."""
+
+    def read(self, body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+        """A request of this protocol as one for a chat completion."""
+        fields = present(body)
+        for name in sorted(self.unknown & fields.keys()):
+            raise invalid(name, "is not a field of this API.", "unknown_field")
+        return present({**fields, **dict.fromkeys(self.own), **self.translate(fields, plan)})
 
     def spelled(self, error: ApiError) -> ApiError:
         """An error that names a field of chat completions, by this protocol's name of the field."""
@@ -62,7 +73,6 @@ def need(value: Any, kind: type[T], where: str) -> T:
 
 
 def need_texts(fields: Mapping[str, Any], where: str, *names: str) -> list[str]:
-    """The values of fields that must be texts."""
     return [need(fields.get(name), str, f"{where}.{name}") for name in names]
 
 
@@ -70,16 +80,6 @@ def objects_in(value: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a list of objects, each with its place in the request."""
     for place, entry in enumerate(need(value, list, where)):
         yield f"{where}[{place}]", need(entry, dict, f"{where}[{place}]")
-
-
-def shared(fields: Mapping[str, Any], unknown: AbstractSet[str], own: AbstractSet[str]) -> dict[str, Any]:
-    """The fields of a request without its ``own``, which are translated.
-
-    ``unknown`` fields of chat completions, which the protocol lacks, are refused: they would be read in two ways.
-    """
-    for name in sorted(unknown & fields.keys()):
-        raise invalid(name, "is not a field of this API.", "unknown_field")
-    return {name: value for name, value in fields.items() if name not in own}
 
 
 def inner_fields(fields: Mapping[str, Any], name: str, known: AbstractSet[str]) -> dict[str, Any]:
@@ -115,12 +115,10 @@ def text_of(parts: str | list[dict[str, Any]]) -> str:
 
 
 def image(url: str, detail: Any = None) -> dict[str, Any]:
-    """An image in a content."""
     return {"type": "image_url", "image_url": {"url": url, **({} if detail in (None, "auto") else {"detail": detail})}}
 
 
 def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call of a function in a message."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -153,7 +151,7 @@ def observed_completion(
 
 CHAT = Dialect(
     "chat/completions",
-    read=lambda body, plan: body,
+    translate=lambda fields, plan: {},
     reply=lambda completion, body: dict(completion),
     events=chunks,
     error=lambda error: error.body,

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from guardrail.errors import require
@@ -20,7 +20,7 @@ aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL
 _responses = require("starlette.responses", extra="serve")
 
-__all__ = ["CutError", "Forwarding", "Listener", "Mask", "passed_name"]
+__all__ = ["CutError", "Forwarding", "Mask", "passed_name"]
 
 KEPT_BACK = frozenset(
     {
@@ -58,19 +58,6 @@ def passed_name(path: str, names: tuple[str, ...]) -> str | None:
 
 class CutError(Exception):
     """Ends the client's reply, because there is no reply of the upstream, or it broke off."""
-
-
-class Listener:
-    """Sees one reply pass; this one does nothing with it."""
-
-    def begin(self, status: int) -> None:
-        """The reply begins."""
-
-    def part(self, content: bytes) -> None:
-        """The next bytes of its body."""
-
-    async def end(self, *, whole: bool) -> None:
-        """The reply is over, or broke off."""
 
 
 class Mask:
@@ -112,18 +99,16 @@ class Forwarding:
         content: bytes,
         headers: Mapping[str, str],
         credential: str | None,
-        listener: Listener | None = None,
+        watched: Callable[[int, AsyncIterator[bytes]], AsyncIterator[bytes]] = lambda _, parts: parts,
     ) -> Any:
         """The upstream's reply, byte for byte; an `ApiError` if nothing of one can be sent on.
 
         The path, with its query, is below the root of the upstream, and the headers are those that are sent on. Without
-        a credential, the key of the alias is sent. A listener sees the reply pass.
+        a credential, the key of the alias is sent. ``watched`` passes the parts of the reply with its status on.
         """
-        listener = listener or Listener()
         try:
             reply = await self._sent(method, path, content, headers, credential or self._upstream.secret)
-            listener.begin(reply.status)
-            parts = self._parts(reply, listener)
+            parts = watched(reply.status, self._parts(reply))
             if 0 <= int(reply.headers.get("content-length", -1)) <= SHORT:
                 response = _responses.Response(b"".join([part async for part in parts]), reply.status)
             else:
@@ -138,20 +123,14 @@ class Forwarding:
         response.raw_headers = [(name, value) for name, value in lower if name not in KEPT_BACK]
         return response
 
-    async def pass_through(
-        self, request: Any, path: str, content: bytes, body: Mapping[str, Any] | None, credential: str | None
-    ) -> Any:
-        """`respond` to any request of a client, with ``x-guardrail-guarded: false``.
-
-        ``body`` is the parsed content if its model is the alias, which the upstream knows by another name.
-        """
+    async def pass_through(self, request: Any, path: str, content: bytes, credential: str | None) -> Any:
+        """`respond` to any request of a client, with ``x-guardrail-guarded: false``."""
         sent = {
             name: value
             for name, value in request.headers.items()
             if name not in MINE and not name.startswith(("x-guardrail", "x-api-key", "api-key", "proxy-", "transfer-"))
         }
         query = request.scope["query_string"].decode("latin-1")
-        content = content if body is None else self.renamed(body)
         response = await self.respond(request.method, f"{path}?{query}" if query else path, content, sent, credential)
         response.raw_headers.append((b"x-guardrail-guarded", b"false"))
         return response
@@ -200,11 +179,10 @@ class Forwarding:
             self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")
         return reply
 
-    async def _parts(self, reply: Any, listener: Listener) -> AsyncIterator[bytes]:
+    async def _parts(self, reply: Any) -> AsyncIterator[bytes]:
         whole = False
         try:
             async for part in reply.content.iter_any():
-                listener.part(part)
                 yield part
             whole = True
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -212,4 +190,3 @@ class Forwarding:
             raise CutError from error
         finally:
             reply.release() if whole else reply.close()
-            await listener.end(whole=whole)

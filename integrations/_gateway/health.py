@@ -55,15 +55,10 @@ class Health:
     def warn(
         self, model: str | None, name: str, text: str, *, at: str = "", again: float = AGAIN, breaks: bool = False
     ) -> None:
-        """Report a cause: it is logged at its first time, and then once a minute.
+        """Report a cause by one of few names: it is logged at its first time, and then after ``again`` seconds.
 
-        Args:
-            model: The model.
-            name: Name of the cause; one of few.
-            text: The cause and the way out, in a sentence.
-            at: The address and the error, for the log alone: clients see the text.
-            again: Seconds after which a cause that goes on is logged again.
-            breaks: Whether it is over with the next answer.
+        Its text has the cause and the way out, in a sentence. ``at``, the address and the error, is for the log alone:
+        clients see the text. With ``breaks`` the cause is over with the next answer.
         """
         now = self._clock()
         with self._lock:

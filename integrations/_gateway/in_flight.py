@@ -10,46 +10,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-__all__ = ["InFlight", "Work"]
+__all__ = ["InFlight"]
 
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class Work(Generic[T]):
-    """One request that is being answered, by a task that does not end with the clients that wait for it."""
-
-    task: asyncio.Task[T]
-    clients: int = 0
-
-
 class InFlight(Generic[T]):
-    """Running work by request."""
+    """Running tasks by request; they do not end with the clients that wait for them."""
 
     def __init__(self) -> None:
-        self._current: dict[str, Work[T]] = {}
-        self.running: set[asyncio.Task[T]] = set()
+        self._current: dict[str, asyncio.Task[T]] = {}
+        self.clients: dict[asyncio.Task[T], int] = {}
+        """Number of clients that wait for each running task."""
 
-    def get(self, key: str, start: Callable[[], Coroutine[Any, Any, T]]) -> Work[T]:
-        """Work for a request, running or new; only equal requests share a key. The caller is one of its clients."""
-        work = self._current.get(key)
-        if work is None or work.task.cancelling():
-            work = self._current[key] = Work(asyncio.get_running_loop().create_task(start()))
-            self.running.add(work.task)
-            work.task.add_done_callback(lambda task: self._ended(key, task))
-        work.clients += 1
-        return work
+    def get(self, key: str, start: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """A task for a request, running or new; only equal requests share a key. The caller is one of its clients."""
+        task = self._current.get(key)
+        if task is None or task.cancelling():
+            task = self._current[key] = asyncio.get_running_loop().create_task(start())
+            self.clients[task] = 0
+            task.add_done_callback(partial(self._ended, key))
+        self.clients[task] += 1
+        return task
 
     def _ended(self, key: str, task: asyncio.Task[T]) -> None:
-        self.running.discard(task)
-        if (work := self._current.get(key)) is not None and work.task is task:  # not what began after its cancellation
+        del self.clients[task]
+        if self._current.get(key) is task:  # not what began after its cancellation
             del self._current[key]
 
-    def leave(self, work: Work[T], *, cancel: bool) -> None:
-        """Count a client off that has its reply or is gone; with ``cancel``, stop work that nobody waits for."""
-        work.clients -= 1
-        if cancel and not work.clients:
-            work.task.cancel()
+    def leave(self, task: asyncio.Task[T], *, cancel: bool) -> None:
+        """Count a client off that has its reply or is gone; with ``cancel``, stop a task that nobody waits for."""
+        if task in self.clients:
+            self.clients[task] -= 1
+            if cancel and not self.clients[task]:
+                task.cancel()

@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from guardrail.types import SamplingPlan
-
 from .dialects import Dialect, need, present
 from .protocol import ApiError
 
@@ -47,11 +45,6 @@ def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     return {"model": model or need(payload.get("model"), str, "model"), "messages": listed, **tools}
 
 
-def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
-    """A prompt and the proxy's answer as a request for a chat completion."""
-    return {name: body[name] for name in ("model", "messages", "tools") if name in body}
-
-
 def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """The action for the proxy's answer (``texts`` and ``tool_calls``): it passes if it is the judged completion."""
     message, sent = completion["choices"][0]["message"], body["sent"]
@@ -79,4 +72,6 @@ def error(fault: ApiError) -> dict[str, Any]:
     return {"action": "BLOCKED", "blocked_reason": fault.message, "code": fault.code}
 
 
-GUARDRAIL = Dialect("", read, reply, lambda reply, request: iter((reply,)), error, error_status=200)
+GUARDRAIL = Dialect(
+    "", lambda fields, _: {"sent": None}, reply, lambda reply, _: iter([reply]), error, error_status=200
+)

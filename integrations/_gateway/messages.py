@@ -22,8 +22,6 @@ from .dialects import (
     need_texts,
     objects_in,
     observed_completion,
-    present,
-    shared,
     text_of,
     tools_of,
 )
@@ -34,7 +32,6 @@ __all__ = ["MESSAGES"]
 OWN = frozenset({
     "cache_control", "max_tokens", "metadata", "messages", "output_config", "output_format", "stop_sequences", "system",
 })  # fmt: skip
-"""Fields that chat completions spell differently, or lack."""
 NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -43,7 +40,6 @@ NAMES = {
 }
 """Fields of a chat completion, by the names of this API."""
 UNKNOWN = NAMES.keys() | {"n", "logprobs", "max_completion_tokens", "stream_options", "user"}
-"""Fields of chat completions that this API lacks: a request that has them would be read in two ways."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """Reasons to stop, by those of a chat completion."""
@@ -54,49 +50,44 @@ KINDS = {
 """Types of errors by HTTP status."""
 
 
-def read(body: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
-    """A request for a message as one for a chat completion.
+def _translated(fields: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
+    """The translation of a request.
 
     Every request must have ``max_tokens``, and clients send large defaults. The calibrated limit keeps a larger one, so
     the larger one is left out.
     """
-    fields = present(body)
-    chat = shared(fields, UNKNOWN, OWN)
-    if chat.get("thinking") == {"type": "disabled"}:
-        del chat["thinking"]
-    system = fields.get("system")
-    chat["messages"] = [] if system is None else [{"role": "system", "content": content_of(system, "system", _part)}]
+    system, thinking = fields.get("system"), fields.get("thinking")
+    messages = [] if system is None else [{"role": "system", "content": content_of(system, "system", _part)}]
     for where, entry in objects_in(fields.get("messages"), "messages"):
-        chat["messages"] += _turn(entry, where)
+        messages += _turn(entry, where)
     limit = need(fields.get("max_tokens"), int, "max_tokens")
     output = inner_fields(fields, "output_config", {"effort", "format"})
-    if (form := output.get("format", fields.get("output_format"))) is not None:
-        chat["response_format"] = _format(need(form, dict, "output_config.format"), plan)
-    renamed = {
+    form = output.get("format", fields.get("output_format"))
+    tools = tools_of(fields["tools"], "custom", "custom") if "tools" in fields else None
+    for at, tool in enumerate(tools or ()):
+        function = tool["function"]
+        function.pop("cache_control", None)
+        function["parameters"] = need(function.pop("input_schema", None), dict, f"tools[{at}].input_schema")
+    return {
+        "messages": messages,
         "max_tokens": limit if plan is None or limit < plan.max_tokens else None,
         "stop": fields.get("stop_sequences"),
         "user": need(fields.get("metadata", {}), dict, "metadata").get("user_id"),
         "reasoning_effort": output.get("effort"),
+        "response_format": None if form is None else _format(need(form, dict, "output_config.format"), plan),
+        "thinking": None if thinking == {"type": "disabled"} else thinking,
+        "tools": tools,
+        **_choice(need(fields.get("tool_choice", {}), dict, "tool_choice")),
     }
-    chat |= present(renamed)
-    if "tools" in fields:
-        chat["tools"] = tools_of(fields["tools"], "custom", "custom")
-        for at, tool in enumerate(chat["tools"]):
-            function = tool["function"]
-            function.pop("cache_control", None)
-            function["parameters"] = need(function.pop("input_schema", None), dict, f"tools[{at}].input_schema")
-    if choice := need(fields.get("tool_choice", {}), dict, "tool_choice"):
-        chat |= _choice(choice)
-    return chat
 
 
 def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    kind = choice.get("type")
-    if kind not in ["tool", *CHOICES]:  # a list, since the value may be anything
+    kind: Any = choice.get("type")
+    if choice and kind not in ["tool", *CHOICES]:  # a list, since the value may be anything
         raise invalid("tool_choice.type", "must be auto, any, tool or none.")
     function = {"type": "function", "function": {"name": choice.get("name")}}
     several = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
-    return {"tool_choice": CHOICES.get(kind, function), **several}
+    return {"tool_choice": CHOICES.get(kind, function), **several} if choice else {}
 
 
 def _format(form: Mapping[str, Any], plan: SamplingPlan | None) -> dict[str, Any]:
@@ -182,7 +173,6 @@ def reply(completion: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]
 
 
 def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
-    """A message as the events of its stream."""
     usage = message["usage"]
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
     begun = {**message, **dict.fromkeys(ended), "content": [], "usage": {**usage, "output_tokens": 0}}
@@ -201,7 +191,6 @@ def events(message: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any
 
 
 def error(fault: ApiError) -> dict[str, Any]:
-    """The body of an error, and its event in a stream."""
     kind = KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     more = {"code": fault.code, "param": fault.param}
     return {"type": "error", "error": {"type": kind, "message": fault.message, **more}}
@@ -211,7 +200,6 @@ def error(fault: ApiError) -> dict[str, Any]:
 
 
 def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An upstream's message, or the events of its stream, as a chat completion."""
     message: dict[str, Any] = dict(listed[0].get("message", listed[0]))
     blocks: dict[int, dict[str, Any]] = dict(enumerate(message["content"]))
     for event in listed:
@@ -236,4 +224,4 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return observed_completion(message, texts, calls, finish)
 
 
-MESSAGES = Dialect("messages", read, reply, events, error, observed, NAMES, mandatory="max_tokens")
+MESSAGES = Dialect("messages", _translated, reply, events, error, observed, NAMES, OWN, UNKNOWN, mandatory="max_tokens")

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -32,7 +32,6 @@ from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from .aliases import CREDENTIALS, ServedAlias
 from .dialects import Dialect
-from .forwarding import Listener
 from .health import Health
 from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_of
 
@@ -55,6 +54,20 @@ SHORTEST = 64
 """The smallest token limit that is proposed."""
 
 
+class Passed(NamedTuple):
+    """A request that passes through."""
+
+    body: Mapping[str, Any]
+    size: int
+    """Bytes of the body."""
+    credential: str | None
+    name: str
+    """The Idempotency-Key or the id, whose hash decides whether the answer is measured."""
+    number: str
+    """The request's id."""
+    dialect: Dialect
+
+
 class Observing:
     """Passes requests of one alias through, and measures the answers that a hash chose.
 
@@ -63,13 +76,12 @@ class Observing:
     """
 
     def __init__(self, alias: ServedAlias, health: Health) -> None:
-        self.alias, self._settings = alias, alias.config.observe
-        self._health, self._lock = health, threading.Lock()
+        self.alias, self._health, self._lock = alias, health, threading.Lock()
         self._reasons: Counter[tuple[str, str]] = Counter()
         self._shapes = Shapes()
         if alias.plan is not None:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
-        limits = self._settings
+        limits = self._settings = alias.config.observe
         self._prompt = limits.prompt if alias.single is None else alias.single.prompt
         self.queue = ObserveQueue(most=limits.queue, at_once=limits.max_concurrency, most_bytes=limits.queue_bytes)
         self._records: RecordLines | None = None
@@ -101,21 +113,55 @@ class Observing:
     # -- passing through -----------------------------------------------------------------------------------------------
 
     async def respond(
-        self,
-        content: bytes,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        credential: str | None,
-        number: str,
-        dialect: Dialect,
+        self, request: Any, content: bytes, body: Mapping[str, Any], credential: str | None, dialect: Dialect
     ) -> Any:
         """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
+        headers, number = request.headers, request.gateway.id
         if body["model"] != self.alias.upstream.model:
             content = self.alias.forwarding.renamed(body)
-        name = headers.get("idempotency-key") or number
-        passed = Passed(self, body, len(content), credential, name, number, dialect)
+        passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)
         sent = {name: headers[name] for name in PASSED if name in headers}
-        return await self.alias.forwarding.respond("POST", dialect.path, content, sent, credential, passed)
+        watched = partial(self._watched, passed)
+        return await self.alias.forwarding.respond("POST", dialect.path, content, sent, credential, watched)
+
+    def _watched(self, passed: Passed, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Count a reply, and decide whether it is measured, before anything of it is known."""
+        measured = self.alias.plan is not None and chosen(passed.name, self._settings.rate, salt="observe")
+        self.queue.count("served", *["chosen"] * measured)
+        return self._copied(passed, status, parts) if measured else parts
+
+    async def _copied(self, passed: Passed, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The parts of a reply, which are copied within the bytes of the queue, and measured when all have passed."""
+        copy, room, whole = bytearray(), True, False
+        try:
+            async for part in parts:
+                if room and len(copy) <= LARGEST:
+                    if room := self.queue.hold(len(part)):
+                        copy += part
+                    else:
+                        self.queue.free(len(copy))
+                        copy.clear()
+                yield part
+            whole = True
+        finally:
+            self.queue.free(len(copy))
+            if not room:
+                self.queue.drop("queue_full")
+            elif not whole or status != 200:  # after an error a guard could not have given an answer, either
+                self.queue.drop("upstream_error" if whole else "incomplete")
+            else:
+                await self._offer(passed, bytes(copy))
+
+    async def _offer(self, passed: Passed, content: bytes) -> None:
+        """Have an answer measured later."""
+        try:
+            masked = self.alias.mask(passed.credential).masked(content)
+            message = await _message(masked, passed.body, passed.dialect)
+            answer = read_reply(message)
+        except Exception:  # the client has its answer: a fault in reading the copy must not reach it
+            self.queue.drop("unreadable")
+            return
+        self.queue.offer(partial(self.measure, passed, message, answer), len(content) + passed.size)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
@@ -123,45 +169,25 @@ class Observing:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
         alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
         assert plan is not None, "only aliases with a plan choose answers"
-        shape, changes, comparable = Shape.of(passed.body), alias.changes, False
+        shape, changes, fate, drawn = Shape.of(passed.body), alias.changes, "not_comparable", None
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
             shape = Shape.of(body)
             messages = messages_of(body)
-            if unlike := self._unlike(body, message, plan):
-                return self._missed("not_comparable", unlike)
-            served = message.response_metadata
-            reply = {"model": served.get("model_name"), "system_fingerprint": served.get("system_fingerprint")}
-            comparable = True
-            if passed.dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
-                return self._missed("unmeasured", [Unmeasured.MODEL_CHANGED])
-            if alias.artifact is None:
-                self._prompt.check(messages, plan.options)
-                if turns_of(messages, plan.bindings) != ONE_QUESTION:
-                    raise UsageError("records hold prompts of one question")
-                drawn = self._collected(messages, answer, passed.credential, plan)
-                fate = "collected" if drawn.problem is None else "unmeasured"
-                if drawn.problem is not None:
-                    self._missed(fate, [drawn.problem])
-            else:
-                guard = alias.guard(passed.credential)
-                assert isinstance(guard, Guardrail), "a cascade cannot observe"
-                assessed = guard.assess_served(messages, answer)
-                assert assessed.verdict is not None, "the one gate judges every candidate"
-                drawn, fate = assessed.drawn, fate_of(assessed.verdict)
-                if fate == "unmeasured":
-                    self._missed(fate, [assessed.verdict.uncertainty.reason or "suspended"])
+            causes: Sequence[str] = self._unlike(body, message, plan)
+            if not causes:
+                fate, causes, drawn = self._measured(passed, messages, message, answer, plan)
         except ApiError as error:  # tools or a format other than the calibrated ones
-            comparable = False
-            return self._missed("not_comparable", [error.param or error.code or ""])
+            causes = [error.param or error.code or ""]
         except GuardrailError:  # a prompt or turns other than the calibrated ones
-            comparable = False
-            return self._missed("not_comparable", ["history" if shape.history else "prompt"])
-        finally:
-            ended = usage is not None and message.response_metadata.get("finish_reason") != "length"
-            self._shapes.add(shape, usage["output_tokens"] if usage and ended else None, comparable=comparable)
+            causes = ["history" if shape.history else "prompt"]
+        if causes:
+            self._missed(fate, causes)
+        ended = usage is not None and message.response_metadata.get("finish_reason") != "length"
+        tokens = usage["output_tokens"] if usage and ended else None
+        self._shapes.add(shape, tokens, comparable=fate != "not_comparable")
         records = self._settings.records
-        if self._records is not None and records is not None and chosen(passed.name, records.rate, salt="label"):
+        if drawn is not None and self._records and records and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
             question = drawn.question.removeprefix(before).removesuffix(after)
             mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
@@ -173,6 +199,27 @@ class Observing:
                 self.queue.drop("unwritten")
                 return ""
         return fate
+
+    def _measured(
+        self, passed: Passed, messages: tuple[BaseMessage, ...], message: AIMessage, answer: Sample, plan: SamplingPlan
+    ) -> tuple[str, Sequence[str], SampleSet | None]:
+        """The fate of an answer that can be compared, the causes if it is not measured, and the samples behind it."""
+        alias, served = self.alias, message.response_metadata
+        reply = {"model": served.get("model_name"), "system_fingerprint": served.get("system_fingerprint")}
+        if passed.dialect.observed is None and alias.check_served(reply):  # other protocols name no fingerprint
+            return "unmeasured", [Unmeasured.MODEL_CHANGED], None
+        if alias.artifact is None:
+            self._prompt.check(messages, plan.options)
+            if turns_of(messages, plan.bindings) != ONE_QUESTION:
+                raise UsageError("records hold prompts of one question")
+            drawn = self._collected(messages, answer, passed.credential, plan)
+            return ("collected", [], drawn) if drawn.problem is None else ("unmeasured", [drawn.problem], drawn)
+        guard = alias.guard(passed.credential)
+        assert isinstance(guard, Guardrail), "a cascade cannot observe"
+        assessed = guard.assess_served(messages, answer)
+        assert assessed.verdict is not None, "the one gate judges every candidate"
+        fate, cause = fate_of(assessed.verdict), assessed.verdict.uncertainty.reason or "suspended"
+        return fate, [cause] if fate == "unmeasured" else [], assessed.drawn
 
     def _collected(
         self, messages: tuple[BaseMessage, ...], answer: Sample, credential: str | None, plan: SamplingPlan
@@ -189,8 +236,8 @@ class Observing:
             sampler = replace(sampler, plan=plan.primary_only())
         return problem.apply_to(run(sampler.draw_behind_steps(messages, answer)))
 
-    def _missed(self, fate: str, causes: Sequence[str]) -> str:
-        """Count and report an answer that is not measured; returns its field of `Observed`."""
+    def _missed(self, fate: str, causes: Sequence[str]) -> None:
+        """Count and report an answer that is not measured."""
         # Names of fields come from clients: only known ones become labels.
         reason = "+".join(sorted({each if each in REASONS else "other_field" for each in causes}))
         with self._lock:
@@ -202,7 +249,6 @@ class Observing:
             text = f"answers are not measured, because their requests differ from the plan in {reason}"
         more = "GET /guardrail/v1/observed shows the requests and a configuration that matches"
         self._health.warn(self.alias.name, f"{fate}:{reason}", f"{text}. {more}")
-        return fate
 
     def _unlike(self, body: Mapping[str, Any], message: AIMessage, plan: SamplingPlan) -> list[str]:
         """The settings in which the answer differs from the plan's primary answer."""
@@ -217,62 +263,6 @@ class Observing:
             tokens=None if usage is None else usage["output_tokens"] or None,
             fixed=self.alias.upstream.extra_body,
         )
-
-
-@dataclass
-class Passed(Listener):
-    """One reply to a request that passes through. A chosen answer is copied for the queue, within its bytes."""
-
-    observing: Observing
-    body: Mapping[str, Any]
-    size: int
-    """Bytes of the body."""
-    credential: str | None
-    name: str
-    """The Idempotency-Key or the id, whose hash decides whether the answer is measured."""
-    number: str
-    """The request's id."""
-    dialect: Dialect
-    _chosen: bool = False
-    _status: int = 0
-    _copy: bytearray = field(default_factory=bytearray)
-
-    def begin(self, status: int) -> None:
-        """Count the answer, and decide whether it is measured, before anything of it is known."""
-        self._status = status
-        self._chosen = self.observing.alias.plan is not None and chosen(
-            self.name, self.observing.alias.config.observe.rate, salt="observe"
-        )
-        self.observing.queue.count("served", *["chosen"] * self._chosen)
-
-    def part(self, content: bytes) -> None:
-        """Copy the next bytes of the reply; without room for them, the answer is dropped."""
-        if not self._chosen or len(self._copy) > LARGEST:
-            return
-        if self.observing.queue.hold(len(content)):
-            self._copy += content
-        else:
-            self.observing.queue.drop("queue_full")
-            self.observing.queue.free(len(self._copy))
-            self._chosen, self._copy = False, bytearray()
-
-    async def end(self, *, whole: bool) -> None:
-        """Have a whole answer measured later."""
-        queue = self.observing.queue
-        queue.free(len(self._copy))
-        if not self._chosen:
-            return
-        if not whole or self._status != 200:  # after an error a guard could not have given an answer, either
-            queue.drop("upstream_error" if whole else "incomplete")
-            return
-        try:
-            content = self.observing.alias.mask(self.credential).masked(bytes(self._copy))
-            message = await _message(content, self.body, self.dialect)
-            answer = read_reply(message)
-        except Exception:  # the client has its answer: a fault in reading the copy must not reach it
-            queue.drop("unreadable")
-            return
-        queue.offer(partial(self.observing.measure, self, message, answer), len(self._copy) + self.size)
 
 
 async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect) -> AIMessage:
@@ -293,7 +283,8 @@ async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect)
 
     parts = [chunk.message async for chunk in chunks_of(events())]
     message: Any = message_chunk_to_message(reduce(add, parts))
-    return AIMessage(**message.model_dump(exclude={"type"}))
+    assert isinstance(message, AIMessage)
+    return message
 
 
 # -- shapes of requests, and the configuration under which most of them could be measured ----------------------------
@@ -365,7 +356,8 @@ class Shapes:
         for name in ("temperature", "top_p", "max_tokens"):
             values = Counter[str]()
             for shape, number in counts.items():
-                values[_spelled(getattr(shape, name))] += number
+                value = getattr(shape, name)
+                values["absent" if value is None else f"{value:g}"] += number
             shown[name] = {value: round(number / total, 4) for value, number in values.most_common(10)}
         if matched := _matched(counts, longest):
             ((best, number),) = matched.most_common(1)
@@ -383,17 +375,13 @@ def _matched(counts: Counter[Shape], longest: Mapping[Shape, float]) -> Counter[
     limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
     matched = Counter[Shape]()
     for shape, number in counts.items():
-        sampled = shape._replace(temperature=_default(shape.temperature), top_p=_default(shape.top_p))
+        default: Any = {name: 1.0 for name in ("temperature", "top_p") if getattr(shape, name) is None}  # OpenAI's
+        sampled = shape._replace(**default)
         for limit in () if shape.history else limits:
             # An answer that ended by itself is the same under any limit that it does not reach.
             matches = shape.max_tokens == limit or longest[shape] <= limit
             matched[sampled._replace(max_tokens=limit)] += number * matches
     return matched
-
-
-def _default(value: float | None) -> float:
-    """A temperature or ``top_p``: OpenAI's default is 1."""
-    return 1.0 if value is None else value
 
 
 def _yaml(shape: Shape, plan: SamplingPlan) -> str:
@@ -421,10 +409,6 @@ def _yaml(shape: Shape, plan: SamplingPlan) -> str:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) else None
-
-
-def _spelled(value: Any) -> str:
-    return "absent" if value is None else f"{value:g}"
 
 
 def _digest(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
@@ -23,6 +24,7 @@ from guardrail.types import Bindings, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason, Verdict, next_step
 
 from .._openai.requests import CHAT_COMPLETIONS
+from .config import Alias
 
 jiter = require("jiter", extra="serve")
 
@@ -167,11 +169,7 @@ def has_more_values(content: bytes, most: int) -> bool:
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     """The messages of a request; an `ApiError` if there are none, or one cannot be read."""
-
-    def unreadable(rule: str) -> ApiError:
-        return invalid("messages", rule, "invalid_messages")
-
-    listed = body.get("messages")
+    unreadable, listed = partial(invalid, "messages", code="invalid_messages"), body.get("messages")
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise unreadable("must be a list of at least one message.")
     if not all(isinstance(entry.get("content"), str | list | None) for entry in listed):
@@ -189,35 +187,20 @@ def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
     return tuple(messages)
 
 
-def read_request(
-    body: Mapping[str, Any],
-    plan: SamplingPlan,
-    *,
-    fixed: Mapping[str, Any],
-    settings: Literal["refuse", "replace"] = "refuse",
-    ignore: Sequence[str] = (),
-    mandatory: str = "",
-) -> ChatRequest:
+def read_request(body: Mapping[str, Any], plan: SamplingPlan, config: Alias, *, mandatory: str = "") -> ChatRequest:
     """Read a request for the guard; refuse fields that would make run time differ from calibration.
 
-    A field that is null counts as absent, since some clients send nulls.
-
-    Args:
-        body: The request's body.
-        plan: The artifact's plan.
-        fixed: Fields of every call to the upstream (``extra_body``).
-        settings: "refuse" sampling settings that differ from the calibrated values, or "replace" them by these.
-        ignore: Further fields to accept and leave out.
-        mandatory: The token limit, if every request of the client's protocol must have it.
+    A field that is null counts as absent, since some clients send nulls. ``mandatory`` is the token limit, if every
+    request of the client's protocol must have it.
 
     Raises:
         ApiError: Status 400 with the field in ``param``.
     """
-    fields = {name: value for name, value in body.items() if value is not None and name not in ignore}
+    fields = {name: value for name, value in body.items() if value is not None and name not in config.ignore}
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     # The answer of such a plan is a vote of several samples, which no setting of one call draws.
-    wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, fixed)
-    _check_fields(fields, drawing, plan, wrong if settings == "refuse" else [], mandatory)
+    wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, config.upstream[0].extra_body)
+    _check_fields(fields, drawing, plan, wrong if config.settings == "refuse" else [], mandatory)
     options = fields.get("stream_options")
     return ChatRequest(
         messages=messages_of(fields),

@@ -22,7 +22,6 @@ from .dialects import (
     objects_in,
     observed_completion,
     present,
-    shared,
     text_of,
     tools_of,
 )
@@ -38,8 +37,7 @@ STORED = {
     "prompt": "Send the text of the prompt in 'instructions' and 'input'",
 }
 """Fields that need an endpoint that keeps state, and the way out."""
-OWN = frozenset({"include", "input", "instructions", "max_output_tokens", "reasoning", "text"})
-"""Fields that chat completions spell differently."""
+OWN = STORED.keys() | {"include", "input", "instructions", "max_output_tokens", "reasoning", "text"}
 NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -50,7 +48,6 @@ NAMES = {
 }
 """Fields of a chat completion, by the names of this API."""
 UNKNOWN = NAMES.keys() | {"n", "max_completion_tokens"}
-"""Fields of chat completions that this API lacks: a request that has them would be read in two ways."""
 LOGPROBS = "message.output_text.logprobs"
 TEXT, REASONING = frozenset({"format", "verbosity"}), frozenset({"effort", "summary", "generate_summary"})
 ROLES = ["assistant", "developer", "system", "user"]
@@ -63,37 +60,32 @@ ECHOED: Mapping[str, Any] = {
 """Fields of a request that its response repeats, with the values that stand for leaving them out."""
 
 
-def read(body: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
-    """A request for a response as one for a chat completion."""
-    fields = present(body)
+def _translated(fields: Mapping[str, Any], _: SamplingPlan | None) -> dict[str, Any]:
     for name, way_out in STORED.items():
         if fields.get(name):
             observe = "or ask the operator for 'mode: observe' in front of an endpoint that keeps them."
             raise invalid(name, f"is refused: the gateway keeps no responses. {way_out}; {observe}", "not_kept")
-    chat = shared(fields, UNKNOWN, OWN | STORED.keys())
-    if fields.get("truncation") == "disabled":
-        del chat["truncation"]
-    system = fields.get("instructions")
+    system, choice, truncation = (fields.get(name) for name in ("instructions", "tool_choice", "truncation"))
     first = [] if system is None else [{"role": "system", "content": need(system, str, "instructions")}]
-    chat["messages"] = [*first, *_messages(fields.get("input"))]
+    messages = [*first, *_messages(fields.get("input"))]
     text, reasoning = inner_fields(fields, "text", TEXT), inner_fields(fields, "reasoning", REASONING)
-    renamed = {
+    form = present(need(text.get("format", {}), dict, "text.format"))
+    schema = {name: value for name, value in form.items() if name != "type"}
+    if isinstance(choice, dict):
+        if choice.get("type") != "function":
+            raise invalid("tool_choice", "must be a text or name a function.")
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    return {
+        "messages": messages,
         "max_tokens": fields.get("max_output_tokens"),
         "reasoning_effort": reasoning.get("effort"),
         "verbosity": text.get("verbosity"),
         "logprobs": LOGPROBS in need(fields.get("include", []), list, "include") or None,
+        "response_format": {"type": form.get("type"), **({"json_schema": schema} if schema else {})} if form else None,
+        "tools": tools_of(fields["tools"], "function") if "tools" in fields else None,
+        "tool_choice": choice,
+        "truncation": None if truncation == "disabled" else truncation,
     }
-    chat |= present(renamed)
-    if form := present(need(text.get("format", {}), dict, "text.format")):
-        schema = {name: value for name, value in form.items() if name != "type"}
-        chat["response_format"] = {"type": form.get("type"), **({"json_schema": schema} if schema else {})}
-    if "tools" in fields:
-        chat["tools"] = tools_of(fields["tools"], "function")
-    if isinstance(choice := fields.get("tool_choice"), dict):
-        if choice.get("type") != "function":
-            raise invalid("tool_choice", "must be a text or name a function.")
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    return chat
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -195,7 +187,6 @@ def _message(number: str, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def events(response: Mapping[str, Any], _: ChatRequest) -> Iterator[dict[str, Any]]:
-    """A response as the events of its stream."""
     return ({**event, "sequence_number": number} for number, event in enumerate(_unnumbered(response)))
 
 
@@ -241,7 +232,6 @@ def error(fault: ApiError) -> dict[str, Any]:
 
 
 def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An upstream's response, or the events of its stream, as a chat completion."""
     last = listed[-1]
     response = last.get("response", last)
     texts, refusals, calls = list[str](), list[str](), list[dict[str, Any]]()
@@ -258,4 +248,4 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return observed_completion(response, texts, calls, ended.get(response["status"]), "".join(refusals) or None)
 
 
-RESPONSES = Dialect("responses", read, reply, events, error, observed, NAMES)
+RESPONSES = Dialect("responses", _translated, reply, events, error, observed, NAMES, OWN, UNKNOWN)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardrail.testing import make_artifact
+from integrations._gateway.config import Alias, Upstream
 from integrations._gateway.messages import MESSAGES
 from integrations._gateway.protocol import ApiError, read_body, read_request
 from integrations._gateway.responses import RESPONSES
 from tests.integrations.gateway.conftest import MODEL
 
+UPSTREAM = (Upstream(url="http://127.0.0.1:1/v1", model="m"),)
 PLAN = make_artifact(MODEL, threshold=0.1, n=4).plan
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.text(max_size=4),
@@ -80,7 +83,7 @@ def test_a_request_is_read_or_refused_with_its_field(case: tuple[Any, dict[str, 
     read_body(json.dumps(body).encode(), 50_000)
     try:
         asked = dialect.read(body, PLAN)
-        request = read_request(asked, PLAN, fixed={}, settings=how)
+        request = read_request(asked, PLAN, Alias(upstream=UPSTREAM, artifact=Path("a.json"), settings=how))
     except ApiError as error:
         spelled = dialect.spelled(error)
         assert spelled.status == 400

@@ -19,6 +19,7 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -34,7 +35,7 @@ from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
-from integrations.gateway import Gateway, _serve, add_arguments, run
+from integrations.gateway import Gateway, _serve, _supervise, add_arguments, run
 from tests import postgres
 from tests.integrations.gateway.conftest import MODEL, PLAIN, SURE, UNSURE, Held, Serve
 
@@ -74,6 +75,49 @@ def test_gateways_on_one_store_answer_as_one(serve: Serve, endpoint: Held, store
     assert endpoint.requests == before + 5
     serve().ask(SURE, AGAIN)  # the control: without the store they draw again
     assert endpoint.requests == before + 10
+
+
+def test_a_process_that_is_started_again_while_the_gateway_stops_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, opened, create = list[Any](), list[socket.socket](), socket.create_server
+
+    def listen(*address: Any, **settings: Any) -> socket.socket:
+        opened.append(create(*address, **settings))
+        return opened[-1]
+
+    class Worker:
+        """A process that ends at once, the first time; the signal to stop comes before it is started again."""
+
+        name, exitcode, sentinel, pid = "worker 1", -9, 0, 0
+
+        def __init__(self, **settings: Any) -> None:
+            made.append(self)
+            self.alive = len(made) > 1
+
+        def start(self) -> None: ...
+
+        def is_alive(self) -> bool:
+            return self.alive
+
+        def terminate(self) -> None:
+            self.alive = False
+
+    context, looks = SimpleNamespace(Process=Worker, set_forkserver_preload=lambda modules: None), iter(range(9))
+    monkeypatch.setattr("integrations.gateway.multiprocessing.get_context", lambda method: context)
+    monkeypatch.setattr("integrations.gateway.socket.create_server", listen)
+    monkeypatch.setattr("integrations.gateway.wait", lambda sentinels, timeout: next(looks))
+    monkeypatch.setattr("integrations.gateway.time.sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = [signal.getsignal(each) for each in signals]
+    alias = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "mode": "observe"}
+    try:
+        gateway = Gateway(Config.checked({"version": 1, "models": {"m": alias}, "port": 0}, "test"))
+        _supervise(argparse.Namespace(workers=1), gateway)
+    finally:
+        for each, handler in zip(signals, former, strict=True):
+            signal.signal(each, handler)
+        for server in opened:
+            server.close()
+    assert [worker.alive for worker in made] == [False, False]
 
 
 def children_of(pid: int) -> list[int]:
@@ -128,8 +172,12 @@ def test_workers_that_would_draw_twice_or_share_a_file_are_refused(
     config.write_text(json.dumps({"version": 1, "models": {"support": {**model, **alias}}}))
     parser = argparse.ArgumentParser()
     add_arguments(parser)
+    arguments = parser.parse_args(["--config", str(config), "--workers", "2"])
     with pytest.raises(UsageError, match=refusal):
-        run(parser.parse_args(["--config", str(config), "--workers", "2"]))
+        run(arguments)
+    monkeypatch.delattr(os, "setpgrp")
+    with pytest.raises(UsageError, match="needs a system that forks"):
+        run(arguments)
 
 
 def test_an_abstention_as_an_error_is_remembered_for_all(serve: Serve, endpoint: Held, tmp_path: Path) -> None:

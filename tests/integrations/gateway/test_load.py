@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from integrations._gateway.app import Gateway
+from integrations._gateway.config import Config
 from integrations._gateway.health import Health
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
 from integrations._openai.clients import NoRoomError, ReplyBytes, holding
@@ -128,9 +129,14 @@ class Connection:
         self.timeout_keep_alive_task = object() if idle else None
 
 
+def limited(**limits: int) -> Config:
+    alias = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "mode": "observe"}
+    return Config.checked({"version": 1, "models": {"m": alias}, "header_timeout": 10, **limits}, "test")
+
+
 def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pytest.LogCaptureFixture) -> None:
     health = Health()
-    limits = Connections(3, None, 10, health, clock=lambda: 100.0)
+    limits = Connections(limited(max_connections=3), health, clock=lambda: 100.0)
     asks, silent, later, new = Connection(waits=False), Connection(), Connection(), Connection()
     with caplog.at_level(logging.WARNING, "guardrail"):
         for connection in (asks, silent, later, new):
@@ -147,7 +153,7 @@ def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pyte
 
 def test_one_address_has_its_share_and_heads_their_time() -> None:
     now = [0.0]
-    limits = Connections(10, 2, 10, Health(), clock=lambda: now[0])
+    limits = Connections(limited(max_connections_per_address=2), Health(), clock=lambda: now[0])
     first, second, third, other = (Connection() for _ in range(4))
     for connection in (first, second, third):
         limits.opened(connection, "a")
@@ -164,7 +170,7 @@ def test_one_address_has_its_share_and_heads_their_time() -> None:
 
 def test_errors_of_accepting_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now, loop = [100.0], asyncio.new_event_loop()
-    limits = Connections(10, None, 10, Health(lambda: now[0]))
+    limits = Connections(limited(), Health(lambda: now[0]))
     context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
     with caplog.at_level(logging.WARNING, "guardrail"):
         for _ in range(1000):
@@ -196,7 +202,7 @@ def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve, content:
     """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
     gateway: Gateway = serve(max_connections=3).gateway
     with (
-        running(gateway, http=Connections.of(gateway.config, gateway.health).protocol()) as server,
+        running(gateway, http=Connections(gateway.config, gateway.health).protocol()) as server,
         ExitStack() as stack,
     ):
         address = httpx.URL(server.url)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from guardrail.testing import make_artifact
 from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.config import Config
+from integrations._gateway.dialects import CHAT
+from integrations._gateway.observing import Passed
 from integrations.gateway import Gateway
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
 
@@ -96,6 +100,23 @@ def test_streams_errors_and_what_cannot_be_judged_pass(serve: Serve, endpoint: H
     )  # also no tools, and a limit that was not reached
     assert observed.not_comparable == 4  # with them the tool call, whose length the upstream does not say
     assert observed.dropped == {"upstream_error": 1, "unreadable": 1}
+
+
+def test_an_answer_without_room_in_the_queue_passes_is_counted_and_holds_no_bytes(serve: Serve, endpoint: Held) -> None:
+    served = observing(serve, endpoint, queue_bytes=200)
+    watching, sent = served.gateway.observing["m"], [b"a" * 150, b"b" * 100, b"c"]
+
+    async def upstream() -> AsyncIterator[bytes]:
+        for part in sent:
+            yield part
+
+    async def through() -> list[bytes]:
+        passed = Passed({}, 2, None, "name", "number", CHAT)
+        return [part async for part in watching._watched(passed, 200, upstream())]
+
+    assert asyncio.run(through()) == sent
+    assert counts(served) == Observed(served=1, chosen=1, dropped={"queue_full": 1})
+    assert watching.queue._bytes == 0
 
 
 def test_an_upstream_without_a_key_and_headers_beyond_ascii(
