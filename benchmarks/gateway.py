@@ -148,7 +148,7 @@ def litellm(interpreter: str, folder: Path, url: str) -> Iterator[Served]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    program = str(Path(interpreter).with_name("litellm"))
+    program = str(Path(interpreter).absolute().with_name("litellm"))
     command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port, "--num_workers", "1"]
     more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": KEY}
     more |= {"LITELLM_MODE": "PRODUCTION", "DISABLE_SCHEMA_UPDATE": "True"}
