@@ -238,7 +238,9 @@ class Lean:
     """The leanest client at hand: one session of aiohttp that posts small bodies and reads the replies."""
 
     def __init__(self) -> None:
-        self.session, self.numbers = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)), itertools.count()
+        # Servers close an idle connection after 5 s (LiteLLM's) or more; a request that is just being sent would fail.
+        pool = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
+        self.session, self.numbers = aiohttp.ClientSession(connector=pool), itertools.count()
 
     def asking(self, url: str, model: str, **fields: Any) -> Call:
         """Return a call."""
