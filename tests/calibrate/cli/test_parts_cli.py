@@ -493,9 +493,10 @@ def test_a_cell_of_a_field_that_only_python_reads_as_json_is_a_text(tmp_path: Pa
 
 @pytest.mark.parametrize("nothing", ["", None, float("nan")])
 def test_empty_samples_are_counted(tmp_path: Path, nothing: object) -> None:
+    others: list[list[object]] = [[nothing, nothing], [nothing, {"a": 1}], [{"a": 1}, {"a": 2}], [{}, {}]]
     frame = [
         {"question": f"q{n}", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}, *drawn]}
-        for n, drawn in enumerate(([nothing, nothing], [nothing, {"a": 1}], [{"a": 1}, {"a": 2}], [{}, {}]))
+        for n, drawn in enumerate(others)
     ]
     said = "Empty samples were left out: 3 (in 2 of 4 rows). Where the model answered nothing, write {}, which supports"
     records = from_frame(frame, parts="json")
