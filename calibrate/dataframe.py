@@ -467,7 +467,9 @@ def from_frame(
     if parts not in (None, "json"):
         raise UsageError(f'parts is "json" for documents and is left out for texts, got {parts!r}.')
     settings = settings or ImportSettings()
-    rows = [{name: _plain(value) for name, value in row.items()} for row in _rows(frame)]
+    # In a document null is a value, so what is missing there stays NaN, and is refused.
+    inside = None if parts is None else math.nan
+    rows = [{name: _plain(value, inside=inside) for name, value in row.items()} for row in _rows(frame)]
     _refuse_one_column(rows)
     columns = {
         name: (column,) if isinstance(column, str) else tuple(column)
@@ -567,13 +569,16 @@ def _refuse_one_column(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _plain(value: Any) -> Any:
-    """A cell as JSON would hold it: arrays are lists, and what pandas marks as missing is None."""
+def _plain(value: Any, missing: float | None = None, *, inside: float | None = None) -> Any:
+    """A cell as JSON would hold it: arrays are lists, and what pandas marks as missing is ``missing``.
+
+    Within lists and objects it is ``inside``.
+    """
     if hasattr(value, "tolist"):  # a numpy array or scalar
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): _plain(item, inside, inside=inside) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    missing = isinstance(value, float) and math.isnan(value)
-    return None if missing or type(value).__name__ in ("NAType", "NaTType") else value
+        return [_plain(item, inside, inside=inside) for item in value]
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return missing if is_nan or type(value).__name__ in ("NAType", "NaTType") else value

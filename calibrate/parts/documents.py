@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from guardrail.errors import RecordError, UsageError
+from guardrail.judges.json_value import read_json
 
 from ..data.formats import ColumnMap, Imported, ImportSettings, import_rows
 from ..data.formats.rows import Found, open_rows
@@ -20,7 +23,12 @@ _PLAIN = ("id", "question", "group", "model")
 
 
 def document_rows(
-    rows: Iterable[RawRow], columns: ColumnMap, *, field: str | None = None, textual: bool = False
+    rows: Iterable[RawRow],
+    columns: ColumnMap,
+    *,
+    field: str | None = None,
+    textual: bool = False,
+    empty: Counter[str] | None = None,
 ) -> Iterator[RawRow]:
     """Rows whose references, samples and answer are JSON texts of whole documents.
 
@@ -32,11 +40,16 @@ def document_rows(
             with the same id make an answer. Steps 0, 1, ... (``/tags/0``) are items of a list, if no number is left
             out among the rows of the answer.
         textual: Whether all cells are texts (CSV): a cell of one field that is JSON is read, others are texts.
+        empty: Receives the number of empty samples that are left out, by the place of their row. With ``field`` none
+            is left out: a sample without values is an empty object.
 
     Raises:
-        RecordError: A row without id or with a document that is not JSON; file and row are named.
+        RecordError: A row without id, with a document that is not JSON, or with NaN or an infinity in one; file and
+            row are named. A sample that is a text may be anything.
     """
-    return _whole(rows, columns) if field is None else _from_fields(rows, columns, field, textual=textual)
+    if field is None:
+        return _whole(rows, columns, Counter() if empty is None else empty)
+    return _from_fields(rows, columns, field, textual=textual)
 
 
 def import_documents(path: Path, settings: ImportSettings, field: str | None = None) -> Imported:
@@ -54,13 +67,21 @@ def import_document_rows(
     rows: Iterable[Found], settings: ImportSettings, field: str | None = None, *, name: str, textual: bool = False
 ) -> Imported:
     """As `import_documents`, of rows in memory."""
-    composed = document_rows(_sound(rows), settings.columns, field=field, textual=textual)
+    empty: Counter[str] = Counter()
+    composed = document_rows(_sound(rows), settings.columns, field=field, textual=textual, empty=empty)
     known = ("id", "question", "group", "model", "references", "samples", "answer")
     mapped = {field_name: (field_name,) for field_name in known if settings.columns.of(field_name)}
     if field is not None:
         mapped["question"] = ("question",)
     present = replace(settings, columns=ColumnMap({k: v for k, v in mapped.items() if settings.columns.mapped(k)}))
-    return import_rows(composed, present, name=name)
+    imported = import_rows(composed, present, name=name)
+    if not empty:
+        return imported
+    note = (
+        f"Empty samples were left out: {empty.total()} (in {len(empty)} of {imported.n_rows} rows). Where the model "
+        "answered nothing, write {}, which supports no part."
+    )
+    return replace(imported, notes=(note, *imported.notes))
 
 
 def _sound(rows: Iterable[Found]) -> Iterator[RawRow]:
@@ -70,7 +91,7 @@ def _sound(rows: Iterable[Found]) -> Iterator[RawRow]:
         yield row
 
 
-def _whole(rows: Iterable[RawRow], columns: ColumnMap) -> Iterator[RawRow]:
+def _whole(rows: Iterable[RawRow], columns: ColumnMap, empty: Counter[str]) -> Iterator[RawRow]:
     for row in rows:
         values = _plain(row, columns)
         for name in ("references", "samples", "answer"):
@@ -79,7 +100,9 @@ def _whole(rows: Iterable[RawRow], columns: ColumnMap) -> Iterator[RawRow]:
                 cells = cells[0]
             elif len(cells) == 1 and isinstance(cells[0], str) and name == "samples" and cells[0].startswith("["):
                 cells = _list(row, columns.of(name)[0], cells[0])
-            documents = [_document(row, name, cell) for cell in cells if cell is not None and cell != ""]
+            documents = [_document(row, name, cell) for cell in cells if not _is_missing(cell) and cell != ""]
+            if name == "samples" and documents and len(documents) < len(cells):
+                empty[row.where] = len(cells) - len(documents)
             if documents:
                 values[name] = documents[0] if name == "answer" else documents
         yield RawRow(row.where, {**row.values, **values})
@@ -103,17 +126,22 @@ def _document(row: RawRow, name: str, cell: Any) -> str:
         return _written(row, name, cell)
     if name == "references":
         try:
-            json.loads(cell)
+            read_json(cell)
         except ValueError as error:
-            raise row.fail(name, cell, f"a reference must be a JSON document ({error})") from error
+            raise row.fail(
+                name, cell, f"a reference must be a JSON document, null where there is no value ({error})"
+            ) from error
     return cell
 
 
 def _written(row: RawRow, name: str, value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        rule = f"JSON cannot hold it ({error}). Write it as the model does, as a text or a number"
+        rule = (
+            f"JSON cannot hold it ({error}). Write it as the model does, as a text or a number, and null where there "
+            "is no value"
+        )
         raise row.fail(name, value, rule) from error
 
 
@@ -159,7 +187,7 @@ def _composed(rows: Sequence[RawRow], field: str, value_of: Any, textual: bool) 
     seen: set[str] = set()
     for row in rows:
         value = value_of(row)
-        if value is None or (textual and value == ""):
+        if _is_missing(value) or (textual and value == ""):
             continue
         if textual and isinstance(value, str):
             value = _read(value)
@@ -208,6 +236,15 @@ def _with_lists(value: Any, place: tuple[str, ...], lists: frozenset[tuple[str, 
 
 def _read(cell: str) -> Any:
     try:
-        return json.loads(cell)
+        return json.loads(cell, parse_constant=_refuse)
     except ValueError:
         return cell
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_missing(cell: Any) -> bool:
+    """Whether a cell, or an item of a list of samples, has no value: NaN is a missing one, as in data frames."""
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))

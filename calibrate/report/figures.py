@@ -24,6 +24,7 @@ _BAND_POINTS = 160
 _FEW = 60
 _FEW_VALUES = 40
 _MOST_POINTS = 20_000
+_DPI = 160
 NARROW = 5.0
 """Width in inches of a figure for a phone: its letters have the size of the page's small print."""
 
@@ -57,11 +58,12 @@ def risk_coverage(
         test: Items that were not fitted on: a second, dashed curve, and a square where the threshold ends on them.
         name: Prefix of the ids in the SVG; unique on a page.
     """
+    curve = risk_coverage_curve(items.uncertainty, items.error)
+    low, high = _band(curve.coverage, curve.risk, items.error.size)
+    at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
+    other = None if test is None else risk_coverage_curve(test.uncertainty, test.error)
 
     def draw(axes: Any, colour: Palette) -> None:
-        curve = risk_coverage_curve(items.uncertainty, items.error)
-        low, high = _band(curve.coverage, curve.risk, items.error.size)
-        at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
         axes.fill_between(
             100 * curve.coverage[at], 100 * low, 100 * high, color=colour.blue, alpha=0.16, lw=0, label="95 % band"
         )
@@ -69,8 +71,7 @@ def risk_coverage(
         # With few thresholds the line only joins them; dots show which points can be reached.
         dots = "o" if x.size <= _FEW else ""
         axes.plot(x, y, color=colour.blue, lw=2.2, marker=dots, ms=4.5, label="calibration")
-        if test is not None:
-            other = risk_coverage_curve(test.uncertainty, test.error)
+        if test is not None and other is not None:
             x, y = _thinned(other)
             axes.plot(x, y, color=colour.green, lw=1.8, ls=(0, (5, 2)), label="test")
             ends = _on_test(outcome, test)
@@ -271,9 +272,8 @@ class Palette:
 Draw: TypeAlias = Callable[[Any, Palette], None]
 """Draws on axes (or, with several panels, on a list of axes) in the colours of a palette."""
 
+# In the SVG `_for_page` replaces each colour by the CSS variable of its name.
 _LIGHT = Palette("#ffffff", "#1c2127", "#5b6570", "#dfe3e8", "#0072b2", "#d55e00", "#007a59", "#9a6700", "#a8518a")
-# Stand-ins that occur nowhere else; `_for_page` replaces each by the CSS variable of its name.
-_MARKS = Palette(*(f"#01010{i}" for i in range(1, 10)))
 
 
 def render(
@@ -290,15 +290,13 @@ def render(
             stand below each other.
     """
     rows, columns = panels
-    narrow = (NARROW, size[1] if columns == 1 else 3.0 * rows * columns), (rows * columns, 1)
-    drawn = {
-        "wide": _save(draw, _MARKS, "svg", name, size, panels),
-        "narrow": _save(draw, _MARKS, "svg", name, *narrow),
-    }
+    narrow = _laid_out(draw, name, (NARROW, size[1] if columns == 1 else 3.0 * rows * columns), (rows * columns, 1))
+    wide = _laid_out(draw, name, size, panels)
     svg = "".join(
-        _for_page(text.decode(), f"{name}-{width}", f"figure {width}", label) for width, text in drawn.items()
+        _for_page(_saved(figure, "svg", name).decode(), f"{name}-{width}", f"figure {width}", label)
+        for width, figure in (("wide", wide), ("narrow", narrow))
     )
-    return Figure(svg=svg, png=_save(draw, _LIGHT, "png", name, size, panels))
+    return Figure(svg=svg, png=_saved(wide, "png", name))
 
 
 def fitting(axes: Any, wide: int, narrow: int) -> int:
@@ -306,25 +304,40 @@ def fitting(axes: Any, wide: int, narrow: int) -> int:
     return wide if axes.figure.get_figwidth() > NARROW else narrow
 
 
-def _save(
-    draw: Draw, colour: Palette, kind: str, name: str, size: tuple[float, float], panels: tuple[int, int]
-) -> bytes:
-    matplotlib = require("matplotlib", extra="calibrate")
+def _laid_out(draw: Draw, name: str, size: tuple[float, float], panels: tuple[int, int]) -> Any:
+    """Return a matplotlib figure whose places are fixed, so that saving it draws it once."""
     figures = require("matplotlib.figure", extra="calibrate")
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10.5, "hatch.linewidth": 0.7}
-    with matplotlib.rc_context(settings):
-        figure = figures.Figure(figsize=size, layout="constrained")
-        figure.patch.set_facecolor(colour.paper)
+    canvases = require("matplotlib.backends.backend_agg", extra="calibrate")
+    with _settings(name):
+        figure = figures.Figure(figsize=size, layout="constrained", dpi=_DPI)
+        canvases.FigureCanvasAgg(figure)  # texts are measured as in the PNG; the SVG takes the fonts of its page
+        figure.patch.set_facecolor(_LIGHT.paper)
         every = list(figure.subplots(*panels, squeeze=False).flat)
         for axes in every:
-            axes.set_facecolor(colour.paper)
-        draw(every if len(every) > 1 else every[0], colour)
+            axes.set_facecolor(_LIGHT.paper)
+        draw(every if len(every) > 1 else every[0], _LIGHT)
         for axes in every:
-            _plain(axes, colour)
-        stream = io.BytesIO()
-        metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(stream, format=kind, dpi=160, metadata=metadata)
+            _plain(axes, _LIGHT)
+        # With a layout engine, matplotlib draws a figure without output before it saves it.
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine(None)
+    return figure
+
+
+def _saved(figure: Any, kind: str, name: str) -> bytes:
+    """Return the file of a figure that is laid out: svg or png."""
+    stream = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    with _settings(name):
+        figure.savefig(stream, format=kind, dpi=_DPI, metadata=metadata)
     return stream.getvalue()
+
+
+def _settings(name: str) -> Any:
+    matplotlib = require("matplotlib", extra="calibrate")
+    return matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10.5, "hatch.linewidth": 0.7}
+    )
 
 
 def _plain(axes: Any, colour: Palette) -> None:
@@ -344,7 +357,7 @@ def _for_page(svg: str, name: str, kind: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     for field in Palette.__dataclass_fields__:
-        svg = svg.replace(getattr(_MARKS, field), f"var(--{field})")
+        svg = svg.replace(getattr(_LIGHT, field), f"var(--{field})")
     svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
     svg = svg.replace("*{stroke", ".figure *{stroke")
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)

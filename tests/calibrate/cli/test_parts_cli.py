@@ -443,6 +443,84 @@ def test_a_value_that_json_cannot_hold_is_named(column: str, field: str | None) 
         from_frame(frame, parts="json", field=field)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("column", ["references", "answer", "samples"])
+def test_a_document_with_nan_is_refused_not_read_as_null(tmp_path: Path, column: str, number: str) -> None:
+    plain = {"question": "q", "references": {"a": [1]}, "answer": {"a": [1]}, "samples": [{"a": [1]}] * 2}
+    bad = {**plain, column: [{"a": [float(number)]}, {"a": [1]}] if column == "samples" else {"a": [float(number)]}}
+    way_out = "JSON cannot hold it .* and null where there is no value"
+    with pytest.raises(RecordError, match=rf"^frame:2: field '{column}': .*{way_out}"):
+        from_frame([plain, bad], parts="json")
+    path = tmp_path / "log.jsonl"
+    # json.dumps writes the number that 1e999 is read as.
+    path.write_text("".join(json.dumps(row).replace(json.dumps(float(number)), number) + "\n" for row in (plain, bad)))
+    result = called("import", path, "--parts", "json", "--out", tmp_path / "r.jsonl")
+    shown = " ".join(result.output.replace("│", " ").split())
+    assert result.exit_code != 0
+    assert f"{column}" in shown
+    assert "and null where there is no value" in shown
+    assert "log.jsonl:2" in shown.replace(" ", "")
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_a_reference_written_with_nan_is_refused_and_a_sample_stays_what_the_model_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "cards.jsonl"
+    text = '{"a": NaN}'
+    path.write_text(json.dumps({"question": "q", "references": text, "answer": "{}", "samples": ["{}"]}))
+    refused = called("import", path, "--parts", "json", "--out", tmp_path / "r.jsonl")
+    assert refused.exit_code != 0
+    rule = "a reference must be a JSON document, null where there is no value (NaN is not JSON)"
+    assert rule in " ".join(refused.output.replace("│", " ").split())
+    path.write_text(json.dumps({"question": "q", "references": "{}", "answer": "{}", "samples": [text, "{}"]}))
+    printed(called("import", path, "--parts", "json", "--out", tmp_path / "r.jsonl"))
+    (record,) = read_records(tmp_path / "r.jsonl").records
+    assert record.drawn is not None
+    assert [sample.text for sample in record.drawn.samples] == [text, "{}"]
+
+
+@pytest.mark.parametrize("word", ["Infinity", "-Infinity", "[NaN]"])
+def test_a_cell_of_a_field_that_only_python_reads_as_json_is_a_text(tmp_path: Path, word: str) -> None:
+    (tmp_path / "fields.csv").write_text(f"id,name,value,s1,s2\n1,maker,{word},{word},{word}\n")
+    printed(
+        called(
+            *("import", tmp_path / "fields.csv", "--parts", "json", "--field", "name", "--map", "references=value"),
+            *("--map", "samples=s1,s2", "--out", tmp_path / "r.jsonl"),
+        )
+    )
+    (record,) = read_records(tmp_path / "r.jsonl").records
+    assert json.loads(record.references[0]) == {"maker": word}
+
+
+@pytest.mark.parametrize("nothing", ["", None, float("nan")])
+def test_empty_samples_are_counted(tmp_path: Path, nothing: object) -> None:
+    others: list[list[object]] = [[nothing, nothing], [nothing, {"a": 1}], [{"a": 1}, {"a": 2}], [{}, {}]]
+    frame = [
+        {"question": f"q{n}", "references": {"a": 1}, "answer": {"a": 1}, "samples": [{"a": 1}, *drawn]}
+        for n, drawn in enumerate(others)
+    ]
+    said = "Empty samples were left out: 3 (in 2 of 4 rows). Where the model answered nothing, write {}, which supports"
+    records = from_frame(frame, parts="json")
+    assert [note for note in records.notes if note.startswith(said)]
+    assert [len(record.drawn.samples) for record in records.file.records if record.drawn] == [1, 2, 3, 3]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in frame))
+    assert said in printed(called("import", path, "--parts", "json", "--out", tmp_path / "r.jsonl"))
+    path.write_text("".join(json.dumps(row) + "\n" for row in frame[2:]))
+    told = printed(called("import", path, "--parts", "json", "--out", tmp_path / "r.jsonl", "--replace"))
+    assert "Empty samples" not in told
+
+
+def test_a_value_that_a_data_frame_marks_as_missing_leaves_its_field_out() -> None:
+    rows = [
+        {"id": "1", "field": "a", "references": 1, "samples": [1, float("nan")]},
+        {"id": "1", "field": "b", "references": float("nan"), "samples": [2, 2]},
+    ]
+    (record,) = from_frame(rows, parts="json", field="field").file.records
+    assert json.loads(record.references[0]) == {"a": 1}
+    assert record.drawn is not None
+    assert [json.loads(sample.text) for sample in record.drawn.samples] == [{"a": 1, "b": 2}, {"b": 2}]
+
+
 def test_a_bad_first_row_is_named_and_no_column_is_missed(tmp_path: Path) -> None:
     (tmp_path / "fields.csv").write_text("id,name,gold,s1,s2\n1,a,5,5,5\n")
     result = called(

@@ -30,12 +30,13 @@ def _items(low: float, slope: float) -> Items:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Return the faults of what was drawn since the last look: a figure's wide, narrow and PNG form."""
+    """Return the faults of what was drawn since the last look: a figure's wide form, also its PNG, and narrow form."""
     drawn: list[Figure] = []
     save = Figure.savefig
 
     def remember(self: Figure, *args: Any, **settings: Any) -> None:
-        drawn.append(self)
+        if self not in drawn:
+            drawn.append(self)
         save(self, *args, **settings)
 
     monkeypatch.setattr(Figure, "savefig", remember)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
 from calibrate.evaluation.evaluate import FEW_SPLITS, evaluate
@@ -50,3 +51,28 @@ def test_ticks_end_at_the_largest_target(monkeypatch: pytest.MonkeyPatch) -> Non
         ticks = list(axes.get_xticks())
         assert ticks, "the control: there are ticks"
         assert max(ticks) <= 40 < axes.get_xlim()[1]
+
+
+@pytest.mark.usefixtures("whole_figures")
+def test_a_figure_is_put_together_once_a_width_and_drawn_once_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[float] = []
+    files: list[str] = []
+    draw_axes = Axes.draw
+
+    def draw(axes: Any, colour: Any) -> None:
+        widths.append(axes.figure.get_figwidth())
+        axes.plot([0, 1], [0, 1], color=colour.blue, label="a")
+        axes.legend()
+
+    def drawn(self: Axes, renderer: Any) -> None:
+        files.append(type(renderer).__name__)
+        draw_axes(self, renderer)
+
+    monkeypatch.setattr(Axes, "draw", drawn)
+    figure = figures.render(draw, "name", "label")
+    assert sorted(widths) == [figures.NARROW, 9]
+    assert sorted(files) == ["MixedModeRenderer", "MixedModeRenderer", "RendererAgg"]
+    # The page chooses the colours of the SVG, the PNG has its own.
+    assert figure.svg.count("stroke: var(--blue)") == 4
+    assert "#0072b2" not in figure.svg
+    assert figure.png.startswith(b"\x89PNG")

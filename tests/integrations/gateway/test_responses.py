@@ -65,11 +65,19 @@ def test_streams_have_the_events_of_the_api_in_order(serve: Serve, endpoint: Hel
     assert not any(body.get("stream") for body in endpoint.bodies)
 
 
-def test_what_is_sent_is_what_the_sdk_describes(serve: Serve) -> None:
+def test_what_is_sent_is_what_the_sdk_describes(serve: Serve, endpoint: Held) -> None:
     served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for([ADD])))
-    for question in (SURE, UNSURE):
-        body = {"model": "support", "input": question, "tools": [FUNCTION], "instructions": None}
-        Response.model_validate(served.http.post("/v1/responses", json=body).json(), strict=True)
+    for mode, question, kind, text in (
+        ("ok", SURE, "message", "Paris"),
+        ("ok", UNSURE, "message", ABSTENTION),
+        ("tool", "Add 1 and 2.", "function_call", ""),
+    ):
+        endpoint.mode = mode
+        body = {"model": "support", "input": question, "tools": [FUNCTION], "instructions": None, "user": "ann"}
+        sent = served.http.post("/v1/responses", json=body).json()
+        read = Response.model_validate(sent, strict=True)
+        assert ([item.type for item in read.output], read.output_text, read.user) == ([kind], text, "ann")
+        assert [(tool["name"], tool["parameters"]) for tool in sent["tools"]] == [("add", FUNCTION["parameters"])]
 
 
 def test_a_conversation_with_tools_goes_on(serve: Serve, endpoint: Held) -> None:
