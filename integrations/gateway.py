@@ -152,12 +152,13 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
         raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
 
     # It forks a process that has only imported this module, so that a worker that ended is soon back.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    multiprocessing.set_forkserver_preload([__name__])
 
     def start(number: int) -> Any:
         sockets = [own[number - 1], shared]
-        worker = context.Process(target=_work, args=(arguments, number, sockets), name=f"worker {number}")
+        worker = multiprocessing.get_context("forkserver").Process(
+            target=_work, args=(arguments, number, sockets), name=f"worker {number}"
+        )
         worker.start()
         return worker
 
