@@ -32,6 +32,8 @@ from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-
 PRODUCT = ("guardrail", "integrations", "calibrate")
 STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 240), (2, 40, 400))
 """Distance in the import graph, test files (0: mypy), seconds."""
+FORMATS = "tests/golden/test_formats.py"
+"""Tests of persisted formats, which concern modules that they do not import."""
 RESULTS = ("caught", "survived", "not judged")
 FLIPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -174,6 +176,7 @@ class Copy:
             near = [found.relative_to(ROOT).as_posix() for found in nearest_tests({module_of(path)}, distance)]
             near = sorted({**dict.fromkeys(near), **dict.fromkeys(folder)},
                           key=lambda name: (stem not in name, not name.startswith(home)))  # fmt: skip
+            near = [FORMATS] * (count > 5) + near
             tests = [name for name in near if name not in seen][:count]
             seen |= set(tests)
             if tests or not count:
