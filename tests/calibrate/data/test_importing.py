@@ -582,11 +582,20 @@ def test_a_question_that_occurs_twice_is_not_called_an_id(tmp_path: Path) -> Non
 
 
 def test_columns_that_are_nearly_fields_are_named_with_their_mapping(tmp_path: Path) -> None:
-    row = {"question": "q?", "answer": "x", "reference": "y", "Confidence": 0.5, "gruop": "g", "gold answer": "y"}
+    row = {
+        "question": "q?",
+        "answer": "x",
+        "reference": "y",
+        "Confidence": 0.5,
+        "gruop": "g",
+        "gold answer": "y",
+        "conf": 0.5,
+    }
     path = jsonl(tmp_path / "near.jsonl", [row])
     notes = import_file(path, ImportSettings(columns=parse_map(["correct=-"]))).notes
     assert [note for note in notes if note.startswith("Column")] == [
         "Column 'Confidence' was not read. If it holds a confidence in [0, 1]: --map confidence=Confidence",
+        "Column 'conf' was not read. If it holds a confidence in [0, 1]: --map confidence=conf",
         "Column 'gold answer' was not read. If it holds the accepted answers: --map 'references=gold answer'",
         "Column 'gruop' was not read. If it holds the field group: --map group=gruop",
         "Column 'reference' was not read. If it holds the accepted answers: --map references=reference",

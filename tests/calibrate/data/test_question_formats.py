@@ -148,6 +148,10 @@ def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format:
         ),
         (lambda story: story["answers"][0].update(input_text=" "), "data[0].answers[0]: field 'input_text': got ' '"),
         (lambda story: story.update(questions="x"), "data[0]: field 'questions': got 'x'; it must be a list"),
+        (
+            lambda story: story.update(additional_answers=["x"]),
+            "data[0]: field 'additional_answers': got ['x']; it must be an object of lists",
+        ),
     ],
 )
 def test_a_malformed_conversation_is_named_by_its_place(tmp_path: Path, change: Any, fragment: str) -> None:

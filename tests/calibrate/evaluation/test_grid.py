@@ -59,6 +59,8 @@ def test_every_cell_is_the_evaluation_of_its_own(labelled: RecordFile) -> None:
         splits=4,
     )
     assert grid.cells[2].evaluation == alone
+    assert alone.auroc is not None
+    assert f"{alone.auroc:.3f}" in str(grid)
     assert EvaluationGrid.model_validate_json(grid.model_dump_json()) == grid
     rows = list(csv.DictReader(io.StringIO(csv_text(grid.table()))))
     assert len(rows) == 8

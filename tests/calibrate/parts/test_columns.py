@@ -21,8 +21,10 @@ from calibrate.data.part_columns import PartColumns
 from calibrate.data.record import PartLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.parts.answers import label_parts, measure_records
+from calibrate.parts.figures import part_figures
 from calibrate.parts.fit import PartsRule, fit_parts_artifact, held_out_parts
 from calibrate.parts.page import write_parts_report
+from calibrate.parts.rules import AnswerParts
 from guardrail.errors import RecordError, UsageError
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
@@ -116,6 +118,19 @@ def test_an_answer_without_parts_can_be_labelled_and_one_without_labels_is_not()
     )  # fmt: skip
     assert columns.measured.tolist() == [True, True, False]
     assert columns.labelled.tolist() == [True, False, False]
+
+
+def test_the_interval_of_recall_by_hand() -> None:
+    """Kept right parts 1, 1, 0 of references with 2, 2, 1 fields: share .4, residuals .2, .2, -.4, mean size 5/3."""
+    columns = PartColumns(
+        size=np.array([2, 1, 0]), labels=np.array([2, 1, 0]), reference=np.array([2, 2, 1]),
+        uncertainty=np.array([0.1, 0.9, 0.1]), absent=np.zeros(3, dtype=np.bool_), path=np.zeros(3, dtype=np.int64),
+        right=np.array([1, 1, 1], dtype=np.int8), paths=(None,),
+    )  # fmt: skip
+    figures = part_figures(AnswerParts.of([[0.1, 0.9], [0.1], []], [[0, 0], [0], []], cap=5), 0.5, columns=columns)
+    assert (figures.reference, figures.recalled) == (5, 2)
+    spread = 1.96 * (0.08**0.5) / (5 / 3) / 3**0.5
+    assert figures.recall_interval == pytest.approx((0.4 - spread, 0.4 + spread))
 
 
 def result_of(call: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ValidationError
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
@@ -43,6 +44,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
 from integrations._agents.call_reviews import APPROVED  # noqa: E402
+from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
     GuardedModel,
@@ -309,6 +311,16 @@ async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidat
     assert "".join(deltas) == result.final_output == ("Paris is it" if sure else "Not sure.")
     assert sure or "Rome" not in events
     assert result.context_wrapper.usage.output_tokens == 2 * (N + 1)
+
+
+def test_every_event_of_a_stream_is_as_the_sdk_describes() -> None:
+    message = AIMessage("Paris", tool_calls=[{"name": "pay", "args": {"amount": 5}, "id": "c1"}])
+    events = list(stream_events(to_response(message, 1), "m"))
+    assert [event.type for event in events][:2] == ["response.created", "response.output_item.added"]
+    for event in events:
+        type(event).model_validate(event.model_dump())
+    begun = [event.item for event in events if event.type == "response.output_item.added"]
+    assert [item.status for item in begun if item.type in ("message", "function_call")] == ["in_progress"] * 2
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
