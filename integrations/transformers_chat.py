@@ -290,7 +290,7 @@ class TransformersChat(NativeChat):
         request = self._chat_request(messages, settings)
         response = self._engine.submit([request])[0]
         if response.failure:
-            detail = describe_error(response.failure, asking=True)
+            detail = describe_error(response.failure)
             raise GuardrailError(f"model {self._local.name!r}: {detail}") from response.failure
         if fault := not_finite(response):
             raise GuardrailError(f"model {self._local.name!r}: {fault}")

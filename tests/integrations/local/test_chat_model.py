@@ -18,7 +18,7 @@ from langchain_core.tools import tool
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import examples.tiny_model
-from guardrail.errors import GuardrailError, UsageError
+from guardrail.errors import UsageError
 from guardrail.types import SamplingPlan, ToolCall
 from integrations._local.outputs import parse_tool_calls
 from integrations.transformers_chat import TransformersChat
@@ -318,15 +318,3 @@ def test_a_model_of_a_folder_is_loaded_again_where_it_is_unpickled(tmp_path: Pat
 def test_a_model_in_memory_is_not_pickled() -> None:
     with pytest.raises(UsageError, match=r"save_pretrained\(FOLDER\)"):
         pickle.dumps(tiny_chat())
-
-
-def test_a_failure_of_the_model_is_shown_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server wrote it, and it quotes no answer."""
-    chat = tiny_chat(max_tokens=4)
-
-    def failing(*_: Any, **__: Any) -> Any:
-        raise ValueError("no logits for the last position")
-
-    monkeypatch.setattr(chat._engine, "_forward", failing)
-    with pytest.raises(GuardrailError, match="model 'tiny-llama': ValueError: no logits for the last position"):
-        chat.invoke(QUESTION)
