@@ -148,7 +148,7 @@ def test_drops_are_counted_and_the_newest_goes() -> None:
 
 
 def test_what_waits_at_the_end_is_dropped_and_counted() -> None:
-    queue, release, begun = ObserveQueue(at_once=1), threading.Event(), threading.Event()
+    queue, release, begun = ObserveQueue(at_once=1, most_bytes=3), threading.Event(), threading.Event()
 
     def measure() -> str:
         begun.set()
@@ -156,12 +156,13 @@ def test_what_waits_at_the_end_is_dropped_and_counted() -> None:
         return "accepted"
 
     for _ in range(3):
-        queue.offer(measure)
+        assert queue.offer(measure, 1)
     assert begun.wait(20)
     assert not queue.drain(0)
     release.set()
     assert queue.drain(20)
     assert queue.observed == Observed(accepted=1, dropped={"stopping": 2})
+    assert queue.hold(3), "what was dropped holds no bytes"
 
 
 def test_a_failure_behind_the_answer_never_reaches_the_caller() -> None:

@@ -16,6 +16,7 @@ from guardrail.judges import JudgeSpec
 from guardrail.parts.json_fields import json_spec, leaf_fields
 from guardrail.parts.measure import compare_with_gold, parts_measure, split_and_measure
 from guardrail.parts.part import Part
+from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartsSpec
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
@@ -200,6 +201,11 @@ def test_a_field_has_its_own_judge() -> None:
     assert uncertainties(spec, {"km": "5"}, {"km": 5}) == {"/km": 1.0}
     assert uncertainties(spec, {"name": "true"}, {"name": True}) == {"/name": 1.0}
     assert right(spec, answer, {**sample, "km": "6"})["/km"] is False
+
+
+def test_sentences_are_not_compared_with_a_reference() -> None:
+    with pytest.raises(UsageError, match="only JSON fields can be compared with a reference"):
+        compare_with_gold(_sample("Paris."), '{"a": 1}', sentence_spec(cap=5))
 
 
 class Prefix:
