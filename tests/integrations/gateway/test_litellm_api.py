@@ -106,3 +106,13 @@ def test_what_is_not_known_is_blocked_with_status_200(serve: Serve, endpoint: He
     endpoint.mode = "500"
     ask(served, "request", "down", headers=as_ann, **prompt("another?"))
     assert "failed" in ask(served, "response", "down", headers=as_ann, **answer)["blocked_reason"]
+
+
+def test_a_prompt_that_no_guard_would_take_is_not_remembered(serve: Serve) -> None:
+    served = serve(max_guarded_body=2000)
+    body = {"input_type": "request", "litellm_call_id": "c1", "model": "support", **prompt("why? " * 400)}
+    refused = served.http.post(PATH, json=body)
+    assert refused.status_code >= 400
+    assert "'max_guarded_body'" in refused.text
+    unknown = served.http.post(PATH, json={"input_type": "response", "litellm_call_id": "c1", "texts": ["Paris"]})
+    assert unknown.status_code >= 400
