@@ -110,9 +110,7 @@ def test_what_is_not_known_is_blocked_with_status_200(serve: Serve, endpoint: He
 
 def test_a_prompt_that_no_guard_would_take_is_not_remembered(serve: Serve) -> None:
     served = serve(max_guarded_body=2000)
-    body = {"input_type": "request", "litellm_call_id": "c1", "model": "support", **prompt("why? " * 400)}
-    refused = served.http.post(PATH, json=body)
-    assert refused.status_code >= 400
-    assert "'max_guarded_body'" in refused.text
-    unknown = served.http.post(PATH, json={"input_type": "response", "litellm_call_id": "c1", "texts": ["Paris"]})
-    assert unknown.status_code >= 400
+    refused = ask(served, "request", **prompt("why? " * 400))
+    assert refused["action"] == "BLOCKED"
+    assert "'max_guarded_body'" in str(refused)
+    assert ask(served, "response", texts=["Paris"])["action"] == "BLOCKED"
