@@ -38,6 +38,10 @@ def test_where_each_rule_is_shown() -> None:
     assert swept_rules() == ("certified",)
     assert planned_rules() == ("acrc", *certificates, "sgr")
     assert not certifies("prediction_powered")  # not a threshold rule, and asymptotic
+    words = {name: rule.promise.split(",")[0] for name, rule in RULES.items()}
+    assert {name for name, promise in words.items() if promise == "certificate"} == {
+        name for name, rule in RULES.items() if rule.certifies
+    }
 
 
 def test_what_alpha_is_a_share_of() -> None:

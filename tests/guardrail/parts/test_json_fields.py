@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import JudgeSpec
-from guardrail.parts.json_fields import json_spec, leaf_fields
+from guardrail.parts.json_fields import json_spec, leaf_fields, placed
 from guardrail.parts.measure import compare_with_gold, parts_measure, split_and_measure
 from guardrail.parts.part import Part
 from guardrail.parts.sentences import sentence_spec
@@ -435,3 +435,12 @@ def test_a_cap_of_zero_is_not_the_default() -> None:
 def test_a_part_is_in_one_place() -> None:
     with pytest.raises(ValueError, match="either a path or a span"):
         Part(text="x", uncertainty=0.1)
+
+
+@pytest.mark.parametrize("path", ["/b/c", "/l/2", "/a/x"])
+def test_a_value_is_placed_only_where_the_answer_has_a_place(path: str) -> None:
+    answer: Any = {"a": 1, "l": [1, 2]}
+    with pytest.raises(ValueError, match=f"the answer has no place '.*{path[2:]}'"):
+        placed(answer, path, 3)
+    assert placed(answer, "/l/1", 3) == {"a": 1, "l": [1, 3]}
+    assert placed(answer, "/b", 3) == {"a": 1, "l": [1, 2], "b": 3}
