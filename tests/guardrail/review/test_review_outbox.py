@@ -489,6 +489,30 @@ def test_the_thread_delivers_and_ends(tmp_path: Path, receiver: Receiver) -> Non
 LOCKED = OperationalError("INSERT INTO ...", {"body": "the patient is called Erna"}, Exception("database is locked"))
 
 
+def test_a_post_under_way_at_the_end_is_marked_and_not_sent_again(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReviewStore(tmp_path / "thread.db") as store:
+        decide(store, receiver.url)
+        deliverer, begun, stopped = Deliverer(store, SECRET, hosts=HERE), threading.Event(), threading.Event()
+        send = Deliverer._send
+
+        def held(self: Deliverer, due: Any) -> Any:
+            begun.set()
+            assert stopped.wait(20)
+            return send(self, due)
+
+        monkeypatch.setattr(Deliverer, "_send", held)
+        deliverer.start(poll=0.02)
+        assert begun.wait(20)
+        deliverer._stop.set()
+        stopped.set()
+        deliverer.stop()
+        assert len(receiver.accepted) == 1
+        assert Deliverer(store, SECRET, hosts=HERE).run_once() == 0
+        assert [event.what for event in store.trail()].count("delivered") == 1
+
+
 def failing(times: int, then: Callable[..., Any]) -> Callable[..., Any]:
     """A function that fails so often before it does what it should."""
     left = [times]
