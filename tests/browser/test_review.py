@@ -35,6 +35,12 @@ def press(page: Page, key: str) -> None:
     page.keyboard.press(key)
 
 
+def take_next(page: Page) -> None:
+    """Take the next item, and return when its page and script have loaded; a key pressed before that does nothing."""
+    press(page, "n")
+    page.wait_for_url("**/items/*")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
@@ -85,7 +91,7 @@ def decision_of(store: ReviewStore) -> Decision:
 def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann", by_form=True)
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("heading", name="Who wrote The Waves?")).to_be_visible()
     press(page, "e")
     field = page.get_by_label("Edited answer")
@@ -104,7 +110,7 @@ def test_review_by_keyboard(open_as: Open, store: ReviewStore) -> None:
 def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, "w")
     page.keyboard.type("It was Virginia Woolf.")
@@ -118,7 +124,7 @@ def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -
 def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Send this")).to_have_count(4)
     # Every digit is on one button, and a heading says which digits choose.
     assert page.locator("[data-key]").evaluate_all("all => all.map(b => b.dataset.key).join('')") == "arewb1234"
@@ -137,7 +143,7 @@ def test_a_digit_gives_out_another_answer(open_as: Open, store: ReviewStore) -> 
 def test_the_candidates_digit_approves(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     row = page.get_by_role("listitem").filter(has_text="the model's answer").first
     expect(row).to_contain_text("Virginia Woolf")
     press(page, "1")
@@ -162,7 +168,7 @@ LETTERS, LINES = "漢" * 130_000, ('{"a":' * 10 + "\n") * 9_000
 def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: ReviewStore, key: str, text: str) -> None:
     item = store.enqueue(held_back(answer=text))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     with page.expect_request(re.compile("/decide$"), timeout=60_000) as request:
         press(page, key)
@@ -184,7 +190,7 @@ def test_however_long_an_answer_is_it_can_be_decided(open_as: Open, store: Revie
 def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore) -> None:
     item = store.enqueue(held_back())
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     page.get_by_label("Note on approve, reject or choose").fill("looked it")
     press(page, "Escape")
     press(page, "w")
@@ -205,7 +211,7 @@ def test_a_note_goes_with_whatever_is_decided(open_as: Open, store: ReviewStore)
 def test_an_edit_that_changes_nothing_approves(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back(answer="\n two \r\nlines\n"))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, "e")
     press(page, "Control+Enter")
@@ -216,7 +222,7 @@ def test_an_edit_that_changes_nothing_approves(open_as: Open, store: ReviewStore
 def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann", viewport={"width": 1100, "height": 900})
-    press(page, "n")
+    take_next(page)
     page.get_by_label("Note on approve, reject or choose").fill("1 2 3 looked it up")
     button = page.get_by_role("button", name="Send this 2")
     expect(button).to_have_accessible_description("Katherine Mansfield")
@@ -234,7 +240,7 @@ def test_one_click_on_another_answer_with_a_note(open_as: Open, store: ReviewSto
 def test_digits_in_a_field_are_digits(open_as: Open, store: ReviewStore) -> None:
     store.enqueue(held_back())
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Send this 2")).to_be_visible()
     for way, label in (
         ("e", "Edited answer"),
@@ -260,7 +266,7 @@ def test_answers_folded_away_have_no_digit(open_as: Open, store: ReviewStore) ->
     answers = tuple((f"answer {i}", 1 / 12) for i in range(12))
     store.enqueue(held_back(alternatives=answers, candidate_set=None))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Send this")).to_have_count(8)
     page.get_by_text("4 more").click()
     page.get_by_role("button", name="Send this").nth(11).click()
@@ -290,9 +296,9 @@ def test_two_reviewers_at_once_and_one_key_decides(open_as: Open, store: ReviewS
     store.enqueue(held_back("First?"))
     store.enqueue(held_back("Second?"))
     ann, bob = open_as("ann"), open_as("bob")
-    press(ann, "n")
+    take_next(ann)
     expect(ann.get_by_role("heading", name="First?")).to_be_visible()
-    press(bob, "n")
+    take_next(bob)
     expect(bob.get_by_role("heading", name="Second?")).to_be_visible()
     press(ann, "a")
     expect(ann.get_by_text("Second?")).to_be_visible()
@@ -309,7 +315,7 @@ def test_two_reviewers_at_once_and_one_key_decides(open_as: Open, store: ReviewS
 def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now: list[float]) -> None:
     item = store.enqueue(held_back())
     ann = open_as("ann")
-    press(ann, "n")
+    take_next(ann)
     expect(ann.get_by_role("button", name="Approve")).to_be_visible()
     now[0] += 601
     assert store.claim("bob", item=item.id) is not None
@@ -328,7 +334,7 @@ def test_an_open_page_keeps_its_lease(browser: Browser, store: ReviewStore, now:
         page.get_by_label("Your token").fill("ann-token-0123456789ab")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Waiting for review")).to_be_visible()
-        press(page, "n")
+        take_next(page)
         expect(page.get_by_role("button", name="Approve")).to_be_visible()
         now[0] += 3
         with page.expect_response(re.compile("/renew$"), timeout=20_000) as renewed:
@@ -344,7 +350,7 @@ def test_hostile_text_is_shown_and_does_nothing(open_as: Open, store: ReviewStor
     dialogs: list[object] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog))
     assert "owned" not in page.title()
-    press(page, "n")
+    take_next(page)
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     press(page, "e")
     text = page.get_by_label("Edited answer").input_value()
@@ -362,7 +368,7 @@ def test_a_hostile_answer_is_chosen_as_it_stands(open_as: Open, store: ReviewSto
     hostile = HOSTILE.replace("\x00", "")
     store.enqueue(held_back(alternatives=((hostile, 1.0),), candidate_set=None))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     button = page.get_by_role("button", name="Send this")
     expect(button).to_have_count(1)
     assert page.locator("main script, main img, main a[href^='javascript']").count() == 0
@@ -484,7 +490,7 @@ def test_parts_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) 
     answer = '{"number": "A-1", "total": 12.50, "buyer": "Halden", "due": "2026"}'
     store.enqueue(held_back("Invoice?", answer, parts=parts))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     first = page.get_by_label("total", exact=True)
     expect(first).to_be_focused()
     page.keyboard.press("a")  # right, and on to the next one
@@ -515,7 +521,7 @@ def test_the_field_of_a_replacement_appears_with_the_choice_and_keeps_line_break
     )
     store.enqueue(held_back("Invoice?", json.dumps({"number": "A-1", "address": address}), parts=parts))
     page = open_as("ann")
-    press(page, "n")
+    take_next(page)
     fields = [page.get_by_label(f"{name}, in its place") for name in ("number", "address")]
     for field in fields:
         expect(field).to_be_hidden()
