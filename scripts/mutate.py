@@ -30,10 +30,10 @@ from typing import NamedTuple
 from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-not-found, unused-ignore]
 
 PRODUCT = ("guardrail", "integrations", "calibrate")
-STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 240), (2, 40, 400))
+STAGES = ((1, 5, 120), (1, 0, 240), (1, 20, 240), (2, 40, 400))
 """Distance in the import graph, test files (0: mypy), seconds."""
-FORMATS = "tests/golden/test_formats.py"
-"""Tests of persisted formats, which concern modules that they do not import."""
+GOLDEN = ("tests/golden/test_formats.py", "tests/golden/test_shown_*.py")
+"""Tests of persisted formats and of what people are shown, which concern modules that they do not import."""
 RESULTS = ("caught", "survived", "not judged")
 FLIPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -132,15 +132,16 @@ def choose(count: int, seed: int, under: str) -> list[Mutation]:
 class Copy:
     """A copy of the tree in which one file at a time is broken."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.times = folder, itertools.count(1_000_000_000)
+    def __init__(self, folder: Path, tests: list[str]) -> None:
+        self.folder, self.tests, self.times = folder, tests, itertools.count(1_000_000_000)
         listed = ["git", "ls-files", "-coz", "--exclude-standard"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
         for name in filter(None, names.split("\0")):
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
-        self.run([], 900)  # fills mypy's cache
+        if not tests:
+            self.run([], 900)  # fills mypy's cache
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file with a time that no other version has, so that Python compiles it again."""
@@ -176,7 +177,8 @@ class Copy:
             near = [found.relative_to(ROOT).as_posix() for found in nearest_tests({module_of(path)}, distance)]
             near = sorted({**dict.fromkeys(near), **dict.fromkeys(folder)},
                           key=lambda name: (stem not in name, not name.startswith(home)))  # fmt: skip
-            near = [FORMATS] * (count > 5) + near
+            golden = [found.relative_to(ROOT).as_posix() for name in GOLDEN for found in sorted(ROOT.glob(name))]
+            near = golden * (count > 5) + near
             tests = [name for name in near if name not in seen][:count]
             seen |= set(tests)
             if tests or not count:
@@ -187,7 +189,7 @@ class Copy:
         original = (self.folder / mutation.path).read_bytes()
         broken = original[: mutation.start] + mutation.text.encode() + original[mutation.start + len(mutation.before) :]
         doubts = ""
-        for tests, seconds in self.stages(mutation.path):
+        for tests, seconds in [(self.tests, STAGES[-1][2])] if self.tests else self.stages(mutation.path):
             self.write(mutation.path, broken)
             try:
                 code, output = self.run(tests, seconds)
@@ -213,6 +215,7 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=100, help="lines to break")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--under", default="", help="only files whose path begins so, such as guardrail/judges")
+    parser.add_argument("--tests", nargs="+", default=[], help="only these test files or folders, and no mypy")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     chosen, counts = choose(options.n, options.seed, options.under), dict.fromkeys(RESULTS, 0)
@@ -221,7 +224,7 @@ def main() -> int:
             (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for job in range(options.jobs):
-            copies.put(Copy(Path(folder) / str(job)))
+            copies.put(Copy(Path(folder) / str(job), options.tests))
 
         def judge(mutation: Mutation) -> str:
             copy = copies.get()
