@@ -49,6 +49,7 @@ class Terminal:
             )
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", outline)
         monkeypatch.setitem(with_labels_needed.__kwdefaults__ or {}, "repetitions", 3)
+        self.folder = str(folder)
         self.lines: list[str] = []
 
     def run(self, line: str, *, typed: str = "") -> None:
@@ -62,6 +63,14 @@ class Terminal:
             self.say(f"exit code {result.exit_code}")
         self.say("")
 
+    def refused(self, line: str, *, typed: str = "") -> None:
+        """Run a command line that is refused: what is wrong, in one paragraph, and the exit code."""
+        result = CliRunner().invoke(app, shlex.split(line), input=typed, env={"COLUMNS": str(WIDTH)})
+        if not isinstance(result.exception, SystemExit):
+            raise AssertionError(f"{line}: {result.output}") from result.exception
+        text = " ".join(re.sub("[\u2500\u2502\u256d-\u2570]", " ", result.output).split())
+        self.say(f"$ calibrate {line}\n{text} [{result.exit_code}]\n")
+
     def forget(self) -> None:
         """Forget the fits on all labels in the folder: delete what remembers them."""
         for path in [*Path().glob("*.fits.jsonl"), *Path().glob("*.json")]:
@@ -69,7 +78,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Add a text to the transcript."""
-        self.lines.append(stable(text).rstrip())
+        self.lines.append(stable(text.replace(self.folder, "FOLDER")).rstrip())
 
     def show(self, path: str, *names: str) -> None:
         """Add a JSON file, or some of its fields, to the transcript."""
