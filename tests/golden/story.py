@@ -58,6 +58,11 @@ def without_versions(text: str) -> str:
     return re.sub(r"(not (?:a Parquet file|an Arrow stream)) \(.*?\)\. (?=Is|Save)", r"\1 (...). ", text)
 
 
+def six_digits(text: str) -> str:
+    """A text whose long decimal numbers have six digits."""
+    return re.sub(r"\d+\.\d{6,}(?:e[-+]?\d+)?", lambda match: f"{float(match[0]):.6g}", text)
+
+
 class Story:
     """The text of one golden file while it grows."""
 
