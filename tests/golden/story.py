@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -37,7 +38,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if value == value and abs(value) != float("inf") else str(value)
+        return float(f"{value:.6g}") + 0.0 if value == value and abs(value) != float("inf") else str(value)
+    if inspect.isfunction(value):
+        return value.__name__
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
