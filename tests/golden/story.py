@@ -58,6 +58,7 @@ def without_versions(text: str) -> str:
     """A message without the words of libraries, which differ from version to version."""
     text = re.sub(r"\n *For further information visit https://errors\.pydantic\.dev/\S+", "", text)
     text = re.sub(r" \[type=\w+, input_value=.*\]", "", text)
+    text = re.sub(r"not JSON compliant: [-\w]+", "not JSON compliant", text)
     return re.sub(r"(not (?:a Parquet file|an Arrow stream)) \(.*?\)\. (?=Is|Save)", r"\1 (...). ", text)
 
 

@@ -424,7 +424,9 @@ def test_people_beside_a_judge() -> None:
         "group unlike the sample",
         [group_unlike_sample(halves, of_ids), group_unlike_sample(halves, np.arange(240) % 2 == 0)],
     )
-    story.show("p of a selection", [selection_p(of_ids, np.arange(240) < 90), selection_p(of_ids, np.arange(240) % 5 == 0)])
+    story.show(
+        "p of a selection", [selection_p(of_ids, np.arange(240) < 90), selection_p(of_ids, np.arange(240) % 5 == 0)]
+    )
     story.head("refused")
     wrong = {r.id: bool(r.correct) for i, r in enumerate(file.records) if not r.correct or i % 9 == 0}
     low = {r.id: bool(r.correct) for r in file.records if (r.scores["num_sets"].value or 0) < 0.4}
