@@ -321,10 +321,10 @@ def item_pages(store: ReviewStore) -> dict[str, str]:
         answers=(("Woolf", 0.5), ("Joyce", 0.5)), epsilon=0.1, attained=False, attainable=0.35, delta=0.1
     )
     many = tuple((f"answer {number}", round(0.2 - 0.01 * number, 2)) for number in range(11))
-    on_time = {"metadata": {"thread": 7, "größe": "groß"}}
+    data = {"thread": 7, "größe": "groß"}
     return {
-        "answer-free": store.enqueue(held_back(messages=talk, **on_time), expires_in=3000).id,
-        "answer-mine": taken(store, held_back(messages=talk, **on_time), expires_in=30),
+        "answer-free": store.enqueue(held_back(messages=talk, metadata=data), expires_in=3000).id,
+        "answer-mine": taken(store, held_back(messages=talk, metadata=data), expires_in=30),
         "answer-of-another": taken(store, held_back(), "bob"),
         "answer-with-many-others": taken(store, held_back(alternatives=many, candidate_set=None)),
         "answer-without-a-promise": taken(store, held_back(alternatives=(), candidate_set=not_attained)),

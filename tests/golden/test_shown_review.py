@@ -18,7 +18,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("starlette", reason="the review extra is not installed")
@@ -42,6 +41,7 @@ from guardrail.review import (
     Decision,
     Deliverer,
     Destination,
+    Lease,
     Monitors,
     PartDecision,
     ReviewStore,
@@ -120,7 +120,7 @@ class Story:
         """A line of its own."""
         self.lines += ["", text]
 
-    def did(self, name: str, call: Callable[[], Any], *, whole: bool = False) -> Any:
+    def did(self, name: str, call: Callable[..., Any], *, whole: bool = False) -> Any:
         """Call, and note what it returned or refused; returns the value."""
         try:
             value = call()
@@ -148,6 +148,13 @@ class Story:
 @pytest.fixture
 def story() -> Story:
     return Story()
+
+
+def claimed(store: ReviewStore, item: str, name: str = "ann", **how: Any) -> Lease:
+    """The lease of an item that is free."""
+    lease = store.claim(name, item=item, **how)
+    assert lease is not None
+    return lease
 
 
 # -- the store -----------------------------------------------------------------------------------------------------
@@ -197,8 +204,7 @@ def test_the_life_of_an_item(store: ReviewStore, now: list[float], story: Story)
 def test_the_end_of_an_item(store: ReviewStore, now: list[float], story: Story) -> None:
     did = story.did
     late = did("with a deadline", lambda: store.enqueue(SHORT, key="late", expires_in=100, callback=HOOK))
-    lease = store.claim("ann", item=late.id, seconds=500)
-    assert lease is not None
+    lease = claimed(store, late.id, seconds=500)
     now[0] += 99
     did("expire, just in time", lambda: store.expire())
     did("give up only if late, just in time", lambda: store.give_up(late.id, only_if_late=True))
@@ -225,8 +231,7 @@ def test_the_end_of_an_item(store: ReviewStore, now: list[float], story: Story) 
     did("give up again", lambda: store.give_up(given_up.id))
     did("give up only if late, no deadline", lambda: store.give_up(store.enqueue(SHORT).id, only_if_late=True))
     first, second = store.enqueue(SHORT, key="first"), store.enqueue(held_back(kind="audit"), key="second")
-    lease = store.claim("bob", item=first.id)
-    assert lease is not None
+    lease = claimed(store, first.id, "bob")
     store.release(lease)
     store.claim("eve", item=store.items(["pending"])[0].id, seconds=1)
     now[0] += 1
@@ -245,8 +250,7 @@ def test_finding(store: ReviewStore, now: list[float], story: Story) -> None:
         item = store.enqueue(held_back(f"Question {number} of 100 %?", f"Answer_{number}"), key=f"key-{number}")
         now[0] += 1
         if number % 2:
-            lease = store.claim("ann", item=item.id)
-            assert lease is not None
+            lease = claimed(store, item.id)
             now[0] += 10 - number
             store.decide(
                 lease, Decision(action="approve" if number > 1 else "respond", text=None if number > 1 else "x")
@@ -287,8 +291,7 @@ def test_finding(store: ReviewStore, now: list[float], story: Story) -> None:
 def test_carrying_out(store: ReviewStore, now: list[float], story: Story) -> None:
     did = story.did
     decided = store.enqueue(SHORT)
-    lease = store.claim("ann", item=decided.id)
-    assert lease is not None
+    lease = claimed(store, decided.id)
     store.decide(lease, Decision(action="approve"))
     closed, waiting = store.enqueue(SHORT), store.enqueue(SHORT)
     store.give_up(closed.id)
@@ -305,7 +308,7 @@ def test_carrying_out(store: ReviewStore, now: list[float], story: Story) -> Non
     did("put down", lambda: store.settle(later[0], again=True))
     later = did("lease again at once", lambda: store.lease([decided.id]))
     now[0] += 1
-    did("carry out", lambda: [store.settle(each, what="carried_out", again=False) for each in later])
+    did("carry out", lambda: store.settle(later[0], what="carried_out", again=False))
     did("the item", lambda: store.item(decided.id))
     did("lease nothing", lambda: store.lease([]))
     story.trail(store)
@@ -360,8 +363,7 @@ def test_purging(store: ReviewStore, now: list[float], story: Story) -> None:
     did = story.did
 
     def decide(key: str, callback: str | None = None) -> None:
-        lease = store.claim("ann", item=store.enqueue(SHORT, key=key, callback=callback).id)
-        assert lease is not None
+        lease = claimed(store, store.enqueue(SHORT, key=key, callback=callback).id)
         store.decide(lease, Decision(action="approve"))
 
     keys = ExpiringKeys(store.database)
@@ -384,8 +386,7 @@ def test_purging(store: ReviewStore, now: list[float], story: Story) -> None:
     drift = Monitors(store).drift("scores", make_artifact(ScriptedChat(), threshold=0.7))
     drift.update(0.25, key="old score")
     now[0] += 19.5 * DAY
-    lease = store.claim("ann", item=late.id)
-    assert lease is not None
+    lease = claimed(store, late.id)
     store.decide(lease, Decision(action="approve"))
     worked = store.find("carried out late")
     assert worked is not None
@@ -521,8 +522,7 @@ def test_refusals_of_decisions(store: ReviewStore, story: Story) -> None:
 
     def decide(content: Content, decision: Decision) -> Callable[[], Any]:
         item = store.enqueue(content)
-        lease = store.claim("ann", item=item.id)
-        assert lease is not None
+        lease = claimed(store, item.id)
         return lambda: store.decide(lease, decision).decision
 
     did("no allowed decision", lambda: Content(question="q", allowed=()))
@@ -693,7 +693,7 @@ def test_the_api(store: ReviewStore, now: list[float], story: Story, monkeypatch
     app = review_app(store, Accounts.from_text(TOKENS), limit=limit, hosts=("testserver",))
     bearer = {"Authorization": "Bearer zendesk-token-0123456789ab"}
 
-    def reply(name: str, response: httpx.Response) -> httpx.Response:
+    def reply(name: str, response: Any) -> Any:
         headers = {
             key: response.headers[key] for key in ("etag", "retry-after", "www-authenticate") if key in response.headers
         }
@@ -703,13 +703,13 @@ def test_the_api(store: ReviewStore, now: list[float], story: Story, monkeypatch
 
     with TestClient(app, headers=bearer) as system:
 
-        def decide(name: str, ticket_: str, body: Any = None, **headers: str) -> httpx.Response:
+        def decide(name: str, ticket_: str, body: Any = None, **headers: str) -> Any:
             sent = {key.replace("_", "-"): value for key, value in headers.items()}
             body = {"action": "approve", "reviewer": "Dora"} if body is None else body
             return reply(name, system.post(f"/api/items/{ticket_}/decide", json=body, headers=sent))
 
         item = store.enqueue(
-            held_back(**{"verdict": None, "metadata": {"thread": 7}}), key="order-7", callback=HOOK, expires_in=600
+            held_back(verdict=None, metadata={"thread": 7}), key="order-7", callback=HOOK, expires_in=600
         )
         version = reply("read", system.get(f"/api/items/{item.id}")).headers["etag"]
         reply("read nothing", system.get("/api/items/nothing"))
@@ -747,8 +747,7 @@ def test_the_api(store: ReviewStore, now: list[float], story: Story, monkeypatch
         decide("another version", item.id, If_Match='"0"')
         decide("an empty key", item.id, Idempotency_Key="")
         decide("a key that is too long", item.id, Idempotency_Key="k" * 256)
-        lease = store.claim("ann", item=item.id, seconds=60)
-        assert lease is not None
+        lease = claimed(store, item.id, seconds=60)
         decide("while a person has it", item.id, If_Match=f'"x", {version}')
         store.release(lease)
         edit = {"action": "edit", "reviewer": "Dora", "text": "V. Woolf", "note": "checked"}
@@ -831,8 +830,7 @@ def test_callbacks(store: ReviewStore, now: list[float], story: Story, posts: An
     answer = delivery._Answer
 
     def decide(url: str, decision: Decision, **how: Any) -> str:
-        lease = store.claim("ann", item=store.enqueue(SHORT, callback=url, **how).id)
-        assert lease is not None
+        lease = claimed(store, store.enqueue(SHORT, callback=url, **how).id)
         return store.decide(lease, decision).id
 
     deliverer = Deliverer(store, SECRET, hosts=("hooks.example.com",))
@@ -895,8 +893,7 @@ def test_callbacks(store: ReviewStore, now: list[float], story: Story, posts: An
     store.expire()
     did("body", lambda: in_outbox(store)[-1], whole=True)
     store.enqueue(SHORT, key="late", expires_in=50, reopen=True)
-    lease = store.claim("bob", item=late.id)
-    assert lease is not None
+    lease = claimed(store, late.id, "bob")
     store.decide(lease, Decision(action="approve"))
     did("states", lambda: [(row["body"]["type"], row["state"]) for row in in_outbox(store)[-2:]])
     assert len({first, gone, silent, silent_too, refused}) == 5
@@ -936,14 +933,12 @@ def test_messages(store: ReviewStore, now: list[float], story: Story, posts: Any
         assert announce(store.database, destination) == 0
     content = SHORT.model_copy(update={"question": question})
     item = store.enqueue(content, key="order-7", expires_in=600)
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claimed(store, item.id)
     store.decide(lease, Decision(action="respond", text="No."))
     store.enqueue(call_item(verdict=None))
     store.enqueue(SHORT.model_copy(update={"question": ""}), expires_in=5)
     label = Content(question="2 + 2?", kind="audit", candidate=Candidate(text="4"), allowed=("approve", "reject"))
-    lease = store.claim("ann", item=store.enqueue(label).id)
-    assert lease is not None
+    lease = claimed(store, store.enqueue(label).id)
     store.decide(lease, Decision(action="approve"))
     alarm = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="The error rate exceeds 10 %.")
     store.note_event("alarm", {"name": "errors", **alarm.model_dump(mode="json")})
@@ -972,7 +967,7 @@ def test_messages(store: ReviewStore, now: list[float], story: Story, posts: Any
         {"url": "https://x", "events": ("review.deleted",)},
     ):
         story.did(f"Destination {how}", lambda how=how: Destination(**how))
-    story.did("events", lambda: [Destination("https://x", each).wanted for each in ("json", "slack", "teams")])  # type: ignore[arg-type]
+    story.did("events", lambda: [Destination("https://x", each).wanted for each in ("json", "slack", "teams")])
     story.same("messages.txt")
 
 
@@ -1057,8 +1052,7 @@ def test_hooks(
     did("with another reply", lambda: asked(ticket(store, reply="Wait: {ticket} {x}")))
     did("to a caller of another form", lambda: asked(ticket(store), "calls"))
     did("its item", lambda: store.find("order-7"))
-    lease = store.claim("ann", item=store.items()[0].id)
-    assert lease is not None
+    lease = claimed(store, store.items()[0].id)
     store.decide(lease, Decision(action="edit", candidate=Candidate(text="V. Woolf")))
     did("asked again", lambda: asked(ask_reviewer(store, wait=5, key=lambda *_: "order-7")))
     did("nobody answers", lambda: asked(ask_reviewer(store, wait=0.01)))
