@@ -66,7 +66,8 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
     collect_records(questions, fakes.model(), drawn, folder / "records.jsonl", name="questions.jsonl")
     file = score_records(read_records(folder / "records.jsonl"), estimators)
     header = file.header.model_copy(update={"correctness": Exact().spec})
-    return RecordFile(Path("records.jsonl"), header, tuple(label_records(file.records, Exact())))
+    in_order = sorted(label_records(file.records, Exact()), key=lambda record: int(record.id[1:]))
+    return RecordFile(Path("records.jsonl"), header, tuple(in_order))  # collected in the order of the answers
 
 
 # -- figures as text -----------------------------------------------------------------------------------------------
