@@ -361,12 +361,12 @@ class Records:
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
 
     def _refuse_unready(self) -> None:
+        """Refuse to fit records without scores or labels, and name the call that makes them."""
         if self.file.header.part_keys and not self.file.header.whole_answer_keys:
             raise UsageError(
                 "these records are scored by the parts of answers, and whole answers are asked for: call "
                 "parts().fit(alpha=...), or score() and label() first."
             )
-        """Refuse to fit records without scores or labels, and name the call that makes them."""
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
         if not self.file.header.estimators:
             raise UsageError(
@@ -511,7 +511,7 @@ def from_frame(
 
 
 _IN_PYTHON = (
-    (r"(?<=\w) --map (?=\w+=)", ", --map "),
+    (r"(?<=\w)(?<! as) --map (?=\w+=)", ", --map "),
     (
         r"--map score=NAME:COLUMN --score-direction\s+higher-is-certain",
         'score=ScoreColumn("NAME", "COLUMN", certain=True)',

@@ -150,7 +150,8 @@ class RecordFile:
         keys = sorted(self.header.estimators)
         key = estimator if estimator is not None else next(iter(keys), "")
         if key not in keys:
-            raise UsageError(f"{self.path} has no {key!r} scores (it has {', '.join(keys) or 'none'}). Score it first.")
+            named = f"no {key!r} scores (it has {', '.join(keys) or 'none'})" if key else "no scores"
+            raise UsageError(f"{self.path} has {named}. Score it first.")
         values_of: dict[bool | None, list[float]] = {True: [], False: [], None: []}
         for record in self.records:
             score = record.scores.get(key)
@@ -625,6 +626,8 @@ def _json_object(path: Path, number: int, line: bytes) -> dict[str, object]:
 
 def _first_problem(path: Path, number: int, error: ValidationError, prefix: str = "") -> str:
     first = error.errors(include_url=False)[0]
+    if not first["loc"]:  # two fields contradict each other: the message names them
+        return f"{path}:{number}: {first['msg'].removeprefix('Value error, ')}"
     field = prefix + ".".join(str(part) for part in first["loc"])
     return f"{path}:{number}: field {field!r}: got {first['input']!r:.120}; {first['msg']}"
 

@@ -64,6 +64,11 @@ def children(row: RawRow, field: str) -> list[RawRow]:
     return [RawRow(f"{start}{field}[{i}]", item) for i, item in enumerate(items)]
 
 
+def _text(row: RawRow, field: str) -> str:
+    """The text in a field; files of questions have no map and leave no row out."""
+    return get_text(row, field, way_out="Correct the file, or copy it again.")
+
+
 def texts(row: RawRow, field: str) -> list[str]:
     """The texts in a list field; none when the field is absent.
 
@@ -75,7 +80,7 @@ def texts(row: RawRow, field: str) -> list[str]:
         return []
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise row.fail(field, items, "it must be a list of texts")
-    return [get_text(RawRow(row.where, {field: item}), field) for item in items if item.strip()]
+    return [_text(RawRow(row.where, {field: item}), field) for item in items if item.strip()]
 
 
 def unique(items: Iterable[str]) -> tuple[str, ...]:
@@ -120,7 +125,7 @@ def read_coqa(path: Path) -> list[Question]:
     """
     questions: list[Question] = []
     for story in children(document(path), "data"):
-        questions += _questions(get_text(story, "id"), get_text(story, "story"), _turns(story))
+        questions += _questions(_text(story, "id"), _text(story, "story"), _turns(story))
     return questions
 
 
@@ -138,26 +143,26 @@ def read_coqa_hub(rows: Iterable[RawRow]) -> list[Question]:
         turns = [
             _Turn(i, str(q), (str(a),)) for i, (q, a) in enumerate(zip(turns_asked, answers, strict=True), start=1)
         ]
-        questions += _questions(f"coqa-{number}", get_text(row, "story"), turns)
+        questions += _questions(f"coqa-{number}", _text(row, "story"), turns)
     return questions
 
 
 def _turns(story: RawRow) -> list[_Turn]:
     questions = children(story, "questions")
-    answers = [{_number(answer): get_text(answer, "input_text") for answer in children(story, "answers")}]
+    answers = [{_number(answer): _text(answer, "input_text") for answer in children(story, "answers")}]
     more = story.values.get("additional_answers") or {}
     if not isinstance(more, dict):
         raise story.fail("additional_answers", more, "it must be an object of lists, as published; or absent")
     for name in more:
         more_answers = children(RawRow(f"{story.where}.additional_answers", more), name)
-        answers.append({_number(answer): get_text(answer, "input_text") for answer in more_answers})
+        answers.append({_number(answer): _text(answer, "input_text") for answer in more_answers})
     turns = []
     for question in questions:
         number = _number(question)
         if number not in answers[0]:
             raise question.fail("turn_id", number, "no answer has this turn_id. Copy the file again.")
         gold = unique(by_turn[number] for by_turn in answers if number in by_turn)
-        turns.append(_Turn(number, get_text(question, "input_text"), gold))
+        turns.append(_Turn(number, _text(question, "input_text"), gold))
     return turns
 
 
@@ -232,12 +237,12 @@ def _base(rows: Sequence[RawRow], numbers: Sequence[int]) -> int:
 
 
 def _medmcqa_question(row: RawRow, number: int, base: int) -> Question:
-    options = {label: get_text(row, column) for label, column in _COLUMNS.items()}
+    options = {label: _text(row, column) for label, column in _COLUMNS.items()}
     if not 0 <= number - base < len(options):
         raise row.fail("cop", number, f"it must be in {base} ... {base + 3} where options are counted from {base}")
     return Question(
-        id=get_text(row, "id"),
-        question=get_text(row, "question"),
+        id=_text(row, "id"),
+        question=_text(row, "question"),
         references=(tuple(options)[number - base],),
         options=options,
         group=get_name(row, "subject_name"),
@@ -298,12 +303,12 @@ def _kept(found: Iterable[Question], unanswerable: bool) -> tuple[list[Question]
 def _all(path: Path) -> Iterator[Question]:
     for article in children(document(path), "data"):
         for paragraph in children(article, "paragraphs"):
-            context = get_text(paragraph, "context")
+            context = _text(paragraph, "context")
             for question in children(paragraph, "qas"):
                 impossible = question.values.get("is_impossible", False)
                 if not isinstance(impossible, bool):
                     raise question.fail("is_impossible", impossible, "it must be true or false")
-                answers = unique(get_text(answer, "text") for answer in children(question, "answers"))
+                answers = unique(_text(answer, "text") for answer in children(question, "answers"))
                 if not impossible and not answers:
                     raise question.fail("answers", [], 'there is none; mark it "is_impossible": true or add one')
                 yield _squad_question(question, context, () if impossible else answers, get_name(article, "title"))
@@ -311,12 +316,12 @@ def _all(path: Path) -> Iterator[Question]:
 
 def _hub(row: RawRow) -> Question:
     answers = unique(texts(RawRow(f"{row.where}.answers", row.values["answers"]), "text"))
-    return _squad_question(row, get_text(row, "context"), answers, get_name(row, "title"))
+    return _squad_question(row, _text(row, "context"), answers, get_name(row, "title"))
 
 
 def _squad_question(row: RawRow, context: str, answers: tuple[str, ...], title: str | None) -> Question:
-    text = f"{context}\n\nQuestion: {get_text(row, 'question')}"
-    return Question(id=get_text(row, "id"), question=text, references=answers or (UNANSWERABLE,), group=title)
+    text = f"{context}\n\nQuestion: {_text(row, 'question')}"
+    return Question(id=_text(row, "id"), question=text, references=answers or (UNANSWERABLE,), group=title)
 
 
 # -- TriviaQA (Joshi et al. 2017): the official JSON, and the rows of its copy on the hub ------------------------------
@@ -362,10 +367,10 @@ def _triviaqa_question(row: RawRow, names: tuple[str, str, str, str, tuple[str, 
     if not isinstance(answers, dict):
         raise row.fail(answer, answers, "every question needs its answer. The test part has none: use train or dev.")
     inner = RawRow(f"{row.where}.{answer}", answers)
-    first = get_text(inner, value)
+    first = _text(inner, value)
     if first == "<unk>":
         raise inner.fail(value, first, "the answers of the test part are withheld. Use the train or validation part.")
     aliases_of: dict[str, str] = {}
     for text in unique([first, *(text for name in aliases for text in texts(inner, name))]):
         aliases_of.setdefault(normalise(text), text)  # normalised aliases add nothing where the alias itself is there
-    return Question(id=get_text(row, identity), question=get_text(row, question), references=tuple(aliases_of.values()))
+    return Question(id=_text(row, identity), question=_text(row, question), references=tuple(aliases_of.values()))

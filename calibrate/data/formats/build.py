@@ -452,8 +452,8 @@ def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
             raise row.fail(
                 score.column,
                 value,
-                "a confidence must be in [0, 1]. Divide percentages by 100; a score of another scale that is high for "
-                "certain answers is --map score=NAME:COLUMN --score-direction higher-is-certain.",
+                "a confidence must be in [0, 1]. Divide percentages by 100; give a score of another scale that is "
+                "high for certain answers as --map score=NAME:COLUMN --score-direction higher-is-certain.",
             )
         number = 1 - number
     elif score.certain:

@@ -213,12 +213,18 @@ _WORDS = {
 }
 
 
-def get_text(row: RawRow, column: str, *, empty: bool = False) -> str:
+def get_text(
+    row: RawRow,
+    column: str,
+    *,
+    empty: bool = False,
+    way_out: str = "Correct the row, map another column, or pass --skip-bad.",
+) -> str:
     """A text (numbers are written out); ``empty`` allows the empty one."""
     value = row.values.get(column)
     if isinstance(value, str | int | float) and not isinstance(value, bool) and (empty or str(value).strip()):
         return str(value).strip()
-    raise row.fail(column, value, "it must be a text. Correct the row, map another column, or pass --skip-bad.")
+    raise row.fail(column, value, f"it must be a text. {way_out}")
 
 
 def get_list(row: RawRow, column: str, *, textual: bool) -> list[Any]:

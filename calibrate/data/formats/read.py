@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from ..collect import package_versions
 from ..questions import RawRow, fingerprint, get_name
 from ..records import Record, RecordFile, RecordHeader
 from .build import Builder, OptionScale, OtherLabels, Primary, check_references
-from .field_map import ColumnMap, overlooked
+from .field_map import FIELDS, ColumnMap, overlooked
 from .layouts import LAYOUTS, Layout, detect
 from .rows import KINDS, Found, open_rows
 
@@ -362,11 +363,13 @@ def _proposed(first: RawRow) -> str:
         for stem in (re.sub(r"\d+$", "", name) for name in names if re.search(r"\D\d+$", name))
     }
     samples = max(numbered.values(), key=len, default=[])
-    chosen = {
-        field: next((name for name in names if name not in samples and re.search(pattern, name, re.I)), None)
-        for field, pattern in _USUAL_NAMES.items()
-    }
-    options = [f"--map {field}={name}" for field, name in chosen.items() if name is not None]
+    left = [name for name in names if name not in samples and name not in FIELDS]
+    options = []
+    for target, pattern in _USUAL_NAMES.items():
+        name = next((name for name in left if re.search(pattern, name, re.I)), None)
+        if name is not None:
+            options.append(f"--map {shlex.quote(f'{target}={name}')}")
+            left.remove(name)
     return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
 
 
