@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableLambda
@@ -30,11 +32,12 @@ from guardrail.judges import (
     words,
 )
 from guardrail.judges.base import Item, judge_batch, left_out_by, merging_of
-from guardrail.judges.cache import PairCache, cached
-from guardrail.judges.chat import ChatJudge, judge_messages, read_verdict
+from guardrail.judges.cache import PairCache, _refusal, cached
+from guardrail.judges.chat import _SCHEMA, ChatJudge, judge_messages, read_verdict
 from guardrail.judges.json_value import canonical_value, is_structured, read_json
-from guardrail.judges.numbers import parse_number
+from guardrail.judges.numbers import NumericJudge, parse_number
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
+from guardrail.judges.registry import Registry
 from guardrail.judges.text import (
     apart,
     contradicts,
@@ -121,6 +124,21 @@ the first | the second
 12 dozen | 12
 5 or 6 | 6 or 5
 A minor | a minor
+A or B | B or A
+A or B | A or C
+Cat; dog | dog; Cat
+cat; dog | cat; rm
+SELECT a; DROP b | select a; drop b
+the profit was $5 | $5 profit
+profit of the group 5 | profit of 5
+in 1990 in May | May in 1990
+3.14159265358979 | 3.14159265358980
+1990s | 1990
+(Paris) | Paris
+Paris [1] | Paris
+a^2 + b^2 | b^2 + a^2
+up to 5 | 5
+not only Paris | Paris
 """
 COMPARED = [(a.strip(), b.strip()) for a, _, b in (line.partition("|") for line in PAIRS.splitlines())]
 
@@ -181,8 +199,8 @@ REFUSALS = [
     "As an AI language model, I cannot provide an opinion.", "I'm not sure", "We don't have enough information.",
     "Unfortunately I do not have access to that information", "I don't know, maybe Paris", "not Paris", "No.",
     "I apologise", "Sorry, I don't know who wrote Faust", "I'd rather not say", "I cannot answer this at the moment.",
-    "x" * 201, "I am afraid I do not understand the question", "Rather not say",
-    "I prefer not to comment on this topic here",
+    "x" * 201, "I do not know" + " " * 187, "I do not know" + " " * 188,
+    "I am afraid I do not understand the question", "Rather not say", "I prefer not to comment on this topic here",
 ]  # fmt: skip
 
 
@@ -570,3 +588,61 @@ class Short(Counting):
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         return super().equivalent(question, pairs)[1:]
+
+
+def test_packages_that_offer_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        EntryPoint("mine", "guardrail.judges.lexical:ExactJudge", "g"),
+        EntryPoint("gone", "guardrail.judges.lexical:NoSuchJudge", "g"),
+        EntryPoint("lacking", "tests.golden.no_such_module:Judge", "g"),
+        EntryPoint("needing", "no_such_package_at_all:Judge [local]", "g"),
+    ]
+    monkeypatch.setattr("guardrail.judges.registry.entry_points", lambda group: entries)
+    registry: Registry[Any] = Registry("judge", "g", {"own": NumericJudge})
+    rows = [("names", repr(registry.names()))]
+    for name in registry.names():
+        rows.append((name, error_of(lambda name=name: registry.make(name).spec.name).partition(", at ")[0]))  # type: ignore[misc]
+    monkeypatch.setattr("guardrail.judges.registry.entry_points", lambda group: [])
+    rows.append(("none", error_of(lambda: Registry("judge", "g", {}).make("x"))))
+    same("core/offered_judges.txt", listed(rows))
+
+
+def test_faults_of_a_pair_cache(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.sqlite"
+    rows = []
+    names = "NOTADB BUSY LOCKED_SHAREDCACHE CANTOPEN READONLY_DIRECTORY FULL IOERR_READ CORRUPT"
+    for kind in (*(f"SQLITE_{name}" for name in names.split()), None):
+        error = sqlite3.DatabaseError("what SQLite says")
+        if kind is not None:
+            error.sqlite_errorname = kind
+        rows.append((str(kind), str(_refusal(path, error)).replace(str(tmp_path), "FOLDER")))
+    asked: list[int] = []
+
+    class Sized(Counting):
+        def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+            asked.append(len(items))
+            return [True] * len(items)
+
+    many = [("", str(place), "x") for place in range(1030)]
+    stored = cached(Sized(), PairCache(path))
+    rows.append(
+        ("slices", f"{len(stored.equivalent_batch(many))} {asked} {len(stored.equivalent_batch(many))} {asked}")
+    )
+    same("core/pair_cache_faults.txt", listed(rows))
+
+
+def test_prompts_of_a_structured_judge() -> None:
+    seen: list[str] = []
+
+    class Seeing(Structured):
+        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+            own = {name: value for name, value in sorted(kwargs.items()) if name in ("temperature", "max_tokens")}
+            seen.append(f"{said(messages)}\n{own}")
+            return super()._generate(messages, stop, run_manager, **kwargs)
+
+    structured = ChatJudge(Seeing(default=["yes"]))
+    text = ChatJudge(Seeing(default=["yes"]), reply="text")
+    rows = [f"{judge.equivalent('Capital?', [('b', 'a'), ('a', 'b')])}" for judge in (structured, text)]
+    schema = structured._model.model_copy()
+    assert not schema.__dict__.get("schemas"), "the model that was given is not changed"
+    same("core/chat_judge_prompts.txt", "\n\n".join([*seen, *rows, json_lines(_SCHEMA)]))

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from guardrail import Scorer, UsageError, scorer
 from guardrail.guard.early_stopping import decide_after_first, decide_early, range_of, wave_ends
-from guardrail.judges import EntailmentScores, Judge, JudgeSpec, from_judge, make_judge, make_similarity
+from guardrail.judges import BatchJudge, EntailmentScores, Judge, JudgeSpec, from_judge, make_judge, make_similarity
 from guardrail.judges.base import Item
 from guardrail.parts.measure import parts_estimator, parts_measure
 from guardrail.parts.sentences import sentence_spec
 from guardrail.plain_json import sha256_hex
 from guardrail.types import OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import (
+    Clusters,
     Estimator,
     Evidence,
+    cluster,
     from_spec,
     list_estimators,
     make_estimator,
     measure,
+    measure_all,
+    measure_many,
     measure_stream,
     plan_for,
+    similarity_matrix,
     tie_break,
     unmet_needs,
 )
@@ -317,7 +324,8 @@ def test_scores_made_of_others() -> None:
         remade = from_spec(each.spec)
         assert remade.spec == each.spec
         reads = {need: unmet_needs(remade, SamplingPlan(n=0)) for need in ("a plan without samples",)}
-        blocks.append(f"{name}: {each.name}, {each.unit}\n{json_lines(spec)}\n{json_lines(reads)}\n{table(each)}")
+        facts_of = facts(each).split("\nspec")[0]
+        blocks.append(f"{name}: {facts_of}\n{json_lines(spec)}\n{json_lines(reads)}\n{table(each)}")
     same("core/scores_of_several.txt", "\n\n".join(blocks))
 
 
@@ -572,3 +580,134 @@ def test_refused_estimators() -> None:
         f"{listed((name, _without_addresses(error_of(make))) for name, make in wrong.items())}\n\n"
         f"{listed(not_measured)}\n\n{hashes}\n{sha256_hex('a text', 12)}",
     )
+
+
+# -- Reasons that need odd evidence ------------------------------------------------------------------------------------
+
+
+def test_reasons_of_odd_replies_and_tokens() -> None:
+    def asked(name: str, *texts: str, **more: Any) -> SampleSet:
+        questions = list(dict.fromkeys(support_question(FAUST, "It is so.", text) for text in ("one", "two")))
+        replies = tuple(
+            SampleSet(question=question, primary=Sample(text=text), **more)
+            for question, text in zip(questions, texts, strict=False)
+        )
+        return drawn(FAUST, "It is so.", ["one", "two"], follow_ups={name: replies})
+
+    def tokens_of(text: str, *tokens: str, raw: Sequence[str] | None = None, each: float = -0.5) -> SampleSet:
+        sample = Sample(
+            text=text,
+            tokens=tokens,
+            logprobs=(each,) * len(tokens),
+            token_bytes=None if raw is None else tuple(raw),
+        )
+        return drawn("Where?", sample, [sample, sample])
+
+    many = " ".join(f"Sentence {place} is so." for place in range(101))
+    two = SampleSet(
+        question="", primary=Sample(text="x"), options=OptionScores(labels=("B", "C"), loglikelihoods=(0, 0))
+    )
+    sets: list[tuple[str, str, SampleSet]] = [
+        ("selfcheck_prompt", "yes and no", asked("selfcheck_prompt", "Yes.", "No")),
+        ("selfcheck_prompt", "odd words", asked("selfcheck_prompt", "Yes", "not sure")),
+        ("selfcheck_prompt", "a reply missing", asked("selfcheck_prompt", "Yes")),
+        (
+            "selfcheck_prompt",
+            "failed",
+            asked("selfcheck_prompt", "Yes", "x", problem=Unmeasured.REJECTED, problem_detail="no"),
+        ),
+        ("selfcheck_prompt", "too many", drawn(FAUST, many, ["one", "two"])),
+        ("p_true", "other options", drawn(FAUST, "x", ["a", "b"], follow_ups={"p_true": (two,)})),
+        ("p_true", "no options", drawn(FAUST, "x", ["a", "b"], follow_ups=replied(p_true=["A"]))),
+        ("verbalised", "words", drawn(FAUST, "x", ["a", "b"], follow_ups=replied(verbalised=["very sure"]))),
+        (
+            "verbalised",
+            "no reply",
+            drawn(FAUST, "x", [], follow_ups={"verbalised": (SampleSet(question="", primary=None),)}),
+        ),
+        ("selfcheck_ngram", "no words", drawn(FAUST, "!!!", ["a", "b"])),
+        ("answer_word_nll", "bytes that are none", tokens_of("Rome", "Rome", raw=["zz"])),
+        (
+            "answer_word_nll",
+            "one letter in two tokens",
+            tokens_of("\u65e5 x", "\ufffd", "\ufffd", " x", raw=["e697", "a5", "2078"]),
+        ),
+        (
+            "token_sar",
+            "one letter in two tokens",
+            tokens_of("\u65e5 x", "\ufffd", "\ufffd", " x", raw=["e697", "a5", "2078"]),
+        ),
+        ("token_sar", "tokens without text", tokens_of("Rome now", " ", "", "Rome", "", " now", "", "\n")),
+        ("answer_word_nll", "tokens without text", tokens_of("Rome now", " ", "", "Rome", "", " now", "", "\n")),
+        ("answer_word_nll", "no words of its own", tokens_of("No.", "No", ".")),
+        ("answer_word_nll", "too large", tokens_of("Rome Oslo", "Rome", " Oslo", each=-1.7e308)),
+        ("sentence_sar", "very unlikely", tokens_of("Rome Oslo", "Rome", " Oslo", each=-900.0)),
+        ("semantic_entropy", "very unlikely", tokens_of("Rome Oslo", "Rome", " Oslo", each=-900.0)),
+    ]
+    plan = PLAN.model_copy(update={"n": 2, "options": None})
+    rows = [f"{name}, {title}: {told(measure(each, default(name), plan))}" for name, title, each in sets]
+    alike = make_estimator("token_sar", similarity=from_judge(make_judge("exact")))
+    rows.append(f"token_sar, nothing matters: {told(measure(tokens_of('The Rome', 'The', ' Rome'), alike, plan))}")
+    bound = range_of(sets[-1][2], default("semantic_entropy"), 5)
+    rows.append(f"bounds of what is very unlikely: {bound}")
+    nothing = Evidence(SampleSet(question="", primary=None))
+    rows += [f"{name}, no evidence: {told(default(name).score(nothing))}" for name in list_estimators()]
+    clusters = Clusters(assignment=(0, 0))
+    more = {
+        "lexical_similarity": Evidence(SETS["agree"], matrix=np.eye(1)),
+        "graded_disagreement": Evidence(SETS["agree"], clusters=clusters, primary_cluster=0),
+        "primary_disagreement": Evidence(SETS["agree"], clusters=clusters),
+        "selfcheck_nli": Evidence(SETS["agree"], contradiction=np.zeros((0, 2))),
+    }
+    rows += [f"{name}, part of it: {told(default(name).score(evidence))}" for name, evidence in more.items()]
+    wrong: dict[str, Any] = {"nan": float("nan"), "inf": float("inf"), "below 0": -1e-12, "negative": -0.5}
+    entropy = default("num_sets")
+    rows += [
+        f"{title}: {told(replace(entropy, formula=lambda evidence, v=v: v).score(nothing))}"
+        for title, v in wrong.items()
+    ]
+    rows.append(f"an error: {told(replace(entropy, formula=lambda evidence: 1 / 0).score(nothing))}")
+    same("core/odd_evidence.txt", "\n".join(rows))
+
+
+class Batches(BatchJudge):
+    """A judge of equal first letters that fails on a pair, and lists the batches it gets."""
+
+    spec = JudgeSpec(name="batches", version=1, params={})
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        self.batches.append(len(items))
+        if any("boom" in a + b for _, a, b in items):
+            raise RuntimeError("boom")
+        return [a[:1] == b[:1] for _, a, b in items]
+
+
+def test_many_sets_in_one_pass() -> None:
+    judge = Batches()
+    entropy = make_estimator("discrete_semantic_entropy", judge=judge)
+    plan = SamplingPlan(n=3)
+    sets = [
+        drawn("q", "x", words) for words in (["a", "b", "ab"], ["a", "boom", "c"], ["a", "b", "ab"], ["c", "d", "e"])
+    ]
+    scores = measure_many([*sets, drawn("other?", "x", ["a", "b", "c"])], [entropy], plan)
+    rows = [f"{told(own[0])}" for own in scores] + [f"batches {judge.batches}"]
+    greedy = make_estimator("discrete_semantic_entropy", judge=Batches(), clustering="greedy")
+    rows += [f"greedy {told(measure_all(each, [greedy], plan)[0])}" for each in sets]
+    judge.batches.clear()
+    many = list(measure_stream([drawn(f"q{place}", "x", ["a", "b", "c"]) for place in range(130)], [entropy], plan))
+    rows.append(f"{len(many)} sets in batches of {judge.batches}")
+    pairs = [
+        cluster("q", ["a", "b", "a c"], Opinion(None)),
+        cluster("q", ["a", "b"], Opinion(None), "greedy"),
+        cluster("q", [], Opinion(True)),
+        cluster("q", ["a", "b", "c"], Opinion(True, False), "greedy"),
+        cluster("q", ["a", "b", "a"], Opinion(True)),
+    ]
+    rows += [f"{each and (each.assignment, each.sizes, each.judged_pairs)}" for each in pairs]
+    for rating_of in (None, 0.25):
+        matrix = similarity_matrix("q", ["b", "a", "a"], Rating(rating_of))
+        rows.append(f"{None if matrix is None else matrix.tolist()}")
+    same("core/judging_passes.txt", "\n".join(rows))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableBranch, RunnableLambda
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
 
@@ -36,12 +38,16 @@ from guardrail.artifact import (
     Segments,
     StageShare,
 )
+from guardrail.bindings import bindings_for
 from guardrail.errors import PromptTooLongError
 from guardrail.guard.decide import decide
 from guardrail.guard.endpoint_trust import EndpointProblem, EndpointTrust, agreement_rate, later_repeats, surprising
 from guardrail.guard.observe import ObserveQueue, chosen
+from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.monitor import Alarm
 from guardrail.outcome import InfeasibleReason
+from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, Uncertainty, Unmeasured
@@ -944,3 +950,196 @@ def test_costs_of_calls_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> 
         "core/costs.txt",
         listed((question, repr(cost)) for question, cost in {**costs, "scored": own.assess("sure?").cost}.items()),
     )
+
+
+# -- Rare states of a guard --------------------------------------------------------------------------------------------
+
+
+class Parts:
+    """A handler for parts of answers."""
+
+    def __call__(self, verdict: Verdict) -> str:
+        return "not called"
+
+    def on_abstention(self, abstention: Any) -> None:
+        return None
+
+    async def aon_abstention(self, abstention: Any) -> None:
+        return None
+
+    def on_partial(self, abstention: Any, message: AIMessage) -> AIMessage:
+        return message.model_copy(update={"content": f"{message.content} + T-1"})
+
+    async def aon_partial(self, abstention: Any, message: AIMessage) -> AIMessage:
+        return message.model_copy(update={"content": f"{message.content} + T-2"})
+
+
+class Flaky:
+    """A judge that fails, or that gives no verdict."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.spec = JudgeSpec(name="flaky", version=1, params={})
+        self.is_slow = False
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[Any]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return [self.answer] * len(pairs)
+
+
+class Watching:
+    """An observer that is fast, async on demand, and keeps something open around a measurement."""
+
+    is_slow = False
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @contextmanager
+    def around(self, mode: str) -> Iterator[None]:
+        self.seen.append(f"begin {mode}")
+        yield
+        self.seen.append("end")
+
+    def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> Any:
+        self.seen.append(verdict.reason.value)
+
+        async def nothing() -> None:
+            self.seen.append("awaited")
+
+        return nothing() if asyncio_runs() else None
+
+
+def asyncio_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_rare_states_of_a_guard() -> None:
+    rows: list[str] = []
+    sentences = parts_measure(sentence_spec(5, entailment=Halves()), entailment=Halves())
+    model = ScriptedChat(script={"q": ["One is so. Two is so.", "One is so. Two may be."]})
+    partly = make_artifact(model, parts=sentences, threshold=0.2, n=2)
+    guard = guarded(partly, model, on_abstain=Parts(), entailment=Halves())
+    rows += [f"parts: {guard.invoke('q').content}", f"parts, later: {asyncio.run(guard.ainvoke('q')).content}"]
+    rows.append(f"parts as text: {guard.assess('q').explain()}")
+    for name, answer in {"a judge that fails": RuntimeError("x"), "no verdict": None, "never the same": False}.items():
+        judge = Flaky(answer)
+        own = make_estimator("discrete_semantic_entropy", judge=judge)
+        artifact = make_artifact(MODEL, estimator=own, threshold=2.0, n=3)
+        plan = artifact.plan.model_copy(update={"unanimous_at": 2})
+        for setting, each in (("all", artifact), ("adaptive", artifact.model_copy(update={"plan": plan}))):
+            verdict = guarded(each, judge=judge).assess("unsure?")
+            rows.append(f"{name}, {setting}: {verdict.cost.calls} calls: {verdict.detail}")
+    ensemble = combined_of("discrete_semantic_entropy", "degree")
+    for estimator in (ensemble, default("verbalised")):
+        artifact = make_artifact(MODEL, estimator=estimator, threshold=-5.0, n=4)
+        drawn = SETS["tie"]
+        rows.append(f"{estimator.name}: {decide(drawn, artifact, estimator).detail}")
+    tools = bindings_for([rate_of])
+    calls = ScriptedChat(script={"rate?": [CALL, "a", "b"]})
+    bound = make_artifact(calls, threshold=0.1, n=2, bindings=tools)
+    other = ScriptedChat(name_of_model="other", default=["Vienna"])
+    falling = guarded(bound, calls, on_abstain=other)
+    rows.append(f"another model with tools: {falling.bind_tools([rate_of]).invoke('rate?').content}")
+    down = ScriptedChat(name_of_model="down", default=[TimeoutError("late")])
+    raising = guarded(make_artifact(down, n=2), down, on_abstain="raise")
+    rows.append(f"a fallback that fails: {outcome(lambda: guarded(on_abstain=raising).invoke('unsure?'))}")
+    rows.append(f"after a failure: {outcome(lambda: guarded(on_abstain=raising).invoke('timeout?'))}")
+    watching = Watching()
+    watched = guarded(on_verdict=watching, remember=0)
+    watched.invoke("sure?")
+    asyncio.run(watched.ainvoke("unsure?"))
+    rows.append(f"observer: {watching.seen}")
+    later = guarded(on_verdict=lambda verdict, messages: watching.seen.append("thread"), remember=0)
+    asyncio.run(later.ainvoke("sure?"))
+    rows.append(f"observer in a thread: {watching.seen[-1]}")
+    rows.append(f"user: {guarded(remember=0).bind(user='bob').invoke('sure?').content}")
+    named = ScriptedChat(script=SCRIPT)
+    renamed = guarded(make_artifact(named, n=2), named)
+    named.name_of_model = "renamed"
+    rows.append(f"a model renamed later: {error_of(lambda: renamed.assess('sure?'))}")
+    rows.append(f"copied: {copy.deepcopy(guarded()).invoke('sure?').content}")
+    by_name = guarded().configurable_fields(tags=ConfigurableField(id="tags"))
+    configured = by_name.with_config(configurable={"tags": ["x"]})
+    rows.append(f"configurable: {configured.invoke('sure?').content}")
+    chunks = [chunk.message.content for chunk in guarded()._stream([HumanMessage("sure?")])]
+    rows.append(f"streamed by LangChain: {chunks}")
+    branch = RunnableBranch((lambda x: True, guarded()), other)
+    rows.append(f"a branch to itself: {error_of(lambda: guarded(on_abstain=branch))}")
+    retrying = guarded(on_abstain=lambda verdict: (_ for _ in ()).throw(OSError("x"))).with_retry(stop_after_attempt=2)
+    rows.append(f"retry of a handler: {error_of(lambda: retrying.invoke('unsure?'))}")
+    batch = asyncio.run(guarded(on_abstain="raise").with_retry().abatch(["sure?", "unsure?"], return_exceptions=True))
+    rows.append(f"retry of a batch: {[type(each).__name__ for each in batch]}")
+    cascade = Cascade([SMALL, LARGE], artifact=cascade_of(0.5, 0.5), fallback="raise")
+    rows.append(f"cascade, later: {asyncio.run(cascade.aassess('hard?')).detail}")
+    rows.append(
+        f"cascade copy: {cascade.model_copy(update={'on_abstain': 'message'}).assess('hard?').cost.calls} calls"
+    )
+    rows.append(f"cascade as its fallback: {type(cascade.with_fallbacks([cascade])).__name__}")
+    forgetful = Cascade([SMALL, LARGE], artifact=cascade_of(0.5, 0.5), stage_settings=[{"remember": 0}, {}])
+    rows.append(f"forgetful cascade: {error_of(lambda: forgetful.with_fallbacks([forgetful]))}")
+    rows.append(f"HTML: {guarded().assess('sure?')._repr_html_()[:60]}")
+    same("core/rare_states.txt", clean("\n".join(rows)))
+
+
+class Halves:
+    """An entailment model that knows the first sentence only."""
+
+    spec = JudgeSpec(name="halves", version=1, params={})
+
+    def entailment_batch(self, items: Sequence[Any]) -> list[EntailmentScores | None]:
+        return [EntailmentScores(1.0 if piece.startswith("One") else 0.0) for _, _, piece in items]
+
+
+def test_rare_states_of_observing(caplog: pytest.LogCaptureFixture) -> None:
+    model = ScriptedChat(script=SCRIPT)
+    artifact = make_artifact(model, threshold=0.5, n=2)
+    greedy = {"temperature": 0.0, "max_tokens": 256}
+    guard = guarded(artifact, model, mode="observe", remember=0)
+
+    async def later() -> list[str]:
+        return [str(chunk.content) async for chunk in guard.astream("sure?", **greedy)]
+
+    rows = [f"streamed: {asyncio.run(later())}"]
+    left = guard.stream("sure?", **greedy)
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    rows.append(f"with tools: {guard.bind_tools([rate_of]).invoke('sure?', **greedy).content}")
+    segmented = guarded(by_segments(), mode="observe", remember=0, segment=lambda messages: 1 / 0)
+    segmented.invoke("sure?", **greedy)
+    assert guard.drain(20)
+    assert segmented.drain(20)
+    rows += [f"{guard.observed}", f"{segmented.observed}", f"{copy.deepcopy(guard).observed}"]
+    broken = guarded(artifact, model, mode="observe", remember=0)
+    broken._assessor.__class__.served_verdict, before = _no_verdict, broken._assessor.__class__.served_verdict  # type: ignore[method-assign]
+    try:
+        with caplog.at_level(logging.WARNING, "guardrail"):
+            broken.invoke("sure?", **greedy)
+            assert broken.drain(20)
+    finally:
+        broken._assessor.__class__.served_verdict = before  # type: ignore[method-assign]
+    rows += [f"{broken.observed}", *(record.getMessage() for record in caplog.records)]
+    queue = ObserveQueue()
+    queue.observe(None, lambda answer: None, key="k", rate=1.0)
+    queue.observe(AIMessage("x"), lambda answer: None, key="k", rate=0.0)
+    queue.observe(AIMessage("x"), lambda answer: 1 / 0, key="k", rate=1.0)  # type: ignore[arg-type, return-value]
+    queue.observe(AIMessage("x"), lambda answer: None, key="k", rate=1.0)
+    rows += [f"{queue.observed} {queue.observed.acceptance} {queue.drain(0)}"]
+    limited = ObserveQueue(most_bytes=10)
+    rows += [f"{[limited.hold(size) for size in (6, 6, 4, 1)]} {limited.free(5)} {limited.hold(5)} {limited.hold(1)}"]
+    same("core/rare_observing.txt", "\n".join(rows))
+
+
+def _no_verdict(self: Any, *arguments: Any) -> Verdict:
+    raise RuntimeError("quotes an answer")
+
+
+def by_segments() -> CalibrationArtifact:
+    segments = Segments(outcomes={"a": ARTIFACT.outcome}, delta=0.1, share="each", unknown="others", min_labels=5)
+    scores = CalibrationScores(uncertainty=(0.5, 0.5), error=(0, 0), segment=("a", None))
+    return ARTIFACT.model_copy(update={"segments": segments, "calibration": scores})
