@@ -7,6 +7,7 @@ import json
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -542,7 +543,7 @@ def test_guards_of_parts() -> None:
     same("core/guards_of_parts.txt", clean("\n\n".join(blocks)))
 
 
-def partial(result: Any) -> str:
+def partial_text(result: Any) -> str:
     if not isinstance(result, Partial):
         return repr(result)
     shown = {"kept": result.kept, "held_back": result.held_back, "model": repr(result.model), "ticket": result.ticket,
@@ -583,12 +584,12 @@ def test_structured_output() -> None:
             rows.append(
                 (
                     name,
-                    f"{result['raw'].content!r} {partial(parsed)} {type(error).__name__}: "
+                    f"{result['raw'].content!r} {partial_text(parsed)} {type(error).__name__}: "
                     f"{str(error).splitlines()[:1]}",
                 )
             )
         else:
-            rows.append((name, partial(result)))
+            rows.append((name, partial_text(result)))
 
     def whole(script: Sequence[Any], bindings: Bindings | None = FORMAT, **more: Any) -> Guardrail:
         model = ScriptedChat(script={ASKED: script})
@@ -636,7 +637,7 @@ def test_structured_output() -> None:
     )
     rows += [
         ("is partial", f"{is_partial(message)} {is_partial(AIMessage('x'))} {is_partial(decided)}"),
-        ("after a review", partial(partial_of(decided, dict))),
+        ("after a review", partial_text(partial_of(decided, dict))),
         *((content, read_part(message, content)) for content in ("[1]", '{"a": 1e999}')),
     ]  # fmt: skip
     same("core/structured_output.txt", clean(listed(rows)))
@@ -718,3 +719,69 @@ def test_estimators_of_artifacts() -> None:
 
 def test_a_message_in_part() -> None:
     same("core/message_in_part.txt", clean(message_of(guard_of(DOUBTS).invoke(ASKED))))
+
+
+def in_band(guard: Guardrail) -> list[str]:
+    verdict = guard.assess(ASKED)
+    return [verdict.reason.value, verdict.detail]
+
+
+def test_artifacts_of_parts_in_words() -> None:
+    plain = guard_of(DOUBTS).artifact
+    none = guard_of(DOUBTS, threshold=None).artifact
+    scores = PartScores(sizes=(2, 1, 1), uncertainty=(0.1, None, 0.5, None), wrong=(0, 1, 0, 0))
+    assert plain.parts is not None
+    assert plain.outcome.status == "feasible"
+    shown = plain.model_copy(
+        update={
+            "parts": plain.parts.model_copy(update={"scores": scores, "allowed": 1}),
+            "outcome": plain.outcome.model_copy(update={"n_accepted": 3, "n_errors": 1, "n": 4}),
+        }
+    )
+    content = json.loads(plain.model_dump_json())
+
+    def changed(**fields: Any) -> object:
+        return type(plain).model_validate({**content, **fields})
+
+    rows: dict[str, Callable[[], object]] = {
+        "a threshold": lambda: str(plain).split("\n"),
+        "no threshold": lambda: none.answer_if,
+        "promises": lambda: shown.promises,
+        "no promise": lambda: none.promises,
+        "scores": lambda: [shown.answer_scores, shown.n_items],
+        "version": lambda: [plain.schema_version, changed(schema_version=3) == plain],
+        "an older version": lambda: changed(schema_version=2),
+        "without a version": lambda: (
+            type(plain)
+            .model_validate({name: value for name, value in content.items() if name != "schema_version"})
+            .schema_version
+        ),
+        "another threshold": lambda: changed(parts={**content["parts"], "threshold": 0.1}),
+        "an adaptive plan": lambda: changed(plan={**content["plan"], "unanimous_at": 2}),
+        "segments of none": lambda: plain.refuse_segments("The gateway") is plain,
+    }
+    doubtful = texts({}, {"number": "B"}, {"number": "C"}, {})
+    wide = [{**{name: f"{name}{place}" for name in ("number", "due")}, "total": place} for place in range(3)]
+    model = ScriptedChat(
+        script={ASKED: [json.dumps({**FULL, "tags": [], "lines": []}), *map(json.dumps, [*wide[:2], FULL])]}
+    )
+    for name, limits in {"a stricter band": (0.9, 0.1), "a band without a threshold": (0.9, None)}.items():
+        base = make_artifact(model, parts=SPEC, bindings=FORMAT, threshold=0.9, n=3)
+        assert base.parts is not None
+        parts = base.parts.model_copy(update={"bands": (1,), "band_thresholds": limits})
+        banded = Guardrail(model=model, artifact=base.model_copy(update={"parts": parts}))
+        rows[name] = partial(in_band, banded)
+    twenty = {"properties": {f"f{place}": {"type": "string"} for place in range(20)}}
+    long = ScriptedChat(script={ASKED: [json.dumps({f"f{place}": "x" for place in range(20)}), '{"f0": "x"}']})
+    listing_all = Guardrail(
+        model=long, artifact=make_artifact(long, parts=json_spec(schema=twenty), threshold=0.2, n=2)
+    )
+    rows["many held back"] = lambda: listing_all.assess(ASKED).detail
+    rows["doubtful"] = lambda: guard_of(doubtful).assess(ASKED).detail
+    rows["no sentence"] = lambda: parts_of(split_and_measure(drawn("...", ["x"]), sentence_spec(3)))
+    rows["many scores"] = lambda: sorted(
+        PartScores(sizes=(1,) * 50_000, uncertainty=(0.5,) * 50_000, wrong=(0,) * 50_000).model_dump(mode="json")[
+            "wrong"
+        ]
+    )
+    same("core/artifacts_of_parts.txt", clean(listed((name, error_of(call)) for name, call in rows.items())))

@@ -20,12 +20,21 @@ from guardrail import Bindings, Guardrail, PromptTooLongError, PromptWrapping, S
 from guardrail.bindings import bindings_for
 from guardrail.errors import UnreadableReplyError
 from guardrail.sampling.batches import BatchReply, batch_requests, batch_sample_sets, takes_batches
+from guardrail.sampling.callbacks import child_callbacks, drop_streaming_handlers
 from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.draws import Draw, Draws
 from guardrail.sampling.effects import run
-from guardrail.sampling.follow_ups import FollowUp, Scoring, follow_up, scorer_of
+from guardrail.sampling.follow_ups import FOLLOW_UPS, FollowUp, Scoring, follow_up, register, scorer_of
 from guardrail.sampling.limits import Limit, bounded, current_limits
-from guardrail.sampling.native import call_seed, check_one_answer, check_seeds, is_native, llm_output, request_seed
+from guardrail.sampling.native import (
+    NativeChat,
+    call_seed,
+    check_one_answer,
+    check_seeds,
+    is_native,
+    llm_output,
+    request_seed,
+)
 from guardrail.sampling.probe import (
     ProbeCall,
     ProbeReply,
@@ -38,7 +47,16 @@ from guardrail.sampling.probe import (
     wants_alone,
     wants_probe,
 )
-from guardrail.sampling.prober import known_report, needs_probe, note_refused_n, probe, refuses_n, takes_seeds
+from guardrail.sampling.prober import (
+    _reply,
+    aprobe,
+    known_report,
+    needs_probe,
+    note_refused_n,
+    probe,
+    refuses_n,
+    takes_seeds,
+)
 from guardrail.sampling.replies import (
     cause_of,
     cut_off,
@@ -719,8 +737,6 @@ def test_probes() -> None:
 
 
 def probed(read: AIMessage) -> object:
-    from guardrail.sampling.prober import _reply
-
     return _reply(read, probe_calls(logprobs=True)[3])
 
 
@@ -769,8 +785,6 @@ def test_probing() -> None:
 
 
 async def _probed_later() -> Sequence[int]:
-    from guardrail.sampling.prober import aprobe
-
     model = Endpoint()
     reports = await asyncio.gather(*(aprobe(model, SamplingPlan()) for _ in range(3)))
     return sorted(cost.calls for _, cost in reports)
@@ -818,3 +832,141 @@ def test_limits_and_callbacks() -> None:
     guard.invoke("q", {"callbacks": [tokens]})
     rows.append(f"handler: {tokens.seen}")
     same("core/limits_and_callbacks.txt", "\n".join(rows))
+
+
+class Answering(Native):
+    """A model that answers the calls of a probe itself; it refuses several answers at once."""
+
+    guardrail_trusted: ClassVar[bool] = False
+    honours: ClassVar[bool] = False
+    words: ClassVar[Any] = itertools.count()
+
+    def answer_probe(self, call: ProbeCall) -> ProbeReply:
+        if call.n > 1 and not self.honours:
+            return ProbeReply(error="n is refused", rejected=True)
+        texts = tuple(f"{call.name} {next(type(self).words)}" for _ in range(call.n))
+        return ProbeReply(texts=texts, logprobs=(-0.5,) if call.logprobs else None, fingerprint="fp")
+
+    async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
+        return self.answer_probe(call)
+
+
+class Repeating(Endpoint):
+    """A cache: later calls get an earlier answer."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        # Greedy calls apart: the calls are made side by side, and the first three of the others get three answers.
+        text = "abcaa"[next(type(self).turns)] if kwargs.get("temperature") else "g"
+        return ChatResult(generations=[ChatGeneration(message=message(text, finish_reason="stop"))])
+
+    turns: ClassVar[Any] = itertools.count()
+
+
+class Wrong(ScriptedChat):
+    """A model whose result is no AIMessage."""
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=HumanMessage("x"))])
+
+
+class Small(NativeChat):
+    """A native chat model, for its names and counts."""
+
+    PROVIDER: ClassVar[str] = "small"
+    SETTINGS: ClassVar[tuple[str, ...]] = ("size",)
+    size: int = 3
+
+    def _name_of_model(self, call: Mapping[str, Any]) -> str:
+        return str(call.get("model", "small-1"))
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))])
+
+
+class Refusing(Native):
+    """A native model that raises an error of the caller, or answers in parts."""
+
+    def draw_samples(self, prompts: Any, plan: Any, *, seeds: Any, primary: bool = True) -> list[SampleSet]:
+        raise UsageError("give fewer samples")
+
+
+def test_rare_states_of_sampling() -> None:
+    rows = []
+    for honours in (False, True):
+        Answering.honours = honours
+        report, cost = probe(Answering(), SamplingPlan(logprobs=True))
+        rows.append(f"a model that answers probes, n {honours}: {report and report.lines()} {cost.calls}")
+    later = asyncio.run(_probed(Answering()))
+    rows.append(f"later: {later}")
+    report, cost = probe(Repeating(), SamplingPlan())
+    rows.append(f"a cache: {report and report.lines()[:2]} {report and report.cached} {cost.calls}")
+    (drawn,) = draw(Wrong(), [[HumanMessage("q")]], SamplingPlan(n=1))
+    rows.append(f"no answer: {drawn.problem} {drawn.problem_detail}")
+    small = Small()
+    usage = {"token_usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    rows.append(
+        f"{small._llm_type} {small._identifying_params} {small._get_ls_params(model='m')} "
+        f"{small._combine_llm_outputs([usage, None, usage])} {small._combine_llm_outputs([])}"
+    )
+    rows.append(error_of(lambda: draw(Refusing(), [[HumanMessage("q")]], SamplingPlan(n=1))))
+    again = FollowUp("p_true", lambda prompt, drawn: [])
+    reading = FollowUp("reading@test", lambda prompt, drawn: [], reads="nobody")
+    rows.append(error_of(lambda: register(again)))
+    register(reading)
+    try:
+        rows.append(
+            error_of(
+                lambda: draw(ScriptedChat(), [[HumanMessage("q")]], SamplingPlan(n=1, follow_ups=("reading@test",)))
+            )
+        )
+    finally:
+        del FOLLOW_UPS["reading@test"]
+    options = draw(ScriptedChat(), [[HumanMessage("q")]], SamplingPlan(n=1, follow_ups=("p_true",)))[0].follow_ups
+    rows.append(repr([(each.problem, each.problem_detail) for each in options["p_true"]]))
+    failing = ScriptedChat(script={"q": [StatusError(500)]})
+    rows.append(repr(draw(failing, [[HumanMessage("q")]], SamplingPlan(n=1, follow_ups=("verbalised",)))[0].follow_ups))
+    handlers = [Tokens()]
+    rows.append(
+        repr([drop_streaming_handlers(None), drop_streaming_handlers(handlers) is handlers, child_callbacks(None)])
+    )
+    seeded = Recording(seed=7)
+    probe(seeded, SamplingPlan())
+    rows += [
+        repr(error_of(lambda: load_scorer("tests.golden.test_shown_sampling:made_scorer").name)),
+        error_of(lambda: load_scorer(f"{__name__}:Tokens")),
+    ]
+    rows.append(f"{Limit(2).n} {asyncio.run(_taken())}")
+    same("core/rare_sampling.txt", _without_addresses("\n".join(rows)))
+
+
+def _without_addresses(text: str) -> str:
+    import re
+
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+async def _probed(model: Any) -> list[str]:
+    report, _ = await aprobe(model, SamplingPlan())
+    return [] if report is None else report.lines()
+
+
+async def _taken() -> list[int]:
+    """Two callers of one slot, one after the other."""
+    limit, order = Limit(1), list[int]()
+
+    async def use(number: int) -> None:
+        await limit.aacquire()
+        order.append(number)
+        await asyncio.sleep(0)
+        limit.release()
+
+    await asyncio.gather(*(use(number) for number in range(3)))
+    return order
+
+
+def made_scorer() -> Scorer:
+    @scorer(version=1, higher="certain", name="made")
+    def rate(answer: str) -> float:
+        return 0.5
+
+    return rate
