@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import pkgutil
 import socket
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
@@ -1102,3 +1105,25 @@ def test_the_scripted_model() -> None:
         "an alarm": lambda: Alarm(monitor="risk", at=1, wealth=20.0, delta=0.05, detail="x").monitor,
     }
     same("core/scripted_model.txt", clean(listed((name, error_of(call)) for name, call in calls.items())))
+
+
+def test_fields_that_are_not_shown() -> None:
+    """Fields that a `repr` leaves out, or that are written only where they differ from their default."""
+    lines = []
+    for module in sorted(each.name for each in pkgutil.walk_packages(guardrail.__path__, "guardrail.")):
+        if module.endswith("__main__") or "review" in module or "monitor" in module:
+            continue
+        for name, kind in sorted(vars(import_module(module)).items()):
+            if not (isinstance(kind, type) and kind.__module__ == module):
+                continue
+            if issubclass(kind, BaseModel):
+                own = {name: field for name, field in kind.model_fields.items() if name in kind.__annotations__}
+                hidden = [name for name, field in own.items() if not field.repr]
+                written = [name for name, field in own.items() if getattr(field, "exclude_if", None) is not None]
+            elif is_dataclass(kind):
+                hidden, written = [each.name for each in fields(kind) if not each.repr], []
+            else:
+                continue
+            if hidden or written:
+                lines.append(f"{module}.{name}: hidden {hidden}, written if set {written}")
+    same("core/hidden_fields.txt", "\n".join(lines))
