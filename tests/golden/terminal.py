@@ -19,7 +19,7 @@ from tests.calibrate.conftest import outline
 
 WIDTH = 110
 VARYING = (
-    re.compile(r"(?<=sha256:)[0-9a-f]{6,}"),
+    re.compile(r"(?<=sha256[: ])[0-9a-f]{6,}"),
     re.compile(r"\b([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})\b"),
     re.compile(r"(?<=\bensemble:)[0-9a-f]{8}\b"),
     re.compile(r"(?<=\btwo_stage:)[0-9a-f]{8}\b"),

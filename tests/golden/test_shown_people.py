@@ -114,7 +114,7 @@ def test_what_reviews_teach(terminal: Terminal, store: ReviewStore) -> None:
     terminal.run(f"{command} --monitor risk")
     terminal.run(f"{command} --monitor risk --out b.json --records r.jsonl")
     terminal.run("inspect b.json")
-    terminal.show("b.json", "correctness", "data", "lineage", "selection", "outcome")
+    terminal.show("b.json", "correctness", "lineage", "selection", "outcome")
     terminal.run(f"{command} --out c.json --alpha 0.2 --rule certified --delta 0.2 --test-fraction 0.2 --seed 1")
     terminal.run(f"{command} --out d.json --alpha 0.25 --strict")
     terminal.run(f"{command} --out e.json --looks 20,40 --look 1 --rule certified")

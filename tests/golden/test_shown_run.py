@@ -45,12 +45,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Terminal:
 
 def test_everything_at_once(terminal: Terminal) -> None:
     plants.write_questions("q.jsonl", 40)
-    run = f"run --questions q.jsonl --model {MODEL} --n 2 --correctness exact"
+    run = f"run --questions q.jsonl --model {MODEL} --max-concurrency 1 --n 2 --correctness exact"
     terminal.run(f"{run} --alpha 0.2 --splits 2 --price 0.001 --out one")
     terminal.run(f"{run} --alpha 0.2 --splits 0 --out one")
     terminal.run(f"{run} --alpha 0.001 --rule certified --splits 0 --out one --delta 0.2 --strict")
     Path("settings.yaml").write_text(
-        f"questions: q.jsonl\nmodel: {MODEL}\nout: two\nestimator: lexical_similarity\ncalls: 3\n"
+        f"questions: q.jsonl\nmodel: {MODEL}\nout: two\nestimator: lexical_similarity\ncalls: 3\nmax_concurrency: 1\n"
         "test_fraction: 0\nsplits: 0\n",
         encoding="utf-8",
     )
@@ -66,7 +66,7 @@ def test_a_run_with_a_judge_a_scorer_or_parts(terminal: Terminal) -> None:
     plants.write_questions("q.jsonl", 45)
     plants.write_questions("t.jsonl", 20, "q")
     here = "python:tests.golden.test_shown_run"
-    run = "run --questions q.jsonl --splits 0 --alpha 0.3"
+    run = "run --questions q.jsonl --max-concurrency 1 --splits 0 --alpha 0.3"
     terminal.run(
         f"{run} --model {here}:known --n 2 --out a --test-questions t.jsonl --judge-model {here}:judge --price 0.5"
     )
@@ -80,7 +80,7 @@ def test_a_run_with_a_judge_a_scorer_or_parts(terminal: Terminal) -> None:
         f"{run} --model {here}:PEOPLE --out e --n 2 --allow-identical-samples --correctness contains "
         "--estimator graded_disagreement"
     )
-    run = "run --questions q.jsonl --alpha 0.3"
+    run = "run --questions q.jsonl --max-concurrency 1 --alpha 0.3"
     terminal.run(f"{run} --model {MODEL} --out f --n 2 --parts sentences --cap 2 --test-fraction 0.2")
     terminal.files()
     same("commands/run_ways.txt", terminal.text)
