@@ -120,10 +120,10 @@ class Story:
         """A line of its own."""
         self.lines += ["", text]
 
-    def did(self, name: str, call: Callable[..., Any], *, whole: bool = False) -> Any:
+    def did(self, name: str, call: Callable[..., Any], *arguments: Any, whole: bool = False) -> Any:
         """Call, and note what it returned or refused; returns the value."""
         try:
-            value = call()
+            value = call(*arguments)
         except (GuardrailError, ValueError) as error:
             text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             text = text.replace("JSON compliant: nan", "JSON compliant")  # Python names the number since 3.13
