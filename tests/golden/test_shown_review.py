@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -328,6 +328,11 @@ def test_waiting(store: ReviewStore, story: Story, monkeypatch: pytest.MonkeyPat
     async def asleep(seconds: float) -> None:
         sleep(seconds)
 
+    def timeout(seconds: float) -> Any:
+        limits.append(round(seconds, 4))
+        return nullcontext()
+
+    limits: list[float] = []
     monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     item = store.enqueue(SHORT)
     story.did("wait", lambda: store.wait(item.id, 10))
@@ -335,8 +340,10 @@ def test_waiting(store: ReviewStore, story: Story, monkeypatch: pytest.MonkeyPat
     pauses.clear()
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", asleep)
+        patched.setattr(asyncio, "timeout", timeout)
         story.did("await", lambda: asyncio.run(store.await_decision(item.id, 10)))
     story.did("pauses", lambda: pauses)
+    story.did("limits of its looks", lambda: limits)
     story.did("wait for what does not exist", lambda: store.wait("nothing", 1))
     lease = store.claim("ann")
     assert lease is not None
