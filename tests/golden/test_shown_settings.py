@@ -28,6 +28,11 @@ LEFT_OUT = (
     *("integrations.openai_agents", "integrations.pydantic_ai"),
 )
 """They load torch or a framework, which takes longer than all else here."""
+CACHES = {
+    *("calibrate.ray_engine._MADE", "guardrail.judges.text._SHAPES", "guardrail.sampling.prober._known"),
+    *("guardrail.call_settings.TABLE", "guardrail.sampling.follow_ups.FOLLOW_UPS"),
+}
+"""Filled while the code runs, or by modules that are imported later."""
 RANDOM = re.compile(r"\b[0-9a-f]{64}\b")
 
 
@@ -82,12 +87,11 @@ def assigned(module: ModuleType) -> set[str]:
     """Names that a module gives a value to, without those it imports."""
     names = set()
     for node in ast.parse(inspect.getsource(module)).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        for target in targets:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             names |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
-    return names
+    return {name for name in names if f"{module.__name__}.{name}" not in CACHES}
 
 
 def class_lines(name: str, kind: type) -> Iterator[str]:
