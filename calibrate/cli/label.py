@@ -498,8 +498,8 @@ def _by_hand(
     name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name}{flag} --interactive{goal} goes on; calibrate label {name}{flag} --labels {labels_name} "
-        "stops here",
+        f"calibrate label {name}{flag} --interactive{goal} goes on; "
+        f"calibrate label {name}{flag} --labels {labels_name} stops here",
     )
     return False
 

@@ -30,7 +30,7 @@ IDS = (
     ("ID", re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![0-9a-f])")),
     ("CALL", re.compile(r"(?<=call_)[0-9a-f]{24}(?![0-9a-f])")),
     ("DIGEST", re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")),
-    ("SHORT", re.compile(r"(?<=sha256:)[0-9a-f]{7}(?![0-9a-f])")),
+    ("SHORT", re.compile(r"(?<=sha256:)[0-9a-f]{5,7}(?![0-9a-f])")),
 )
 TIMES = re.compile(r'("(?:created|created_at|completed_at|decided)": )\d{10}(?:\.\d+)?')
 MOMENTS = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|\+00:00| UTC)?")

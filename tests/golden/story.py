@@ -121,3 +121,18 @@ def write(path: str, content: object) -> Path:
         text = json.dumps(content, ensure_ascii=False)
     file.write_text(text, encoding="utf-8", newline="")
     return file
+
+
+def drawn(axis: Any) -> dict[str, Any]:
+    """The words and the points of a figure."""
+    legend = axis.get_legend()
+    return {
+        "title": axis.get_title(),
+        "labels": [axis.get_xlabel(), axis.get_ylabel()],
+        "scales": [axis.get_xscale(), axis.get_yscale()],
+        "ticks": [label.get_text() for label in axis.get_yticklabels() if label.get_text()] if axis.texts else [],
+        "legend": [] if legend is None else [text.get_text() for text in legend.get_texts()],
+        "texts": [text.get_text() for text in axis.texts],
+        "lines": [[line.get_color(), line.get_linestyle(), plain(line.get_xydata())] for line in axis.lines],
+        "bars": len(axis.patches),
+    }

@@ -19,7 +19,7 @@ from tests.calibrate.conftest import outline
 
 WIDTH = 110
 VARYING = (
-    re.compile(r"(?<=sha256:)[0-9a-f]{6,}"),
+    re.compile(r"(?<=sha256[: ])[0-9a-f]{6,}"),
     re.compile(r"\b([0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})\b"),
     re.compile(r"(?<=\bensemble:)[0-9a-f]{8}\b"),
     re.compile(r"(?<=\btwo_stage:)[0-9a-f]{8}\b"),
@@ -57,7 +57,7 @@ class Terminal:
         result = CliRunner().invoke(app, shlex.split(line), input=typed, env={"COLUMNS": str(WIDTH)})
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        self.say(f"$ calibrate {line}" + "".join(f"\n  typed: {key}" for key in typed.split()))
+        self.say(f"$ calibrate {line}" + (f"\n  typed: {' '.join(typed.split())}" if typed else ""))
         self.say(compact(json.loads(result.stdout)) if result.stdout.startswith("{") else result.output)
         if result.exit_code:
             self.say(f"exit code {result.exit_code}")

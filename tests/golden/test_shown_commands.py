@@ -20,10 +20,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Terminal:
 
 
 def test_from_questions_to_an_audit(terminal: Terminal) -> None:
-    plants.write_questions("q.jsonl", 60)
-    plants.unscored("own.jsonl", 60)
-    terminal.run("collect q.jsonl --model python:tests.golden.plants:model --out r.jsonl --n 5")
-    terminal.run("collect q.jsonl --model python:tests.golden.plants:model --out r.jsonl --n 5")
+    plants.write_questions("q.jsonl", 40)
+    plants.unscored("own.jsonl", 40)
+    terminal.run("collect q.jsonl --model python:tests.golden.plants:model --out r.jsonl --n 5 --max-concurrency 1")
+    terminal.run("collect q.jsonl --model python:tests.golden.plants:model --out r.jsonl --n 5 --max-concurrency 1")
     terminal.run("score r.jsonl")
     terminal.run("score own.jsonl -e semantic_entropy -e lexical_similarity --ties-by sequence_nll")
     terminal.run("label own.jsonl")

@@ -945,3 +945,46 @@ def test_question_files_that_are_refused() -> None:
     story.show("options of one", option_labels(mixed[:1]))
     story.show("options of none", option_labels(mixed[1:]))
     story.compare()
+
+
+def arrow(folder: str, rows: list[Any], shards: int = 1) -> Path:
+    """A folder as `Dataset.save_to_disk` writes it."""
+    import pyarrow
+
+    names = [f"data-{i:05}-of-{shards:05}.arrow" for i in range(shards)]
+    write(f"{folder}/state.json", {"_data_files": [{"filename": name} for name in names]})
+    for i, name in enumerate(names):
+        part = pyarrow.Table.from_pylist(rows[i::shards])
+        with Path(folder, name).open("wb") as stream, pyarrow.ipc.new_stream(stream, part.schema) as writer:
+            writer.write_table(part)
+    return Path(folder)
+
+
+def test_folders_of_data_sets() -> None:
+    story = Story("folders.txt")
+    rows = [{"id": f"q{i}", "question": f"q{i}?", "answer": "x", "references": ["x"]} for i in range(5)]
+    imported(story, "a saved data set in two files", arrow("saved", rows, 2))
+    arrow("splits/test", rows[:2])
+    write("splits/dataset_dict.json", {"splits": ["test"]})
+    imported(story, "a saved data set of one split", Path("splits"))
+    Path("hub/data").mkdir(parents=True)
+    parquet("hub/data/test-00000-of-00002.parquet", rows[:2])
+    parquet("hub/data/test-00001-of-00002.parquet", rows[2:4])
+    imported(story, "Parquet files of one split", Path("hub"))
+    imported(story, "one Parquet file", Path("hub/data/test-00000-of-00002.parquet"))
+    asked(story, "questions of a folder", "saved")
+    imported(story, "empty lines in a table", write("gaps.csv", "id,answer\n\na,x\n\nb,y\n"))
+    imported(story, "a table with a mark at its begin", write("mark.csv", "\ufeffid,answer\na,x\n"))
+    imported(
+        story,
+        "lines of another name",
+        write("lines.ndjson", [{"id": "a", "answer": "x"}, "", {"id": "b", "answer": "y"}]),
+    )
+    imported(story, "a kind that is named", write("rows.txt", "id,answer\na,x\n"), format="csv")
+    imported(
+        story,
+        "an object in a cell",
+        write("object.csv", "id,option_scores\na,\"{'A': 0.25, 'B': 0.75}\"\n"),
+        option_scale="probability",
+    )
+    story.compare()

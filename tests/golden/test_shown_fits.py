@@ -13,14 +13,22 @@ import pytest
 
 from calibrate import from_frame
 from calibrate.cascade import fit_cascade, matched
+from calibrate.correctness import make_rule
 from calibrate.data.formats import ImportSettings, ScoreColumn, import_file, parse_map
 from calibrate.data.labels import GivenLabels
-from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.dataframe import Records
 from calibrate.evaluation.audit import audit, audit_counts, labelled_needed, prepared, refuse_shared
-from calibrate.evaluation.calls import calls_beside_fit, calls_of_part, compare_with_artifact
+from calibrate.evaluation.calls import (
+    calls_beside_fit,
+    calls_of_part,
+    compare_with_artifact,
+    contradiction,
+    scores_of_draws,
+)
 from calibrate.evaluation.choice import choose_estimator, rank_estimators
 from calibrate.evaluation.grid import evaluate_grid, paper_pool, sources
+from calibrate.evaluation.label_checks import judge_to_look_at, unread_answers
 from calibrate.evaluation.planning import with_labels_needed
 from calibrate.fits import Fits, FitSettings, beside, counted, counted_cascade, selection_warning
 from calibrate.pipeline import (
@@ -29,18 +37,25 @@ from calibrate.pipeline import (
     fit_artifact,
     held_out,
     narrowed_plan,
+    plan_to_compare,
     refit,
     require_same,
     split,
+    without,
+    without_choice,
 )
 from calibrate.prediction_powered import artifact_with_people, group_unlike_sample, selection_p
 from calibrate.scoring.reach import draw_to_label
+from calibrate.scoring.scores import score_records
 from calibrate.segments import BySegment, segment_rows, with_segments
 from guardrail.artifact import CalibrationArtifact, Selection
-from guardrail.types import SamplingPlan
+from guardrail.judges import make_judge
+from guardrail.specs import ModelIdentity
+from guardrail.testing import ScriptedChat
+from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator
 
-from .story import Story, plain, spelled, write
+from .story import Story, drawn, plain, spelled, write
 
 
 @pytest.fixture(autouse=True)
@@ -594,4 +609,168 @@ def test_data_frames(caplog: pytest.LogCaptureFixture) -> None:
     }
     for title, call in refusals.items():
         story.refused(title, call)
+    story.compare()
+
+
+def answered(i: int) -> Record:
+    """Wrong answers have twice the negative log-likelihood, and samples that contradict them."""
+    wrong = i % 3 == 0
+
+    def answer(text: str) -> Sample:
+        return Sample(text=text, tokens=(text,), logprobs=(-(1.0 + wrong + (i % 7) / 100),), finish_reason="stop")
+
+    samples = tuple(answer("Rome" if wrong and j < 2 else "Oslo") for j in range(3))
+    drawn_set = SampleSet(question=f"{i}?", primary=answer("Oslo"), samples=samples)
+    return Record(
+        id=f"id{i}", question=f"{i}?", references=("Oslo",), drawn=drawn_set, correct=not wrong, turns="human"
+    )
+
+
+def with_draws(n: int, first: int = 0) -> RecordFile:
+    header = population(3, "header").header
+    plan = SamplingPlan(n=3, logprobs=True)
+    update = {"plan": plan, "estimators": {}, "correctness": make_rule("exact").spec}
+    return RecordFile(
+        Path("drawn.jsonl"), header.model_copy(update=update), [answered(i) for i in range(first, first + n)]
+    )
+
+
+def test_scores_of_draws_beside_calls() -> None:
+    story = Story("calls.txt")
+    file = with_draws(420)
+    table = calls_of_part(file.records[:110], file.records[110:], file.header, alphas=[0.1, 0.2], n_fit=200)
+    story.say(table.title, str(table), f"advice: {table.advice}", spelled(table))
+    votes = make_estimator("graded_disagreement")
+    sets = [record.drawn for record in file.records[:60] if record.drawn is not None]
+    for plan in (
+        file.header.plan,
+        SamplingPlan(n=3),
+        SamplingPlan(n=3, primary="majority"),
+        SamplingPlan(n=0, logprobs=True),
+    ):
+        story.head(spelled(plan))
+        for score in scores_of_draws(sets, plan, votes):
+            values = score.values[:4]
+            story.show(score.name, [score.calls, values, score.tokens, score.weight, score.more, score.more_tokens])
+    place, error = np.linspace(0, 1, 40), np.arange(40) % 3 == 0
+    for title, second in (("tells", error * 1.0), ("says nothing", np.zeros(40)), ("unmeasured", np.full(40, np.nan))):
+        story.show(f"contradiction, {title}", contradiction(place, second, error.astype(np.int64)))
+    story.head("answers that no sample supports")
+    for name in ("semantic_entropy", "primary_disagreement", "perplexity"):
+        scored = score_records(file, [make_estimator(name)])
+        story.show(name, unread_answers(scored, name, 100))
+    story.show("judges", [judge_to_look_at(None), type(judge_to_look_at(make_judge("exact").spec)).__name__])
+    unknown = make_judge("exact").spec.model_copy(update={"name": "chat"})
+    story.show("a judge that is a model", judge_to_look_at(unknown))
+    story.head("audits of records that are not scored or labelled")
+    scored = score_records(file, [make_estimator("primary_disagreement")])
+    artifact = fit_artifact(scored, estimator="primary_disagreement", alpha=0.2)
+    fresh = with_draws(60, 1000)
+    bare = RecordFile(
+        fresh.path,
+        fresh.header.model_copy(update={"correctness": None}),
+        [r.model_copy(update={"correct": None}) for r in fresh.records],
+    )
+    ready, key = prepared(bare, artifact)
+    story.show("made", [key, ready.header.correctness, [record.correct for record in ready.records[:4]]])
+    shifted = [
+        r.model_copy(update={"scores": {k: v.model_copy(update={"value": 0.9}) for k, v in r.scores.items()}})
+        for r in ready.records
+    ]
+    result = audit(artifact, shifted, key)
+    story.show("other questions", [result.verdict, result.cause, result.shift])
+    wrong = [r.model_copy(update={"correct": False}) for r in ready.records]
+    result = audit(artifact, wrong, key)
+    story.show("other labels", [result.verdict, result.cause, result.contradicts_calibration])
+    half = [
+        record.model_copy(update={"correct": record.correct if i % 2 else None})
+        for i, record in enumerate(ready.records)
+    ]
+    story.show("half of the labels", audit(artifact, half, key).n_unlabelled)
+    story.compare()
+
+
+def test_more_of_fits() -> None:
+    story = Story("fits_more.txt")
+    file = population(160)
+    story.head("undecided answers that are decided")
+    doubtful = [
+        r.model_copy(update={"correct": None, "label_detail": "in doubt"}) if i % 20 == 0 else r
+        for i, r in enumerate(with_draws(160).records)
+    ]
+    drawn_file = score_records(RecordFile(file.path, with_draws(1).header, doubtful), [make_estimator("num_sets")])
+    decided = RecordFile(
+        file.path,
+        drawn_file.header,
+        [
+            r.model_copy(update={"correct": True, "label_detail": ""}) if r.correct is None else r
+            for r in drawn_file.records
+        ],
+    )
+    memory = Fits()
+    for title, labelled in (("undecided", drawn_file), ("decided", decided)):
+
+        def make(selection: Selection | None, labelled: RecordFile = labelled) -> CalibrationArtifact:
+            return fit_artifact(labelled, estimator="num_sets", alpha=0.3, rule="certified", selection=selection)
+
+        artifact = counted(make, memory, FitSettings("num_sets"))
+        story.show(title, [artifact.selection, artifact.data.n_undecided, artifact.outcome.diagnostics.base_error])
+    story.show("lines", [[fit.undecided, fit.wrong, fit.spent] for fit in memory.entries])
+    story.head("artifacts in the folder")
+    Path("folder").mkdir()
+    write("folder/other.json", "{}")
+    write("folder/torn.json", '{\n "digest"')
+    fit_artifact(file, estimator="degree", alpha=0.2, rule="certified", delta=0.3).save("folder/one.json")
+    beside_it = Fits(folder=Path("folder"))
+    artifact = counted(
+        lambda selection: fit_artifact(file, estimator="num_sets", alpha=0.2, rule="certified", selection=selection),
+        beside_it,
+        FitSettings("num_sets"),
+    )
+    story.show("selection", artifact.selection)
+    story.show("fits", sorted([fit.score, fit.rule, fit.spent, fit.n] for fit in beside_it.read()))
+    story.head("segments and other settings")
+    by = fit_artifact(
+        grouped(file, "ab"),
+        estimator="num_sets",
+        alpha=0.2,
+        rule="certified",
+        by=BySegment(),
+        selection=Selection(fits=3, others=0.2, part=0.5, fit="a", family="b"),
+    )
+    story.show(
+        "promises", {name: outcome.guarantee for name, outcome in (by.segments.outcomes if by.segments else {}).items()}
+    )
+    story.show("warning", selection_warning(by))
+    records = Records(file)
+    artifact = records.fit(alpha=0.2, estimator="auto")
+    story.show("auto", [artifact.estimator.name, artifact.data.n_used, artifact.choice.n if artifact.choice else None])
+    rest = without_choice(artifact, file.records)
+    story.show(
+        "left by the choice", [len(rest), len(without(file.records, file.records[:9])), len(without(file.records, []))]
+    )
+    story.refused(
+        "a test on the choice",
+        lambda: held_out(artifact, [r for r in file.records if r.id not in set(rest.ids)], "num_sets"),
+    )
+    older = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None}), "choice": None})
+    story.refused("an artifact of an older version", lambda: calibration_part(older, file.records, "num_sets"))
+    story.show(
+        "one that used all",
+        [len(part) for part in calibration_part(older, file.records[: older.data.n_used], "num_sets")],
+    )
+    imported = plan_to_compare(SamplingPlan(n=0, cut_off="abstain"), artifact)
+    story.show("plans", [imported, plan_to_compare(SamplingPlan(n=0), artifact)])
+    story.head("figures and pages of records")
+    story.show("figure", drawn(records.plot("num_sets")))
+    story.show("page", len(records._repr_html_()) > len(file._repr_html_()))
+    grid = records.compare(alpha=0.2, splits=2, rules=["lec"], estimators=["num_sets", "degree"])
+    story.show("grid", drawn(grid.plot()))
+    story.head("models")
+    own = from_frame(FRAME, question="q", references="gold", samples=["a", "b", "c"], model=ScriptedChat())
+    story.show("model", own.file.header.model)
+    named = from_frame(
+        FRAME, question="q", references="gold", samples=["a", "b", "c"], model=ModelIdentity(provider="p", model="m")
+    )
+    story.show("identity", named.file.header.model)
     story.compare()

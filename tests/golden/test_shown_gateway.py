@@ -18,7 +18,10 @@ pytest.importorskip("prometheus_client")
 from guardrail.bindings import bindings_for, json_format
 from guardrail.parts.json_fields import json_spec
 from guardrail.testing import make_artifact
-from tests.golden.conversation import Conversation, conversation
+from integrations._gateway.messages import MESSAGES
+from integrations._gateway.responses import RESPONSES
+from tests.golden.conversation import Conversation, conversation, pretty
+from tests.golden.shown import same
 from tests.integrations.gateway.conftest import MODEL, SURE, UNSURE, cascade
 from tests.integrations.gateway.test_gateway import ADD, MALFORMED, OTHER
 from tests.integrations.gateway.test_messages import REFUSED as NOT_MESSAGES
@@ -198,6 +201,17 @@ def test_other_ways_to_answer(told: Conversation) -> None:
     told.serve({"support": {**support, "on_abstain": "ticket"}}, reviews=str(told.folder / "reviews.db"))
     told.ask("POST", path, asked("chat", UNSURE))
     told.log()
+    told.title("A ticket for a caller that parses the answer")
+    formatted = told.guard(strict(bindings=bindings_for(response_format=CITY)), on_abstain="ticket")
+    told.serve({"support": formatted}, reviews=str(told.folder / "reviews.db"))
+    told.ask("POST", path, asked("chat", "which city?", response_format=CITY))
+    told.log()
+    told.title("A fault of the gateway")
+    told.serve({"support": support})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(told.gateways[-1].aliases["support"], "guard", lambda credential: 1 / 0)
+        told.ask("POST", path, asked("chat"))
+    told.log()
     told.title("A cascade")
     cheap, dear = told.upstream(), told.upstream(model="large")
     told.serve({"support": told.guard(cascade(), upstream=[cheap, dear])})
@@ -257,6 +271,96 @@ def test_faults_of_the_upstream(told: Conversation) -> None:
 AGAIN = ("retry-after", "x-should-retry")
 
 
+PICTURES: Mapping[str, list[dict[str, Any]]] = {
+    "responses": [
+        {"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+        {"type": "input_image", "image_url": "https://h/a.png", "detail": "low"},
+    ],
+    "messages": [
+        {"type": "text", "text": "What?", "cache_control": {"type": "ephemeral"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        {"type": "image", "source": {"type": "url", "url": "https://h/a.png"}},
+    ],
+}  # fmt: skip
+CALLING = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": "é"}}
+ASKED: Mapping[str, list[dict[str, Any]]] = {
+    "responses": [
+        {"input": "q", "instructions": "Be brief.", "user": "ann", "metadata": {"a": "b"}, "top_p": None},
+        {"input": [{"role": "user", "content": PICTURES["responses"]},
+                   {"role": "assistant", "content": [{"type": "output_text", "text": "A "},
+                                                     {"type": "refusal", "refusal": "no"}]},
+                   {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+                   {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "3"}]},
+                   {"type": "message", "role": "developer", "content": [{"type": "text", "text": "d"}]}]},
+        {"input": "q", "tools": [{**FUNCTION, "strict": False}, {**FUNCTION, "name": "other", "strict": True}],
+         "tool_choice": {"type": "function", "name": "add"}, "parallel_tool_calls": True, "stream": True},
+        {"input": "q", "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True},
+                                "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}},
+        {"input": "q", "text": {"format": {"type": "json_object"}}, "max_output_tokens": 5,
+         "include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "truncation": "disabled"},
+        {"input": "q", "text": {"format": {"type": "text"}}, "tool_choice": "none", "reasoning": {}},
+    ],
+    "messages": [
+        {"system": "Be brief.", "metadata": {"user_id": "ann"}, "thinking": {"type": "disabled"}},
+        {"system": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}], "max_tokens": 5},
+        {"messages": [{"role": "user", "content": PICTURES["messages"]},
+                      {"role": "assistant", "content": [{"type": "text", "text": "A "}, {"type": "text", "text": "B"},
+                                                        CALLING, {"type": "redacted_thinking", "data": "x"}]},
+                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1"},
+                                                   {"type": "text", "text": "And?"}]},
+                      {"role": "assistant", "content": [{"type": "thinking", "thinking": "?", "signature": "s"}]},
+                      {"role": "user", "content": []}]},
+        *({"tools": [{**TOOL, "type": "custom", "cache_control": {"type": "ephemeral"}}], "tool_choice": choice}
+          for choice in ({"type": "auto", "disable_parallel_tool_use": True}, {"type": "any"}, {"type": "none"},
+                         {"type": "tool", "name": "add"}, {})),
+        {"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}},
+        {"output_format": {"type": "json_schema", "schema": {}}, "stop_sequences": ["x"], "stream": True},
+    ],
+}  # fmt: skip
+
+
+def test_translations() -> None:
+    """Requests of each protocol as chat completions, and replies of upstreams that are observed."""
+    plan, told = strict(bindings=bindings_for(response_format=CITY)).plan, list[str]()
+    for protocol, dialect in (("responses", RESPONSES), ("messages", MESSAGES)):
+        for fields in ASKED[protocol]:
+            translated = dialect.read({**asked(protocol, "q"), **fields}, plan)
+            told.append(f"{protocol} {pretty(fields)}\n-> {pretty(translated)}\n")
+    whole = {"output": [{"type": "reasoning"}, {"type": "message", "content": [{"type": "output_text", "text": "A "},
+                         {"type": "output_text", "text": "B"}]}], "status": "completed", "model": "m",
+             "usage": {"input_tokens": 3, "output_tokens": 2}}  # fmt: skip
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    refusing = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
+    begun = {"content": [], "stop_reason": None, "model": "m", "usage": {"input_tokens": 3, "output_tokens": 0}}
+    block = {"type": "text", "text": ""}
+    streamed = [
+        {"type": "message_start", "message": begun}, {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}} for t in ("A ", "B")),
+        {"type": "content_block_start", "index": 1,
+         "content_block": {"type": "tool_use", "id": "c1", "name": "add", "input": {}}},
+        *({"type": "content_block_delta", "index": 1, "delta": {"partial_json": t}} for t in ('{"a"', ": 1}")),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+        {"type": "message_stop"},
+    ]  # fmt: skip
+    message = {"type": "message", "model": "m", "usage": {"input_tokens": 3, "output_tokens": 2}}
+    thought = [{"type": "thinking"}, {"type": "text", "text": "A"}]
+    answers: list[tuple[Any, list[dict[str, Any]]]] = [
+        (RESPONSES, [whole]), (RESPONSES, [{"type": "x"}, {"type": "response.completed", "response": whole}]),
+        (RESPONSES, [{**whole, "output": [call]}]), (RESPONSES, [{**whole, "output": [refusing]}]),
+        (RESPONSES, [{**whole, "status": "incomplete", "usage": None}]), (RESPONSES, [{**whole, "status": "failed"}]),
+        (MESSAGES, streamed),
+        *((MESSAGES, [{**message, "content": thought, "stop_reason": stop}])
+          for stop in ("end_turn", "max_tokens", "refusal", "stop_sequence")),
+        (MESSAGES, [{**message, "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": 1}}],
+                     "stop_reason": "tool_use"}]),
+    ]  # fmt: skip
+    for dialect, listed_events in answers:
+        told.append(f"observed {dialect.path}: {pretty(dialect.observed(listed_events))}")
+    same("gateway/translations.txt", "\n".join(told))
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -275,8 +379,10 @@ def test_refused_requests(told: Conversation) -> None:
     listed: tuple[tuple[str, list[dict[str, Any]]], ...] = (
         ("chat", [*({name: value} for name, value in OTHER.items()), *NOT_CHAT, {"logprobs": True, "top_logprobs": 2}]),
         ("responses", [fields for fields, _ in NOT_RESPONSES]),
-        ("messages", [*(fields for fields, _ in NOT_MESSAGES), {"max_tokens": 10}]),
-    )
+        ("messages", [*(fields for fields, _ in NOT_MESSAGES), {"max_tokens": 10},
+                      {"tool_choice": {"type": "tool", "name": "add"}}]),
+    )  # fmt: skip
+    told.row("400 values", told.send("POST", PATHS["chat"], json.dumps({"x": [0] * 400}), head))
     for protocol, wrong in listed:
         told.title(PATHS[protocol])
         for fields in wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,8 +319,12 @@ def test_canary(told: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     told.ask("GET", "/readyz")
     page = told.send("GET", "/metrics").text.splitlines()
     told.tell(*(line for line in page if "canary" in line and "_created" not in line))
-    told.title("The same artifact and questions after a reload")
-    assert told.gateways[-1].reload()
+    told.title("The same artifact and questions after a reload that changes another setting during a round")
+    canary.due = math.inf
+    gateway = told.gateways[-1]
+    changed = gateway.config.models["support"].model_copy(update={"abstain_message": "Ask us."})
+    gateway.config = gateway.config.model_copy(update={"models": {"support": changed}})
+    assert gateway.reload()
     told.log()
     again = told.gateways[-1].aliases["support"].canary
     assert again is not None

@@ -27,8 +27,11 @@ from calibrate.data.questions import Question
 from calibrate.data.records import (
     RecordFile,
     RecordHeader,
+    exclusive,
+    line_number,
     open_writer,
     read_records,
+    read_spans,
     rewrite_records,
     stream_records,
     with_other_ids,
@@ -37,13 +40,14 @@ from calibrate.data.records import (
 from calibrate.data.split import one_per_cluster, one_per_question, split
 from calibrate.data.table import table_of
 from calibrate.evaluation.label_checks import broken_labels, labelled_answers, merged_pairs, missed, suspicious
+from guardrail.artifact import Reach
 from guardrail.judges import make_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 
-from .story import Story, spelled, write
+from .story import Story, drawn, spelled, write
 
 
 @pytest.fixture(autouse=True)
@@ -566,3 +570,111 @@ def test_labels_to_look_at() -> None:
         merged = merged_pairs(file.records, make_judge(judge), k=3)
         story.show(f"merged by {judge}", merged)
     story.compare()
+
+
+def test_more_of_records_and_judges(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    story = Story("records_more.txt")
+    answers = file_of("answers", ROWS)
+    scored = file_of("scored", SCORED, "score=u", "correct=correct")
+    story.head("figures")
+    story.show("right and wrong", drawn(scored.plot()))
+    bare = RecordFile(scored.path, scored.header, [r.model_copy(update={"correct": None}) for r in scored.records])
+    story.show("not labelled", drawn(bare.plot("imported:u")))
+    doubtful = [r.model_copy(update={"correct": None, "label_detail": "in doubt"}) for r in answers.records]
+    story.show(
+        "undecided", "undecided answers count" in RecordFile(answers.path, answers.header, doubtful)._repr_html_()
+    )
+    story.head("torn lines of a gateway")
+    header, *lines = answers.path.read_text(encoding="utf-8").splitlines()
+    observed = header.replace('"questions_name": "', '"questions_name": "observed: ')
+    write("observed.jsonl", "\n".join([observed, lines[0], '{"id": "b", "que', lines[2], ""]))
+    story.show("read", read_records("observed.jsonl").records.ids)
+    story.say(*(f"logged: {record.getMessage()}" for record in caplog.records))
+    write("other.jsonl", "\n".join([observed, lines[0], '{"id": 5}', lines[2], ""]))
+    story.refused("a line of another kind", lambda: read_records("other.jsonl"))
+    story.refused(
+        "a line that is no record", lambda: read_records(write("other.jsonl", f"{observed}\n{{x\n{lines[1]}\n"))
+    )
+    story.head("parts of a file")
+    content = answers.path.read_bytes()
+    at = [place for place, byte in enumerate(content, start=1) if byte == 10]
+    for spans in ([(at[0], at[2])], [(at[2], at[3]), (at[0], at[1])]):
+        story.show(str(len(spans)), [record.id for record in read_spans(answers.path, spans)])
+    story.show("line", [line_number(answers.path, place) for place in (0, at[0], at[2])])
+    write("spoilt.jsonl", content + b'{"id": "x"}\n')
+    story.refused("a bad line", lambda: list(read_spans("spoilt.jsonl", [(len(content), len(content) + 12)])))
+    story.head("writers")
+    changed_file = rewrite_records("answers.jsonl", lambda file: RecordFile(file.path, file.header, file.records[:2]))
+    story.show("rewritten", [changed_file.records.ids, read_records("answers.jsonl").records.ids])
+    stream_records("scored.jsonl", "copy.jsonl", lambda reader: (reader.header, (r for r in reader if r.id != "s0")))
+    story.show("streamed", read_records("copy.jsonl").records.ids)
+    story.refused("a file that is being written", written_twice)
+    write("whole.jsonl", content[:-1])
+    with open_writer("whole.jsonl", answers.header) as (writer, there):
+        writer.append([there.records[0].model_copy(update={"id": "new"})])
+    story.show("a last line without an end", read_records("whole.jsonl").records.ids)
+    reach = Reach(estimator="imported:u", share=0.5, cut=0.5, n_pool=8, n_within=5, n=8, seed=0, fixed_beforehand=False)
+    write_records("sample.jsonl", scored.header.model_copy(update={"reach": reach}), scored.records)
+    story.refused("a sample in a pool", lambda: read_records("sample.jsonl", "copy.jsonl"))
+    story.head("questions that are there twice")
+    twice = [*scored.records, *(r.model_copy(update={"id": f"{r.id}b", "group": "c"}) for r in scored.records[:1])]
+    for groups in ("category", "cluster"):
+        parts = split(twice, test_fraction=0.4, groups=groups, seed=2)  # type: ignore[arg-type]
+        story.show(groups, [[record.id for record in part] for part in parts])
+    story.head("judges that fail now and then")
+    judge = ChatLabelJudge(ScriptedChat(script={}, default=("yes",)), Path("torn.jsonl"))
+    write("torn.jsonl", '{"key": "a", "reply": "yes"}\n{"key": "b", "rep')
+    question = Question(id="q", question="Which?", references=("x",))
+    story.show("after a torn line", judge.label("x", question))
+    story.show("verdicts", len(Path("torn.jsonl").read_text(encoding="utf-8").splitlines()))
+    replies = iter([ConnectionError("down"), AIMessage("no")] + [AIMessage("yes")] * 40)
+    story.show("one failure", [label_of(judge, replies, text, question) for text in ("a", "b")])
+    monkeypatch.setattr("calibrate.correctness.registry.resolve_model", lambda name: ScriptedChat(default=(name,)))
+    story.show("a judge by its name", make_rule("chat_judge", model="no").label("x", question))
+    story.head("the rule for answers in a format")
+    response = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}},
+    }
+    story.show("format", default_rule(scored.records, Bindings(response_format=response)).spec)
+    mixed = [row | {"samples": ['{"a": 1}'] * 3 if i % 2 else ["x"] * 3} for i, row in enumerate(ROWS[:3])]
+    story.show("a mixture", structured_advice(file_of("mixed", mixed).records, "exact"))
+    story.head("sentences and what they state")
+    for text, references, answer in STATED:
+        asked = Question(id="q", question=text, references=references)
+        for name in ("stated", "contains"):
+            label = make_rule(name).label(answer, asked)
+            story.show(f"{text} {'/'.join(references)} | {answer} | {name}", f"{label.correct} {label.detail}")
+    story.compare()
+
+
+def written_twice() -> None:
+    with exclusive(Path("answers.jsonl")):
+        write_records("answers.jsonl", read_records("answers.jsonl").header, [])
+
+
+def label_of(judge: ChatLabelJudge, replies: Any, text: str, question: Question) -> Any:
+    """The label where the model gives the next reply; a judge that has answered before goes on after a failure."""
+    return ChatLabelJudge(ScriptedChat(default=(next(replies),)), Path("torn.jsonl")).label(text, question)
+
+
+STATED: list[tuple[str, tuple[str, ...], str]] = [
+    ("Is it Paris or Rome?", ("Paris",), "I think Paris is nice."),
+    ("Who wrote it?", ("John Fitzgerald Kennedy",), "John Kennedy wrote it."),
+    ("Who wrote it?", ("John Kennedy",), "John Fitzgerald Kennedy wrote it."),
+    ("How long?", ("5",), "5 million years"),
+    ("How long?", ("5",), "It takes 5-6 days."),
+    ("How much?", ("5",), "It costs $5."),
+    ("Where?", ("Africa",), "In South Africa."),
+    ("Where?", ("Paris",), "Near Paris."),
+    ("When?", ("May 1821",), "on 5 May 1821"),
+    ("When?", ("5 May 1821",), "in May"),
+    ("Which vitamin?", ("vitamin A",), "Vitamin A it is."),
+    ("Which?", ("the old mill by the river",), "It is the river mill, which is old."),
+    ("Which?", ("+",), "+"),
+    ("Which?", ("",), "x"),
+    ("Which note?", ("Paris",), "Paris[3] was the capital12."),
+    ("Which?", ("Spain",), "The Spanish coast"),
+    ("How many?", ("twenty-one",), "21"),
+    ("Is it not so?", ("yes",), "Not at all, yes."),
+]

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from html import unescape
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pytest
 
+from calibrate.data import column_store
+from calibrate.data.column_store import ColumnRecords, open_records
 from calibrate.data.formats import ImportSettings, parse_map
 from calibrate.data.records import Record, RecordFile
 from calibrate.dataframe import Records, from_frame
 from calibrate.fits import selection_warning
-from calibrate.parts.answers import key_of_parts, label_parts, labels_by_hand, packed_answers, spec_of_key
+from calibrate.parts.answers import (
+    cap_of_counts,
+    key_of_parts,
+    label_parts,
+    labels_by_hand,
+    measure_file,
+    packed_answers,
+    spec_of_key,
+)
 from calibrate.parts.audit import audit_parts, check_on, check_promise
 from calibrate.parts.documents import import_documents
 from calibrate.parts.evaluate import answers_needed, compared_rules, evaluate_parts, simulate_parts
@@ -36,6 +47,8 @@ from calibrate.parts.wording import bands_table, caveats, facts, path_warnings, 
 from calibrate.pipeline import fit_artifact
 from calibrate.thresholds import rules
 from guardrail.artifact import CalibrationArtifact
+from guardrail.judges import EntailmentScores, JudgeSpec
+from guardrail.parts.measure import parts_measure
 from guardrail.parts.spec import PartFigures
 from tests.calibrate.parts import cards
 
@@ -356,9 +369,8 @@ def page_text(html: str) -> str:
     """The words of a page, a block a line."""
     body = re.sub(r"(?s)<(style|script|svg)\b.*?</\1>", "", html)
     body = re.sub(r"(?i)</(p|h\d|li|tr|dt|dd|summary|table|div|caption|title)>", "\n", body)
-    lines = (
-        re.sub(r"\s+", " ", line).strip() for line in re.sub(r"<[^>]+>", " ", body.replace("\n", " \n")).splitlines()
-    )
+    text = unescape(re.sub(r"<[^>]+>", " ", body))
+    lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line)
 
 
@@ -470,3 +482,144 @@ def test_documents_of_other_tools() -> None:
         path = write("rows.jsonl", rows)
         story.refused(title, lambda: import_documents(path, settings, field))  # noqa: B023
     story.compare()
+
+
+class Toy:
+    """An entailment model that finds a sentence entailed if the premise has it, and contradicted by its opposite."""
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name="toy", version=1, params={})
+
+    def entailment_batch(self, items: Sequence[tuple[str, str, str]]) -> list[EntailmentScores | None]:
+        return [
+            EntailmentScores(0.9, 0.05, 0.05) if said in premise else EntailmentScores(0.1, 0.2, 0.7)
+            for _, premise, said in items
+        ]
+
+
+def test_parts_of_texts_and_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story("parts_more.txt")
+    story.head("sentences, by an entailment model")
+    texts = Records(cards.record_file(Path("texts.jsonl"), cards.sentences(40), schema=False))
+    parts = texts.parts("sentences").score(entailment=Toy())
+    story.show("spec", texts.file.header.estimators["parts_sentences"])
+    story.say(*(spelled(part) for part in texts.file.records[0].parts["parts_sentences"]))
+    rows = [
+        {
+            "id": record.id,
+            "parts": {str(k): "true" in part.text for k, part in enumerate(record.parts["parts_sentences"], start=1)},
+        }
+        for record in texts.file.records
+    ]
+    labels = write("labels.jsonl", rows)
+    parts.label(labels)
+    story.show("labels", texts.file.header.part_correctness)
+    again = Records(cards.record_file(Path("texts.jsonl"), cards.sentences(40), schema=False))
+    again.parts("sentences").score(entailment=Toy(), cap=2).label(rows)
+    story.show("labels in memory", again.file.header.part_correctness)
+    artifact = parts.fit(alpha=0.4)
+    assert artifact.parts is not None
+    story.say(promise_line(artifact.parts), *caveats(artifact.parts), *(spelled(fact) for fact in facts(artifact)))
+    data = packed_answers(texts.file, "parts_sentences")
+    limits = thresholds_of(artifact.parts, data.parts)
+    story.say(*(spelled(row) for row in path_rows(data.parts, limits, data.columns)))
+    whole = texts.parts("sentences")
+    story.refused("parts where whole answers are asked for", lambda: texts.fit(alpha=0.1))
+    story.refused("a reference for sentences", lambda: label_parts(texts.file, "parts_sentences"))
+    story.refused("two kinds", lambda: key_of_parts(two_kinds(texts.file)))
+    story.show("repr", repr(whole))
+    story.head("counts of parts")
+    for counts in ([1, 2, 3, 9], list(range(1, 401))):
+        story.show(f"{len(counts)} answers", cap_of_counts(counts))
+    story.refused("no answers", lambda: cap_of_counts([]))
+    free = Records(cards.record_file(Path("free.jsonl"), cards.invoices(12), schema=False))
+    free.parts("json").score()
+    story.show("cap without a schema", free.file.header.estimators["parts_json"].params["cap"])
+    story.head("from file to file")
+    records = invoices(45)
+    spec = spec_of_key(measured(3, prefix="other").file.header, "parts_json")
+    seen: list[tuple[int, int]] = []
+    header, key = measure_file(
+        records.file.path,
+        Path("scored.jsonl"),
+        parts_measure(spec),
+        progress=lambda done, total, note="": seen.append((done, total)),
+    )
+    story.show("measured", [key, header.estimators[key].params, seen])
+    story.head("columns")
+    labelled_file = measured(45)
+    labelled_file.write("columns.jsonl")
+    monkeypatch.setattr(column_store, "LARGE", 0)
+    columns = open_records("columns.jsonl").records
+    assert isinstance(columns, ColumnRecords)
+    for name in ("parts_json", "parts_other"):
+        ours, theirs = columns.parts(name), labelled_file.file.records.parts(name)
+        for field in ("size", "labels", "reference", "uncertainty", "absent", "right"):
+            assert spelled(getattr(ours, field)) == spelled(getattr(theirs, field)), field
+        story.show(name, [ours.size[:3], ours.reference[:3], ours.right[:9], ours.paths, ours.path[:9]])
+    story.show("scores", [columns.scores("parts_json")[:3], columns.scored("parts_json")[:3], columns.score_keys()])
+    story.show("some", columns.take(np.array([2, 5])).parts("parts_json").uncertainty)
+    story.head("gates that hold everything back, and tests that refute")
+    strict = labelled_file.parts("json").fit(alpha=0.01)
+    assert strict.parts is not None
+    write_parts_report("strict.html", strict, labelled_file.file)
+    story.say(*page_text(Path("strict.html").read_text(encoding="utf-8")).splitlines()[2:5])
+    loose = measured(120).parts("json").fit(alpha=0.15)
+    wrong = measured(80, 3, "wrong").file
+    wrong = RecordFile(
+        wrong.path,
+        wrong.header,
+        [
+            r.model_copy(
+                update={
+                    "part_labels": {
+                        k: v.model_copy(update={"right": (False,) * len(v.right)}) for k, v in r.part_labels.items()
+                    }
+                }
+            )
+            for r in wrong.records
+        ],
+    )
+    fitted = measured(120)
+    write_parts_report("loose.html", loose, fitted.file, test=wrong)
+    story.say(*page_text(Path("loose.html").read_text(encoding="utf-8")).splitlines()[2:6])
+    audited = audit_parts(loose, wrong)
+    story.show("audit", [audited.verdict, audited.sentence])
+    story.head("rules that find nothing")
+    few = AnswerParts.of([[0.1]] * 5, [[0]] * 5, cap=1)
+    story.show("too few", clean_answers(few, alpha=0.05, delta=0.1))
+    story.show("too few on average", clean_answers(few, alpha=0.05, delta=None))
+    banded = PartsRule("clean_answers", bands=(2,))
+    artifact = fit_parts_artifact(fitted.file, alpha=0.01, rule=banded)
+    story.show("bands", [artifact.outcome.reason, artifact.outcome.detail])  # type: ignore[union-attr]
+    story.say(
+        *(
+            spelled(fact)
+            for fact in facts(fit_parts_artifact(fitted.file, alpha=0.3, rule=PartsRule("both", bands=(2,))))
+        )
+    )
+    for text in ("both:clean_alpha=0.01", "both"):
+        found = fit_parts_artifact(fitted.file, alpha=0.01, rule=text).outcome
+        story.show(text, getattr(found, "detail", ""))
+    none = RecordFile(
+        fitted.file.path, fitted.file.header, [r.model_copy(update={"part_labels": {}}) for r in fitted.file.records]
+    )
+    story.refused("no labels", lambda: packed_answers(none, "parts_json"))
+    rows_ = simulate_parts(
+        packed_answers(fitted.file, "parts_json").parts,
+        rules=[PartsRule("clean_shown", "part")],
+        alphas=[0.01],
+        n=20,
+        calibrations=3,
+    )
+    story.show("nothing found", rows_)
+    story.compare()
+
+
+def two_kinds(file: RecordFile) -> RecordFile:
+    specs = {
+        **file.header.estimators,
+        "parts_json": file.header.estimators["parts_sentences"].model_copy(update={"name": "parts_json"}),
+    }
+    return RecordFile(file.path, file.header.model_copy(update={"estimators": specs}), file.records)

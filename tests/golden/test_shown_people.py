@@ -108,17 +108,17 @@ def test_labels_on_the_review_page(terminal: Terminal, store: ReviewStore) -> No
 
 
 def test_what_reviews_teach(terminal: Terminal, store: ReviewStore) -> None:
-    fill(store, 160)
+    fill(store, 100)
     ARTIFACT.save("a.json")
     command = "from-reviews reviews.db --artifact a.json"
     terminal.run(f"{command} --monitor risk")
     terminal.run(f"{command} --monitor risk --out b.json --records r.jsonl")
     terminal.run("inspect b.json")
-    terminal.show("b.json", "correctness", "data", "lineage", "selection", "outcome")
+    terminal.show("b.json", "correctness", "lineage", "selection", "outcome")
     terminal.run(f"{command} --out c.json --alpha 0.2 --rule certified --delta 0.2 --test-fraction 0.2 --seed 1")
     terminal.run(f"{command} --out d.json --alpha 0.25 --strict")
     terminal.run(f"{command} --out e.json --looks 20,40 --look 1 --rule certified")
-    fill(store, 60, seed=1, artifact=artifact_of(threshold=0.2))
+    fill(store, 25, seed=1, artifact=artifact_of(threshold=0.2))
     terminal.run(command)
     artifact_of(threshold=0.2).save("earlier.json")
     terminal.run(f"{command} --earlier earlier.json")

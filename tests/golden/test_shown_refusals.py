@@ -353,16 +353,16 @@ steps none.db --compare transfer --records r.jsonl
 
 def write_files() -> None:
     """The files that the command lines name, and some that are not what they should be."""
-    plants.labelled("r.jsonl", 90)
-    plants.labelled("large.jsonl", 90, name="large")
-    plants.labelled("fresh.jsonl", 60, "f")
+    plants.labelled("r.jsonl", 60)
+    plants.labelled("large.jsonl", 60, name="large")
+    plants.labelled("fresh.jsonl", 40, "f")
     plants.labelled("few.jsonl", 8, "w")
-    plants.unlabelled("scored.jsonl", 90)
+    plants.unlabelled("scored.jsonl", 60)
     plants.unlabelled("open.jsonl", 30, "o")
-    plants.unlabelled("fresh-open.jsonl", 60, "f")
+    plants.unlabelled("fresh-open.jsonl", 40, "f")
     plants.unscored("own.jsonl", 30)
     plants.write_questions("q.jsonl", 6)
-    file = plants.population(90)
+    file = plants.population(60)
     records = file.records
     plants.write("ungrouped.jsonl", [record.model_copy(update={"group": None}) for record in records], file.header)
     plants.write("waiting.jsonl", [record.model_copy(update={"correct": None, "label_detail": ""}) if i % 3 == 0 else
@@ -371,7 +371,7 @@ def write_files() -> None:
     plants.write("again.jsonl", again, file.header)
     both = [*records, records[0].model_copy(update={"id": "twin", "correct": not records[0].correct})]
     plants.write("both.jsonl", both, file.header)
-    fresh = plants.population(60, "f")
+    fresh = plants.population(40, "f")
     plants.write("overlap.jsonl", [*fresh.records, *records[:20]], fresh.header)
     Path("unknown.jsonl").write_text('{"question": "why?"}\n{"question": "who?"}\n', encoding="utf-8")
     Path("text.jsonl").write_text("not JSON\n", encoding="utf-8")
@@ -396,7 +396,7 @@ def prepare(terminal: Terminal) -> None:
         "fit people.jsonl -e semantic_entropy -a 0.2 --out people.json",
         "label r.jsonl --rule stated --out stated.jsonl",
         "fit-cascade r.jsonl large.jsonl -a 0.2 -e semantic_entropy --out cascade.json",
-        "sample --records scored.jsonl -e perplexity --reach 0.5 --n 10 --out drawn.jsonl",
+        "sample --records scored.jsonl -e perplexity --reach 0.5 --n 8 --out drawn.jsonl",
         "label drawn.jsonl --rule exact",
     ):
         terminal.run(line)

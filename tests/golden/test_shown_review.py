@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,10 +120,10 @@ class Story:
         """A line of its own."""
         self.lines += ["", text]
 
-    def did(self, name: str, call: Callable[..., Any], *, whole: bool = False) -> Any:
+    def did(self, name: str, call: Callable[..., Any], *arguments: Any, whole: bool = False) -> Any:
         """Call, and note what it returned or refused; returns the value."""
         try:
-            value = call()
+            value = call(*arguments)
         except (GuardrailError, ValueError) as error:
             text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             text = text.replace("JSON compliant: nan", "JSON compliant")  # Python names the number since 3.13
@@ -328,6 +328,11 @@ def test_waiting(store: ReviewStore, story: Story, monkeypatch: pytest.MonkeyPat
     async def asleep(seconds: float) -> None:
         sleep(seconds)
 
+    def timeout(seconds: float) -> Any:
+        limits.append(round(seconds, 4))
+        return nullcontext()
+
+    limits: list[float] = []
     monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     item = store.enqueue(SHORT)
     story.did("wait", lambda: store.wait(item.id, 10))
@@ -335,8 +340,10 @@ def test_waiting(store: ReviewStore, story: Story, monkeypatch: pytest.MonkeyPat
     pauses.clear()
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", asleep)
+        patched.setattr(asyncio, "timeout", timeout)
         story.did("await", lambda: asyncio.run(store.await_decision(item.id, 10)))
     story.did("pauses", lambda: pauses)
+    story.did("limits of its looks", lambda: limits)
     story.did("wait for what does not exist", lambda: store.wait("nothing", 1))
     lease = store.claim("ann")
     assert lease is not None
@@ -1055,9 +1062,11 @@ def test_hooks(
     lease = claimed(store, store.items()[0].id)
     store.decide(lease, Decision(action="edit", candidate=Candidate(text="V. Woolf")))
     did("asked again", lambda: asked(ask_reviewer(store, wait=5, key=lambda *_: "order-7")))
-    did("nobody answers", lambda: asked(ask_reviewer(store, wait=0.01)))
-    did("the item is closed", lambda: store.items(newest=True)[0].state)
-    did("nobody answers under a key", lambda: asked(ask_reviewer(store, wait=0.01, key=lambda *_: "k"), "calls"))
+    with monkeypatch.context() as nobody:
+        nobody.setattr(store, "wait", lambda item, seconds: None)
+        did("nobody answers", lambda: asked(ask_reviewer(store, wait=30)))
+        did("the item is closed", lambda: store.items(newest=True)[0].state)
+        did("nobody answers under a key", lambda: asked(ask_reviewer(store, wait=30, key=lambda *_: "k"), "calls"))
     kept = store.find("k")
     assert kept is not None
     did("the item stays open", lambda: (kept.state, kept.deadline, kept.content.allowed))

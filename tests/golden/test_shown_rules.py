@@ -26,11 +26,11 @@ from calibrate.thresholds.bounds import (
 )
 from calibrate.thresholds.fit import check_items
 from calibrate.thresholds.registry import RULES, compared_rules, planned_rules, rule_named, swept_rules
-from calibrate.thresholds.rule import RuleRequest
+from calibrate.thresholds.rule import RuleRequest, prefixes
 from calibrate.thresholds.stages import fit_stages
 from guardrail.outcome import Feasible, Infeasible
 
-from .story import Story, six_digits, spelled
+from .story import Story, drawn, six_digits, spelled
 
 Reals = NDArray[np.float64]
 
@@ -422,3 +422,73 @@ def test_plans() -> None:
     story.refused("a small pilot", lambda: Pilot.of(scores[:19], errors[:19]))
     story.refused("a pilot without an error", lambda: Pilot.of(scores, 0 * errors))
     story.compare()
+
+
+def test_rare_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story("rules_rare.txt")
+    story.head("a set that counts as large")
+    with monkeypatch.context() as patch:
+        patch.setattr("calibrate.thresholds.simultaneous.EXACT_LIMIT", 100)
+        patch.setattr("calibrate.thresholds.anchored.EXACT_LIMIT", 100)
+        for name in ("certified", "cp_simultaneous"):
+            for alpha in (0.02, 0.1):
+                outcome = fit(*items(450, 4.0), alpha=alpha, rule=name, diagnose="fast")
+                story.show(f"{name} at {alpha:g}", told(outcome))
+    story.head("a large set")
+    u, error = items(30_000, 4.0)
+    for name in ("clopper_pearson", "fixed_sequence", "empirical"):
+        options: dict[str, Any] = {"start": 300} if name == "fixed_sequence" else {}
+        story.show(name, told(fit(u, error, alpha=0.1, rule=name, diagnose="fast", **options)))
+    story.show("the default search", fit(u, error, alpha=0.1, rule="lec").options)
+    story.head("diagnoses")
+    half = np.where(np.arange(200) < 100, 0.0, np.arange(200) / 200)
+    late = np.r_[np.zeros(160), np.ones(40)].astype(np.int64)
+    early = (np.arange(200) % 9 == 0).astype(np.int64)
+    for title, scores, labels, settings in (
+        ("a block of ties", np.arange(200) // 100, late, {"rule": "acrc", "alpha": 0.1, "min_accept": 120}),
+        ("errors in every block", np.arange(200) // 20, early, {"rule": "empirical", "alpha": 0.05}),
+        (
+            "a block of ties for a certificate",
+            np.where(np.arange(200) < 190, 0.0, 1.0),
+            late,
+            {"rule": "certified", "alpha": 0.15},
+        ),
+        ("a larger alpha", *items(200, 1.2), {"rule": "certified", "alpha": 0.02}),
+        ("a larger alpha of a plain rule", half, early, {"rule": "lec", "alpha": 0.02}),
+        ("one item", np.array([0.5]), np.array([0]), {"rule": "sgr", "alpha": 0.4}),
+        ("a start past the end", np.arange(20.0), np.zeros(20), {"rule": "fixed_sequence", "start": 30, "alpha": 0.3}),
+        ("too few for a group", np.arange(20.0), np.zeros(20), {"rule": "group_mean", "alpha": 0.05}),
+        ("too few for a grid", np.arange(20.0), np.zeros(20), {"rule": "bonferroni", "alpha": 0.05}),
+        ("too few for all", np.arange(20.0), np.zeros(20), {"rule": "cp_simultaneous", "alpha": 0.05}),
+    ):
+        story.show(title, told(fit(scores, labels, **settings)))  # type: ignore[arg-type]
+    story.show("a rule as an object", fit([0.1, 0.2], [0, 1], alpha=0.5, rule=RULES["empirical"]).rule)
+    story.show("a rule of one's own", [rule_named(RULES["lec"]).name, RULES["acrc"].explain(*explained())])
+    story.refused("words for scores", lambda: fit(["low"], [0], alpha=0.1))
+    story.refused("expect and min_accept", lambda: fit(u, error, alpha=0.1, rule="certified", expect=0.2, min_accept=3))
+    story.refused(
+        "groups of another number",
+        lambda: evaluate(u, error, rules=["lec"], alphas=[0.1], n_calibration=9, groups=["a"]),
+    )
+    story.head("stages that are infeasible")
+    wrong = np.ones((200, 2), dtype=np.int64)
+    scores_of = np.stack([spread(200, 0.618), spread(200, 0.732)], axis=1)
+    for title, u_, e_ in (
+        ("all wrong", scores_of, wrong),
+        ("few", scores_of[:12], 0 * wrong[:12]),
+        ("one stage never measured", np.where(np.arange(2) == 0, np.inf, scores_of), 0 * wrong),
+    ):
+        story.show(title, fit_stages(u_, e_, alpha=0.05, rule="certified"))
+    story.head("figures")
+    result = evaluate(
+        *items(80), rules=["lec", "certified", "empirical"], alphas=[0.1, 0.2], n_calibration=40, splits=3
+    )
+    story.show("rates", drawn(result.plot()))
+    made = plan(0.1, accuracy=0.8, auroc=0.9, sizes=(60, 200), rules=["acrc", "certified"], repetitions=3)
+    story.show("plan", drawn(made.plot()))
+    story.compare()
+
+
+def explained() -> tuple[Any, RuleRequest]:
+    prefix = prefixes(np.arange(10.0), np.zeros(10, dtype=np.int8))
+    return prefix, RuleRequest(0.1, None, dict(RULES["acrc"].defaults) | {"monotone": False})
