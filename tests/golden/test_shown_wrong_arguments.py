@@ -1127,3 +1127,15 @@ def test_fields_that_are_not_shown() -> None:
             if hidden or written:
                 lines.append(f"{module}.{name}: hidden {hidden}, written if set {written}")
     same("core/hidden_fields.txt", "\n".join(lines))
+
+
+def test_public_names() -> None:
+    from guardrail import sampling
+
+    lines = [f"{name}: {getattr(getattr(guardrail, name), '__module__', 'a value')}" for name in guardrail.__all__]
+    vars(guardrail).pop("accepts", None)  # loaded when it is first used, again
+    lines.append(f"{guardrail.accepts(0.1, 0.2)} {sorted(set(guardrail._MODULES) ^ set(guardrail.__all__))}")
+    lines += [f"{part}: {guardrail.__getattr__(part).__name__}" for part in sorted(guardrail._PARTS)]
+    lines += [f"{sampling.plan_for.__module__}", error_of(lambda: sampling.nothing)]  # type: ignore[attr-defined]
+    lines.append(repr(set(guardrail.__all__) <= set(dir(guardrail))))
+    same("core/public_names.txt", "\n".join(lines))
