@@ -531,6 +531,11 @@ def test_wrong_artifacts() -> None:
         stages=(share, share),
         interval=None,
     )
+    joint = whole.model_copy(update={"rule": "lec_joint", "delta": None, "interval": (0.01, 0.6)})
+    nothing = StageShare(threshold=None, n_accepted=0, n_errors=0)
+    lost = whole.model_copy(
+        update={"stages": (nothing, nothing), "reason": InfeasibleReason.TOO_FEW_ITEMS, "detail": "too few."}
+    )
     refusals(
         "core/wrong_artifacts.txt",
         {
@@ -624,6 +629,11 @@ def test_wrong_artifacts() -> None:
                     packages={},
                 ).warning
             ),
+            "promises of a cascade": lambda: [
+                cascade_of(own, proven, fits).promises
+                for own, proven in ((whole, whole), (joint, whole), (joint, lost))
+                for fits in (None, selected(others=0.04))
+            ],
             "chosen": lambda: (
                 fitted(choice=choice).model_dump()["choice"]["share"] if "share" in choice.model_dump() else "left out"
             ),
@@ -634,6 +644,15 @@ def test_wrong_artifacts() -> None:
                 ARTIFACT.unknown_turns([HumanMessage("x"), AIMessage("y")]),
             ],
         },
+    )
+
+
+def cascade_of(outcome: CascadeOutcome, certificate: CascadeOutcome, selection: Selection | None) -> CascadeArtifact:
+    stages = tuple(
+        ARTIFACT if share.threshold is not None else make_artifact(MODEL, threshold=None) for share in outcome.stages
+    )
+    return CascadeArtifact(
+        created="1970", stages=stages, outcome=outcome, certificate=certificate, packages={}, selection=selection
     )
 
 
