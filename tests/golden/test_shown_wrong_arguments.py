@@ -265,7 +265,7 @@ def test_wrong_values() -> None:
             "neither value nor reason": lambda: Uncertainty(value=None, unit="nats", estimator="x"),
             "value and reason": lambda: Uncertainty(value=1, unit="nats", estimator="x", reason=Unmeasured.REFUSED),
             "an infinite uncertainty": lambda: Uncertainty(value=float("inf"), unit="nats", estimator="x"),
-            "an unknown unit": lambda: Uncertainty(value=1, unit="bits", estimator="x"),  # type: ignore[arg-type]
+            "an unknown unit": lambda: Uncertainty(value=1, unit="bits", estimator="x"),
             "a bound of before": lambda: Uncertainty.from_stored(
                 {"value": 1, "unit": "nats", "estimator": "x", "detail": "settled by 3", "later": 1}
             ),
@@ -312,7 +312,7 @@ def test_wrong_values() -> None:
                 EstimatorSpec(name=name, version=1, unit="nats", params={"scale": [1, 2]}).scale
                 for name in ("two_stage", "other")
             ],
-            "an unknown attribute": lambda: guardrail.nothing,  # type: ignore[attr-defined]
+            "an unknown attribute": lambda: guardrail.nothing,
             "public names": lambda: [
                 name
                 for name in dir(guardrail)
@@ -384,7 +384,8 @@ def test_artifacts_that_cannot_be_read(tmp_path: Path) -> None:
             "a cascade": lambda: CascadeArtifact.load(saved),
             "saved in a folder": lambda: ARTIFACT.save(tmp_path),
             "a version of a file": lambda: check_version(7, 1, "the file x", "do without it"),
-            "of the same version": lambda: [check_version(1, 1, "x", "y"), check_version(None, 1, "x", "y")],
+            "of the same version": lambda: check_version(1, 1, "x", "y"),
+            "of no version": lambda: check_version(None, 1, "x", "y"),
             "of a text": lambda: check_version("1", 1, "the file x", "do without it"),
             "persisted": lambda: Persisted().digest[:20],
         },
@@ -548,7 +549,7 @@ def test_wrong_artifacts() -> None:
             "version 3 without parts": lambda: fitted(schema_version=3),
             "segments without scores": lambda: fitted(calibration=SCORES.model_copy(update={"segment": ("a",) * 200})),
             "scores of other lengths": lambda: CalibrationScores(uncertainty=(0.1,), error=(0, 1)),
-            "an error of 2": lambda: CalibrationScores(uncertainty=(0.1,), error=(2,)),  # type: ignore[arg-type]
+            "an error of 2": lambda: CalibrationScores(uncertainty=(0.1,), error=(2,)),
             "packed scores": lambda: (
                 type(
                     CalibrationScores(
@@ -717,7 +718,8 @@ def test_promises() -> None:
 def test_figures_of_an_artifact() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     rows = []
-    for name, own in {"feasible": outcome(), "infeasible": infeasible(), "artifact": fitted()}.items():
+    plotted: dict[str, Any] = {"feasible": outcome(), "infeasible": infeasible(), "artifact": fitted()}
+    for name, own in plotted.items():
         axis = own.plot()
         lines = [
             f"{line.get_label()} {[round(float(x), 3) for x in line.get_xdata()][:4]} "
@@ -1014,7 +1016,8 @@ def test_prompts_in_words(tmp_path: Path) -> None:
         ),
     ]
     tools = bindings_for([pay])
-    others = [ChatMessage("x", role=" Assistant"), ChatMessage("x", role="judge"), FunctionMessage("x", name="f")]
+    others: list[Any] = [ChatMessage(content="x", role=role) for role in (" Assistant", "judge")]
+    others.append(FunctionMessage(content="x", name="f"))
     made = PromptWrapping(system="S {x}", template="{question} {y}").to_prompt().invoke({"question": "q"})
     rows = [
         f"roles: {[role_of(each) for each in (*messages, *others)]}",
@@ -1160,7 +1163,7 @@ def test_public_names() -> None:
     vars(guardrail).pop("accepts", None)  # loaded when it is first used, again
     lines.append(f"{guardrail.accepts(0.1, 0.2)} {sorted(set(guardrail._MODULES) ^ set(guardrail.__all__))}")
     lines += [f"{part}: {guardrail.__getattr__(part).__name__}" for part in sorted(guardrail._PARTS)]
-    lines += [f"{sampling.plan_for.__module__}", error_of(lambda: sampling.nothing)]  # type: ignore[attr-defined]
+    lines += [f"{sampling.plan_for.__module__}", error_of(lambda: sampling.nothing)]
     lines.append(repr(set(guardrail.__all__) <= set(dir(guardrail))))
     same("core/public_names.txt", "\n".join(lines))
 
