@@ -272,7 +272,7 @@ def test_batches() -> None:
             asked, service, warmer, "e.jsonl", batches=Batches("e.jsonl", submit=False), probe="off"
         ),
     )
-    errors = {
+    errors: dict[str, dict[str, Any]] = {
         "an error with a message": {"error": {"message": "expired"}},
         "an error with a code": {"error": {"code": "batch_expired"}},
         "an error that is a word": {"error": "gone"},
