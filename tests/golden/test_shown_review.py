@@ -1347,6 +1347,9 @@ def test_commands(
 
     made = delivery.Deliverer
 
+    def fails() -> str:
+        raise OSError("no user")
+
     def deliverer(store: Any, secret: str, **how: Any) -> Any:
         served["destinations"] = [(each.format, each.page, each.url) for each in how["destinations"]]
         served["callback hosts"] = how["hosts"]
@@ -1414,8 +1417,11 @@ def test_commands(
     run("review", "--purge", "90", "--dry-run")
     run("review", "--purge", "90.5")
     run("review", "--purge", "0")
+    with monkeypatch.context() as nameless:
+        nameless.setattr("getpass.getuser", fails)
+        run("review", "--purge", "0.001")
     with ReviewStore("reviews.db") as store:
-        story.did("the trail", lambda: store.trail()[-1])
+        story.did("the trail", lambda: store.trail()[-3:])
     run("review", "--port", "0")
     run(
         "review",
