@@ -6,7 +6,9 @@ Each file is one story: what was called, and what it returned or refused. The cl
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import os
 import socket
 import sqlite3
 import threading
@@ -58,6 +60,7 @@ from guardrail.review import command as review_command
 from guardrail.review.destinations import announce
 from guardrail.review.hooks import content_of
 from guardrail.review.limits import check_callback, check_seconds, check_text, passes
+from guardrail.review.monitors.inbox import FOLD_AT_ONCE, Inbox, InboxWorker
 from guardrail.review.monitors.rows import inbox
 from guardrail.review.monitors.rows import monitors as monitor_table
 from guardrail.review.queue.deadline import Circuit
@@ -69,8 +72,8 @@ from guardrail.review.web.app import review_app
 from guardrail.review.web.server import Limits, check_proxies, server_of
 from guardrail.review.web.sessions import RateLimit, Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import ToolCall
-from guardrail.verdict import Verdict
+from guardrail.types import Sample, ToolCall, Uncertainty
+from guardrail.verdict import Reason, Verdict
 from tests.golden.shown import same
 from tests.golden.test_shown_pages import TOKENS, _counted, call_item, part_item, sentences_item
 from tests.review_pages import REVIEWERS, held_back
@@ -1464,3 +1467,166 @@ def _quiet() -> Iterator[None]:
     assert not [
         thread for thread in threading.enumerate() if thread.name in ("guardrail-monitor", "guardrail-deliverer")
     ]
+
+
+# -- trouble -------------------------------------------------------------------------------------------------------
+
+
+class Pauses:
+    """Stands for an event that nobody sets: notes how long each wait is, and ends after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waited: list[float] = []
+
+    def is_set(self) -> bool:
+        return len(self.waited) >= self.most
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+@pytest.fixture
+def logged(story: Story, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Callable[[], None]:
+    """Move what was logged into the story."""
+
+    def move() -> None:
+        for record in caplog.records:
+            text = record.getMessage().replace(f"{tmp_path}/", "")
+            story.lines.append(f"  logged {record.name} {record.levelname.lower()}: {text}")
+        caplog.clear()
+
+    return move
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    """Stand for a call of a database that fails."""
+    raise OperationalError("SELECT", {}, OSError("disk full\nvalues: a secret question"))
+
+
+def unavailable(*_: Any, **__: Any) -> Any:
+    """Stand for a call of a store that is not available."""
+    raise StoreUnavailableError("it does not answer")
+
+
+def test_a_deliverer_whose_database_fails(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliverer = Deliverer(store, SECRET)
+    for poll, broken in ((1.0, True), (0.5, False), (100.0, True)):
+        with monkeypatch.context() as patched:
+            if broken:
+                patched.setattr(store, "expire", fails)
+            pauses = Pauses(9 if broken else 2)
+            deliverer._stop = pauses  # type: ignore[assignment]
+            deliverer.run(poll)
+        story.did(f"pauses, poll {poll:g}, the database {'fails' if broken else 'answers'}", lambda p: p.waited, pauses)
+        logged()
+    story.did("a count", lambda: deliverer._succeeded("count", lambda: 5))
+    story.did("a count that fails", lambda: deliverer._succeeded("count", unavailable))
+    logged()
+    hook = ask_reviewer(store, wait=30)
+    verdict_ = Verdict(**VERDICT)
+    monkeypatch.setattr(store, "wait", lambda item, seconds: None)
+    monkeypatch.setattr(store, "give_up", unavailable)
+    story.did("an item that cannot be closed", lambda: hook.on_abstention(Abstention(verdict_, (), hook, "")))
+    logged()
+    story.lines = [line.replace(store.items(newest=True)[0].id, "(ticket)") for line in story.lines]
+    story.same("trouble-of-deliveries.txt")
+
+
+def test_a_worker_that_folds(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = InboxWorker(store.database, 0.5)
+
+    def run(name: str, fold: Callable[[Any], int]) -> None:
+        pauses, calls = Pauses(2), itertools.count(1)
+        worker._stop = pauses  # type: ignore[assignment]
+
+        def folding(database: Any) -> int:
+            if next(calls) == 5:  # it folds on without a pause
+                pauses.most = 0
+            return fold(database)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("guardrail.review.monitors.inbox.fold_all", folding)
+            worker.run()
+        story.did(name, lambda: (pauses.waited, f"call {next(calls)} would follow"))
+        logged()
+
+    run("pauses while the database fails", fails)
+    run("pauses while many scores wait", lambda _: FOLD_AT_ONCE)
+    run("pauses while few scores wait", lambda _: FOLD_AT_ONCE - 1)
+    story.same("trouble-of-folding.txt")
+
+
+def test_an_inbox_that_cannot_be_written(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did = story.did
+    artifact = make_artifact(ScriptedChat(), threshold=0.7)
+    drift = Monitors(store).drift("scores", artifact, on_watch_failure="pass")
+    strict = Monitors(store).drift("scores", artifact)
+    kept, scored = Inbox(store.database, "scores"), Verdict(**{**VERDICT, "artifact": artifact.digest})
+    with monkeypatch.context() as broken:
+        broken.setattr("guardrail.review.monitors.inbox._KEPT", 2)
+        broken.setattr(store.database, "write", unavailable)
+        for number in range(4):
+            did(f"add {number}", kept.add, float(number), f"key-{number}")
+        for watching in (drift, strict):
+            broken.setattr(watching, "_watch_on", lambda: None)
+            did("watch", watching.watch, scored)
+            did("unwritten", lambda w: w.unwritten, watching)
+        did("kept", lambda: [row["key"] for row in kept._kept])
+        logged()
+    did("flush", kept.flush)
+    did("kept", lambda: kept._kept)
+    did("add", kept.add, 9.0, "key-9")
+    did("add the same key", kept.add, 8.0, "key-9")
+    did("folded", Monitors(store).fold)
+    did("history", lambda: [(step.n, step.value) for step in Monitors(store).history("scores")])
+    kept.add(1.0, "late")
+    with store.database.write() as connection:
+        connection.execute(update(monitor_table).values(state="{"))
+    did("a state that cannot be read", Monitors(store).fold)
+    logged()
+    story.note("an acknowledged alarm:")
+    risk = Monitors(store).risk("errors", 0.1)
+    while not risk.state.alarmed:
+        risk.update(True)
+    Monitors(store).acknowledge("errors", who="eve")
+    for _ in range(2):
+        did("update", lambda: risk.update(False).n)
+        logged()
+    story.same("trouble-of-monitors.txt")
+
+
+def test_a_file_of_tokens_that_is_being_written(story: Story, logged: Callable[[], None], tmp_path: Path) -> None:
+    path, good = tmp_path / "tokens.json", '{"ann": {"role": "admin", "sha256": "0"}}'
+    path.write_text(good, encoding="utf-8")
+    os.utime(path, (9, 9))
+    accounts = Accounts(path)
+    for number, text in enumerate((good, "{", "{", good.replace("ann", "bob"), None, "{", good)):
+        if text is None:
+            path.unlink()
+        else:
+            path.write_text(text, encoding="utf-8")
+            os.utime(path, (number, number))
+        for name in (f"the file {text}", "again"):
+            story.did(name, lambda: [account.name for account in accounts.all()])
+        logged()
+    story.same("trouble-of-tokens.txt")
+
+
+VERDICT: dict[str, Any] = {
+    "accepted": False,
+    "reason": Reason.ABOVE_THRESHOLD,
+    "detail": "Held back.",
+    "uncertainty": Uncertainty(value=0.5, unit="nats", estimator="discrete_semantic_entropy"),
+    "threshold": 0.25,
+    "alpha": 0.1,
+    "guarantee": "None.",
+    "artifact": "sha256:0",
+    "candidate": Sample(text="Woolf"),
+}
