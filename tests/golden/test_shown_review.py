@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import os
+import resource
 import socket
 import sqlite3
 import threading
@@ -1292,10 +1293,16 @@ def test_accounts(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch)
     did("remembered", lambda: len(limit._seen))
     story.note("the server:")
     did("a trusted proxy", lambda: check_proxies(["10.0.0.0/8", "::1", "proxy"]))
-    for settings in (server_of(None, trusted_proxies=("10.0.0.1",)), server_of(None, limits=Limits(3, 1.0, 2.0))):  # type: ignore[arg-type]
-        config = settings.config
-        did("settings", lambda config=config: {name: getattr(config, name) for name in SETTINGS})
-        did("limits", lambda config=config: asdict(config.http.limits))
+    for descriptors, how in (
+        (10_000, {"trusted_proxies": ("10.0.0.1",)}),
+        (10_000, {"limits": Limits(3, 1.0, 2.0)}),
+        (100, {}),
+        (resource.RLIM_INFINITY, {"limits": Limits(connections=700)}),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, most=descriptors: (most, most))
+        config = server_of(None, **how).config  # type: ignore[arg-type]
+        did("settings", lambda c: {name: getattr(c, name) for name in SETTINGS}, config)
+        did("limits", lambda c: asdict(c.http.limits), config)
     story.same("accounts.txt")
 
 
