@@ -179,6 +179,14 @@ TO_LABEL = Content(
 )
 
 
+def nested(depth: int) -> Any:
+    """A list in a list in a list."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def taken(store: ReviewStore, content: Content, name: str = "ann", **how: Any) -> str:
     """Id of a new item that a reviewer has claimed."""
     item = store.enqueue(content, **how)
@@ -532,6 +540,10 @@ def test_refusals(site: Site, store: ReviewStore, now: list[float], monkeypatch:
     line("broken tool calls", ann.post(decide, lease=lease.token, action="edit", tool_calls="{"))
     line("wrong tool calls", ann.post(decide, lease=lease.token, action="edit", tool_calls='[{"name": 1}]'))
     line("tool calls without a list", ann.post(decide, lease=lease.token, action="edit", tool_calls="5"))
+    deep = json.dumps([{"name": "t", "arguments": {"a": nested(300)}}])
+    line(
+        "tool calls nested too deeply", ann.post(decide, lease=lease.token, action="edit", edited="x", tool_calls=deep)
+    )
     line("a choice and an action", ann.post(decide, lease=lease.token, action="edit", choice="x"))
     line("a choice that is not listed", ann.post(decide, lease=lease.token, choice="x"))
     line("parts of an item without parts", ann.post(decide, lease=lease.token, action="parts"))

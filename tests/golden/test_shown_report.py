@@ -41,7 +41,7 @@ from calibrate.thresholds import fit
 from guardrail import notebook
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, EstimatorChoice, Looks, Reach, Selection
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
 from guardrail.prompting import PromptWrapping
@@ -502,6 +502,8 @@ def test_sentences(population: RecordFile) -> None:
         uncertainty=plain.calibration.uncertainty, error=tuple(1 - error for error in plain.calibration.error)
     )
     few = fitted(part=calibration[:8], rule="certified")
+    too_few = few.certificate.model_copy(update={"reason": InfeasibleReason.TOO_FEW_ITEMS})
+    options = plan.model_copy(update={"n": 0, "options": ("A", "B")})
     stories: dict[str, list[str]] = {
         "a rule that aims at the target": spoken(plain, facts=True),
         "a certificate": spoken(certified),
@@ -554,16 +556,14 @@ def test_sentences(population: RecordFile) -> None:
         "a prompt with slots": spoken(
             changed(plain, prompt=PromptWrapping(template="{question} at {now}", slots=("now",)))
         )[-3:],
-        "options": spoken(changed(plain, plan=plan.model_copy(update={"n": 0, "options": ("A", "B")})), facts=True)[
-            -23:-21
-        ],
+        "options": [str(sentences.facts(changed(plain, plan=options))[1])],
         "a scorer asked for": spoken(
             changed(plain, plan=plan.model_copy(update={"follow_ups": ("score:rating",)}), estimator=scorer), facts=True
         ),
         "only right answers": spoken(
             changed(plain, calibration=CalibrationScores(uncertainty=(0.0, 1.0), error=(0, 0))), facts=True
         )[-6:],
-        "too few labels to rank": spoken(changed(plain, certificate=few.certificate, calibration=few.calibration)),
+        "too few labels to rank": spoken(changed(plain, certificate=too_few, calibration=few.calibration)),
         "clusters": spoken(fitted(groups="cluster", part=paired(calibration)))[:4],
     }
     tested: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoTurnError
 from starlette.testclient import TestClient
 
 from guardrail.__main__ import main
@@ -64,10 +65,12 @@ from guardrail.review.limits import check_callback, check_seconds, check_text, p
 from guardrail.review.monitors.inbox import FOLD_AT_ONCE, Inbox, InboxWorker
 from guardrail.review.monitors.rows import inbox
 from guardrail.review.monitors.rows import monitors as monitor_table
-from guardrail.review.queue.deadline import Circuit
+from guardrail.review.queue.database import _check_in_time, _unavailable
+from guardrail.review.queue.deadline import Circuit, Operation
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.item import frozen, writable
 from guardrail.review.queue.schema import events, items, metadata, outbox
+from guardrail.review.queue.writers import _Transaction
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.server import Limits, check_proxies, server_of
@@ -76,7 +79,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, ToolCall, Uncertainty
 from guardrail.verdict import Reason, Verdict
 from tests.golden.shown import same
-from tests.golden.test_shown_pages import TOKENS, _counted, call_item, part_item, sentences_item
+from tests.golden.test_shown_pages import TOKENS, _counted, call_item, nested, part_item, sentences_item
 from tests.review_pages import REVIEWERS, held_back
 
 __all__ = ["_counted"]  # a fixture
@@ -128,7 +131,7 @@ class Story:
         """Call, and note what it returned or refused; returns the value."""
         try:
             value = call(*arguments)
-        except (GuardrailError, ValueError) as error:
+        except (GuardrailError, ValueError, NoTurnError) as error:
             text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             text = text.replace("JSON compliant: nan", "JSON compliant")  # Python names the number since 3.13
             self.lines.append(f"{name}\n  {type(error).__name__}: {text}")
@@ -469,14 +472,6 @@ def test_tables(store: ReviewStore) -> None:
 # -- refusals ------------------------------------------------------------------------------------------------------
 
 
-def nested(depth: int) -> Any:
-    """A list in a list in a list."""
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 def test_refusals_of_the_store(store: ReviewStore, story: Story) -> None:
     did = story.did
 
@@ -578,6 +573,8 @@ def test_refusals_of_decisions(store: ReviewStore, story: Story) -> None:
     did("frozen: nested too deeply", lambda: frozen(held_back(metadata={"a": nested(300)})))
     did("frozen: what JSON lacks", lambda: frozen(held_back(metadata={"a": float("inf"), "b\ud800": {1}})).metadata)
     did("frozen: not JSON", lambda: frozen(held_back(metadata={"a": object()})))
+    did("a verdict that cannot be read", lambda: held_back().parsed_verdict())
+    did("no verdict", lambda: SHORT.parsed_verdict())
     did("writable", lambda: writable(Decision(action="approve")))
     parts = part_item()
     places = [part.place for part in parts.parts if not part.kept]
@@ -631,6 +628,7 @@ def test_refusals_of_databases(tmp_path: Path, story: Story, new_store: Path, mo
     did = story.did
     did("not a URL", lambda: ReviewStore("://"))
     did("another database", lambda: ReviewStore("mysql://host/name"))
+    did("another driver", lambda: ReviewStore("sqlite+nothing:///x.db?key=secret"))
     did("in memory", lambda: ReviewStore("sqlite://"))
     did("in memory, too", lambda: ReviewStore("sqlite:///:memory:"))
     did("a deadline of no time", lambda: ReviewStore("reviews.db", deadline=0))
@@ -684,6 +682,39 @@ def test_failures_of_a_database(store: ReviewStore, story: Story) -> None:
     ):
         with pytest.raises(OperationalError):
             failing(other)()
+    late, soon = Operation(2.5), Operation(2.5)
+    late.late = True
+    for name, error in (
+        ("late", OperationalError("SELECT", {}, OSError("interrupted"))),
+        ("late, refused", ValueError("no")),
+        ("no turn", NoTurnError("other threads were writing")),
+        ("no connection", StoreUnavailableError("cannot be reached")),
+        ("another error", ValueError("no")),
+    ):
+        did(name, _unavailable, error, late if "late" in name else soon)
+    did("late before it began", _check_in_time, late)
+    did("in time", _check_in_time, soon)
+    with ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(database.read())
+        did("the ninth connection", lambda: database._connected(Operation(0.05), False).__enter__())
+    did("a free one again", lambda: len(store.items()))
+
+    def undone() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("ROLLBACK")
+
+    did("a transaction that SQLite undid", undone)
+    did("the next one", lambda: store.check())
+    writers = database._writers
+    writers._taken = True
+    did("writers that wait", lambda: writers.write(0.01).__enter__())
+    writers._taken = False
+    with closing(database.engine.connect()) as connection:
+        waiting = _Transaction(connection)
+        did("a commit that takes too long", waiting.wait, 0.01)
+        waiting.commit()
+        did("a commit", waiting.wait, 0.01)
     clock = [0.0]
     circuit = Circuit(lambda: clock[0])
     for after in (0.0, 0.0, 0.0, 0.0, 3.75, 1.25, 0.0, 5.0):
@@ -1133,6 +1164,7 @@ def test_monitors(store: ReviewStore, now: list[float], story: Story) -> None:
     def hear(alarm: Alarm) -> None:
         heard.append(alarm.detail)
 
+    alarm = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="Somebody said so.")
     risk = monitors.risk("errors", 0.1, min_audit_rate=0.5, on_alarm=hear)
     did("before the first audit", lambda: (risk.interval(), risk.state))
     did("update", lambda: risk.update(False, audit_rate=0.5, key="a"))
@@ -1182,6 +1214,18 @@ def test_monitors(store: ReviewStore, now: list[float], story: Story) -> None:
     did("more", lambda: monitors.switch(names="scores", every=0.0).reason())
     did("fold", monitors.fold)
     did("fold again", monitors.fold)
+    read = store.database.read
+    store.database.read = fails  # type: ignore[method-assign]
+    did("a database that cannot be read", lambda: monitors.switch(every=0.0).reason())
+    followed = monitors.switch(every=0.0)
+    did("it accepts", lambda: followed.allows(0.0))
+    store.database.read = read  # type: ignore[method-assign]
+    with followed._reading:
+        did("while another thread reads", followed.reason)
+    did("waits", lambda: [monitors.switch(every=each)._wait for each in (0.0, 2.0, 60.0)])
+    did("its own alarm", lambda: [followed.alarm(alarm), followed.reason(), len(followed.alarms)])
+    remembered = monitors.switch(every=60.0)
+    did("remembered", lambda: remembered.reason())
     story.note("refusals:")
     did("another kind", lambda: monitors.risk("scores", 0.1))
     did("another alpha", lambda: monitors.risk("errors", 0.2, min_audit_rate=0.5))
@@ -1427,6 +1471,20 @@ def test_commands(
     run("review", "--purge", "90", "--dry-run")
     run("review", "--purge", "90.5")
     run("review", "--purge", "0")
+    monkeypatch.setattr("guardrail.review.queue.purging._PATIENCE", 0.01)
+    with closing(sqlite3.connect("reviews.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM review_items").fetchone()
+        with ReviewStore("reviews.db") as store:  # it is now in the log, which a reader keeps
+            store.note_event("checked", {})
+        run("review", "--purge", "90", "--db", "reviews.db")
+    signals: list[int] = []
+    ended = SimpleNamespace(wait=lambda seconds: bool(signals), set=lambda: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(monitor_command, "threading", SimpleNamespace(Event=lambda: ended))
+        patched.setattr(monitor_command.signal, "signal", lambda number, call: signals.append(int(number)))
+        run("monitor", "--poll", "0.5")
+    story.lines.append(f"  signals {signals}")
     with monkeypatch.context() as nameless:
         nameless.setattr("getpass.getuser", fails)
         run("review", "--purge", "0.001")
@@ -1587,6 +1645,10 @@ def test_an_inbox_that_cannot_be_written(
             did("unwritten", lambda w: w.unwritten, watching)
         did("kept", lambda: [row["key"] for row in kept._kept])
         logged()
+    store.database.deadline = 0.02
+    with kept._writing:
+        did("add while others write", kept.add, 5.0, "key-5")
+    store.database.deadline = 5.0
     did("flush", kept.flush)
     did("kept", lambda: kept._kept)
     did("add", kept.add, 9.0, "key-9")
