@@ -1223,7 +1223,8 @@ def test_monitors(store: ReviewStore, now: list[float], story: Story) -> None:
     with followed._reading:
         did("while another thread reads", followed.reason)
     did("waits", lambda: [monitors.switch(every=each)._wait for each in (0.0, 2.0, 60.0)])
-    did("its own alarm", lambda: [followed.alarm(alarm), followed.reason(), len(followed.alarms)])
+    did("give it an alarm", followed.alarm, alarm)
+    did("its own alarm", lambda: (followed.reason(), len(followed.alarms)))
     remembered = monitors.switch(every=60.0)
     did("remembered", lambda: remembered.reason())
     story.note("refusals:")
@@ -1482,7 +1483,7 @@ def test_commands(
     ended = SimpleNamespace(wait=lambda seconds: bool(signals), set=lambda: None)
     with monkeypatch.context() as patched:
         patched.setattr(monitor_command, "threading", SimpleNamespace(Event=lambda: ended))
-        patched.setattr(monitor_command.signal, "signal", lambda number, call: signals.append(int(number)))
+        patched.setattr("signal.signal", lambda number, call: signals.append(int(number)))
         run("monitor", "--poll", "0.5")
     story.lines.append(f"  signals {signals}")
     with monkeypatch.context() as nameless:
