@@ -52,9 +52,11 @@ def said(text: str, *artifacts: CalibrationArtifact) -> str:
 
 def test_risk(story: Story, tmp_path: Path) -> None:
     did, heard = story.did, list[str]()
-    monitor = RiskMonitor(
-        0.1, min_audit_rate=0.25, artifact="sha256:a", on_alarm=lambda alarm: heard.append(alarm.detail)
-    )
+
+    def hear(alarm: Alarm) -> None:
+        heard.append(alarm.detail)
+
+    monitor = RiskMonitor(0.1, min_audit_rate=0.25, artifact="sha256:a", on_alarm=hear)
     did("before", lambda: (monitor.state, monitor.alarm, monitor.alarmed, monitor.interval()), whole=True)
     for error, rate in ((False, None), (True, 0.5), (False, 1.0), (True, 0.25), (True, 0.25), (True, 1.0), (1, 0.5)):
         did(f"update {error} at {rate}", lambda e, r: monitor.update(e, audit_rate=r).log_wealth, error, rate)
