@@ -272,7 +272,7 @@ def test_batches() -> None:
             asked, service, warmer, "e.jsonl", batches=Batches("e.jsonl", submit=False), probe="off"
         ),
     )
-    errors = {
+    errors: dict[str, dict[str, Any]] = {
         "an error with a message": {"error": {"message": "expired"}},
         "an error with a code": {"error": {"code": "batch_expired"}},
         "an error that is a word": {"error": "gone"},
@@ -527,3 +527,22 @@ def test_columns_say_what_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def file_of(records: Sequence[Record]) -> RecordFile:
     return RecordFile(Path("x"), read_records("records.jsonl").header, records)
+
+
+def test_progress_of_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story("progress.txt")
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for title, start, step, total, note in (
+        ("20 were there", 20, 3.0, 220, "2 failed"),
+        ("slow", 0, 61.0, 4, ""),
+        ("done at once", 50, 61.0, 50, ""),
+    ):
+        out = io.StringIO()
+        with bar(Console(file=out, width=200), "asking", "records") as report:
+            for done in range(start, min(total, start + 90) + 1):
+                report(done, total, note)
+                now[0] += step
+        story.head(title)
+        story.say(out.getvalue())
+    story.compare()

@@ -167,7 +167,7 @@ def test_fields_that_are_read() -> None:
             "log_probs": {"tokens": ["a"], "token_logprobs": [-2]},
         },
     ]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"question": "q?", "samples": spoken, "tools": [{"type": "function", "function": {"name": "search"}}]},
         {
             "question": "q?",
@@ -374,7 +374,7 @@ def test_layouts_of_published_files() -> None:
         )
     imported(story, "nq with the answers gathered", write("gathered.jsonl", GATHERED), system="fid")
     story.head("recognised by the first row")
-    for name, values in {
+    firsts: dict[str, dict[str, Any]] = {
         "samples of texts in a file of another name": {"samples": [{"text": "a"}]},
         "samples with more fields": {"samples": [{"text": "a", "correct": True, "seed": 1}]},
         "answers that are no objects": {"answers": {"fid": "x"}},
@@ -383,7 +383,8 @@ def test_layouts_of_published_files() -> None:
         "options and neither reference nor label": {"options": {"A": 1}, "option_scale": "logit"},
         "tool calls without a primary answer": {"samples": [{"text": "", "tool_calls": []}]},
         "an empty row": {},
-    }.items():
+    }
+    for name, values in firsts.items():
         found = detect(Path("file.jsonl"), values)
         story.show(name, "none" if found is None else found.name)
     story.head("refused")
@@ -729,12 +730,10 @@ def asked(story: Story, title: str, path: str | Path, format: str | None = None,
 
 
 def parquet(path: str, rows: list[Any]) -> str:
-    import pyarrow
-    from pyarrow import parquet as writer
-
+    writer = pytest.importorskip("pyarrow.parquet")
     for row in rows:
         row |= {name: str(value) for name, value in row.items() if name == "opd"}
-    writer.write_table(pyarrow.Table.from_pylist(rows), path)
+    writer.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), path)
     return path
 
 
@@ -949,8 +948,7 @@ def test_question_files_that_are_refused() -> None:
 
 def arrow(folder: str, rows: list[Any], shards: int = 1) -> Path:
     """A folder as `Dataset.save_to_disk` writes it."""
-    import pyarrow
-
+    pyarrow = pytest.importorskip("pyarrow")
     names = [f"data-{i:05}-of-{shards:05}.arrow" for i in range(shards)]
     write(f"{folder}/state.json", {"_data_files": [{"filename": name} for name in names]})
     for i, name in enumerate(names):

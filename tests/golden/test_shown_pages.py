@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import secrets
 from collections.abc import Iterator
@@ -24,12 +25,15 @@ from starlette.testclient import TestClient
 
 from guardrail.parts.part import PartVerdict
 from guardrail.review import Candidate, CandidateSet, Content, Decision, ReviewStore
-from guardrail.review.monitors.store import Monitors
+from guardrail.review.monitors.store import Monitors, MonitorStep
 from guardrail.review.queue.schema import items
 from guardrail.review.web import site as site_module
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
+from guardrail.review.web.parts import PartRow, rows_of
+from guardrail.review.web.plots import uncertainty_plot, wealth_plot
 from guardrail.review.web.sessions import RateLimit
+from guardrail.review.web.site import ago, promise_on_page, when
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.golden.shown import same
@@ -173,6 +177,14 @@ TO_LABEL = Content(
     alternatives=(("4", 0.6), ("5", 0.4)),
     allowed=("approve", "edit", "reject"),
 )
+
+
+def nested(depth: int) -> Any:
+    """A list in a list in a list."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def taken(store: ReviewStore, content: Content, name: str = "ann", **how: Any) -> str:
@@ -528,6 +540,10 @@ def test_refusals(site: Site, store: ReviewStore, now: list[float], monkeypatch:
     line("broken tool calls", ann.post(decide, lease=lease.token, action="edit", tool_calls="{"))
     line("wrong tool calls", ann.post(decide, lease=lease.token, action="edit", tool_calls='[{"name": 1}]'))
     line("tool calls without a list", ann.post(decide, lease=lease.token, action="edit", tool_calls="5"))
+    deep = json.dumps([{"name": "t", "arguments": {"a": nested(300)}}])
+    line(
+        "tool calls nested too deeply", ann.post(decide, lease=lease.token, action="edit", edited="x", tool_calls=deep)
+    )
     line("a choice and an action", ann.post(decide, lease=lease.token, action="edit", choice="x"))
     line("a choice that is not listed", ann.post(decide, lease=lease.token, choice="x"))
     line("parts of an item without parts", ann.post(decide, lease=lease.token, action="parts"))
@@ -595,3 +611,41 @@ def test_an_item_that_cannot_be_read(site: Site, store: ReviewStore) -> None:
         connection.execute(update(items).values(content='{"question": 5}', kind="essay"))
     page = site.browser("ann").get(f"/items/{item.id}")
     same("pages/items/unreadable.html", page[page.index("<main") :])
+
+
+def test_words_and_plots() -> None:
+    """Times, lengths of time and pictures at their limits."""
+    lines = [f"when {value!r}: {when(value)}" for value in (None, 0.0, 1e9, 1e20, -1e20, math.inf, math.nan, "x", True)]
+    lengths = (-5.0, 0.0, 59.9, 60.0, 3599.0, 3600.0, 86_399.0, 86_400.0, 200_000.0, math.inf, math.nan)
+    lines += [f"ago {value!r}: {ago(value)}" for value in lengths]
+    promises = ("Asymptotic and on average.", "None: a test.", "On average over questions.", "At most 0.1 of them.")
+    lines += [f"promise {text!r}: {promise_on_page(text)}" for text in (*promises, None)]
+    for value, threshold, unit in (
+        *((0.3, 0.61, "nats"), (-1.5, -2.0, "score"), (0.0, 0.0, "probability"), (5.0, 0.001, "nats")),
+        *((1e301, 1.0, "nats"), (None, 1.0, "nats"), (1.0, None, "nats"), ("1", 1.0, "nats"), (math.nan, 1.0, "nats")),
+    ):
+        picture = uncertainty_plot({"uncertainty": {"value": value, "unit": unit}, "threshold": threshold})
+        lines.append(f"score {value!r}, threshold {threshold!r}: {picture}")
+    lines += [f"verdict {verdict!r}: {uncertainty_plot(verdict)}" for verdict in (None, {}, {"uncertainty": 5})]
+    step = MonitorStep(n=1, at=0.0, value=0.5, chance=0.5, log_wealth=0.0)
+    for wealths, delta in (((), 0.05), ((-3.0,), 0.05), ((1.0, 2.5), 0.1), ((500.0, 699.0, 710.0), 1e-6)):
+        steps = [step.model_copy(update={"n": n, "log_wealth": w}) for n, w in enumerate(wealths, 1)]
+        lines.append(f"wealth {wealths}, delta {delta}: {wealth_plot(steps, delta)}")
+    for part in part_item().parts:
+        for n_samples in (0, 4):
+            row = PartRow(0, "x", "x", "line\n" * 3 + "y" * 130, part, (), n_samples)
+            lines.append(f"{part.place}, {n_samples} samples: {row.lines} lines, {row.support}")
+    lines.append(f"many lines: {PartRow(0, 'x', 'x', 'line' + chr(10) * 20, part_item().parts[0], (), 0).lines}")
+    call = call_item(verdict={"samples": [TO_BOB, "[1]", '{"amount": 7, "to": ["Bob"]}']}, parts=IN_CALL)
+    lines += [f"{row.label}: {row.text}, others {row.others} of {row.samples}" for row in rows_of(call)]
+    lines += [f"of a label: {row.others} of {row.samples}" for row in rows_of(part_item(kind="audit", verdict=None))]
+    same("pages/words-and-plots.txt", "\n".join(lines))
+
+
+IN_CALL = (
+    PartVerdict(path="/to", text='"Ann"', uncertainty=0.5, kept=False),
+    PartVerdict(path="/to/0", text='"Ann"', uncertainty=0.5, kept=False),
+    PartVerdict(path="/to/9", text='"Ann"', uncertainty=0.5, kept=False),
+    PartVerdict(path="/amount", text="5", uncertainty=0.25, kept=False),
+    PartVerdict(path="", text="{}", uncertainty=0.25, kept=False),
+)

@@ -199,7 +199,7 @@ def test_fits_of_parts() -> None:
             story.show("tested", [tested.verdict, tested.sentence, tested.p_refuted, tested.p_supported])
     story.head("bands")
     for together in ("together", "each"):
-        rule = PartsRule("wrong_share", bands=(2, 3), band_delta=together)  # type: ignore[arg-type]
+        rule = PartsRule("wrong_share", bands=(2, 3), band_delta=together)
         artifact = fit_parts_artifact(file, alpha=0.15, rule=rule)
         story.say(told(artifact), rule.flags)
     story.head("looks")
@@ -209,7 +209,7 @@ def test_fits_of_parts() -> None:
     story.head("another alpha, delta or rule")
     artifact = fit_parts_artifact(file, alpha=0.15)
     for changes in ({"alpha": 0.3}, {"delta": 0.3}, {"rule": "clean_answers"}):
-        again = refit_parts(artifact, **changes)  # type: ignore[arg-type]
+        again = refit_parts(artifact, **changes)
         assert again.parts is not None
         story.show(spelled(changes), [again.parts.threshold, again.parts.options, again.parts.figures, again.outcome])
     story.head("refused")
@@ -287,14 +287,15 @@ def test_tables_tests_and_the_report_of_parts() -> None:
     data = packed_answers(records.file, "parts_json")
     limits = thresholds_of(gate, data.parts)
     story.head("tables")
-    for title, rows in {
+    shown: dict[str, Sequence[Any]] = {
         "paths": paths_table(data.parts, limits, data.columns),
         "bands": bands_table(data.parts, limits, 0),
         "facts": facts(artifact),
         "facts again": facts(again),
         "caveats": caveats(gate),
         "warnings": path_warnings(gate, data.parts, [1.0] * data.parts.n, data.columns),
-    }.items():
+    }
+    for title, rows in shown.items():
         story.say(title, *(f"  {row if isinstance(row, str) else spelled(row)}" for row in rows))
     story.say(*(spelled(row) for row in path_rows(data.parts, limits, data.columns)))
     story.say(*(f"{name}: {spelled(figures)}" for name, figures in length_bands(data.parts, limits)))
@@ -323,7 +324,7 @@ def test_tables_tests_and_the_report_of_parts() -> None:
     story.head("audits")
     for title, records_ in (("alike", other), ("others", worse)):
         for settings in ({}, {"target": 0.02}, {"target": 0.6, "level": 0.2}):
-            result = audit_parts(artifact, records_.file, **settings)  # type: ignore[arg-type]
+            result = audit_parts(artifact, records_.file, **settings)
             story.show(
                 f"{title} {spelled(settings)}",
                 [result.verdict, result.sentence, result.p_refuted, result.p_supported, result.figures],
@@ -394,7 +395,7 @@ def test_rules_of_parts_on_lists() -> None:
         "shown": [start_shown(parts, n, alpha=0.5, delta=0.3, other=other) for n in (3, 6) for other in (False, True)],
         "share": [
             start_wrong_share(parts, n, alpha=0.5, delta=0.3, per=per) for n in (3, 6, 60) for per in ("part", "answer")
-        ],  # type: ignore[arg-type]
+        ],
     }
     story.show("starts", starts)
     for allowed in (0, 1):
@@ -468,7 +469,7 @@ def test_documents_of_other_tools() -> None:
     story.head("refused")
     row = {"id": "a", "question": "q?", "references": {"x": 1}, "samples": [{"x": 1}, {"x": 2}], "answer": {"x": 1}}
     one = {"id": "a", "field": "/x", "gold": 1, "s1": 1, "s2": 2}
-    for title, rows, settings, field in (  # type: ignore[assignment]
+    for title, rows, settings, field in (
         ("a reference that is not JSON", [row | {"references": "x"}], ImportSettings(), None),
         ("an infinity", [row | {"answer": {"x": float("inf")}}], ImportSettings(), None),
         ("samples that are no list", [row | {"samples": "[{"}], ImportSettings(), None),

@@ -41,7 +41,7 @@ from calibrate.thresholds import fit
 from guardrail import notebook
 from guardrail.artifact import CalibrationArtifact, CalibrationScores, EstimatorChoice, Looks, Reach, Selection
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_measure
 from guardrail.prompting import PromptWrapping
@@ -198,7 +198,7 @@ def figure_lines(figure: Any) -> list[str]:
     for place, axes in enumerate(figure.axes, 1):
         lines += [f"axes {place}:", *(f"  {line}" for line in axes_lines(axes))]
     for legend in figure.legends:
-        lines += legend_lines(legend)
+        lines += [*legend_lines(legend), f"  outside {legend._outside_loc}"]
     return lines
 
 
@@ -211,7 +211,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if figure not in (seen for seen, _ in figures):
             figures.append((figure, []))
         next(saved for seen, saved in figures if seen is figure).append(f"{format} {how}")
-        stream.write(b"<svg></svg>" if format == "svg" else b"PNG")
+        stream.write(b'<svg width="1pt"></svg>' if format == "svg" else b"PNG")
 
     monkeypatch.setattr(Figure, "savefig", save)
     return figures
@@ -227,8 +227,7 @@ def pool(n: int = 300, low: float = 0.05, slope: float = 0.6, seed: int = 0, dig
 def figures_of(drawn: list[Any], draw: Callable[[], Any], name: str) -> list[str]:
     """Lines about the figures that ``draw`` saves."""
     before = len(drawn)
-    draw()
-    lines = [f"== {name} =="]
+    lines = [f"== {name} ==", draw().svg]
     for figure, saved in drawn[before:]:
         lines += ["", f"-- saved: {'; '.join(saved)}", *figure_lines(figure)]
     return [*lines, ""]
@@ -502,6 +501,9 @@ def test_sentences(population: RecordFile) -> None:
     reversed_scores = CalibrationScores(
         uncertainty=plain.calibration.uncertainty, error=tuple(1 - error for error in plain.calibration.error)
     )
+    few = fitted(part=calibration[:8], rule="certified")
+    too_few = few.certificate.model_copy(update={"reason": InfeasibleReason.TOO_FEW_ITEMS})
+    options = plan.model_copy(update={"n": 0, "options": ("A", "B")})
     stories: dict[str, list[str]] = {
         "a rule that aims at the target": spoken(plain, facts=True),
         "a certificate": spoken(certified),
@@ -517,7 +519,7 @@ def test_sentences(population: RecordFile) -> None:
         "declared fits": spoken(changed(certified, selection=declared), facts=True)[-30:],
         "several fits, nothing found": spoken(changed(fitted(alpha=0.01), selection=spent)),
         "an imported score": spoken(changed(plain, estimator=imported), facts=True)[-6:],
-        "an unknown model": spoken(changed(plain, model=ModelIdentity(provider="unknown", model="unknown"))),
+        "an unknown model": spoken(changed(plain, model=ModelIdentity(provider="imported", model="unknown"))),
         "undecided answers": spoken(changed(plain, data=data.model_copy(update={"n_undecided": 9}))),
         "undecided answers of an import": spoken(
             changed(
@@ -547,6 +549,21 @@ def test_sentences(population: RecordFile) -> None:
         )[-22:],
         "a vote": spoken(changed(plain, plan=plan.model_copy(update={"primary": "majority"})), facts=True)[-24:-20],
         "a scorer": [*sentences.facts(changed(plain, estimator=scorer))[3]],
+        "an imported score, with a threshold": spoken(changed(plain, estimator=imported))[:6],
+        "an imported score by segment": spoken(
+            changed(fitted(rule="certified", by=BySegment(min_labels=40)), estimator=imported)
+        )[:6],
+        "a prompt with slots": spoken(
+            changed(plain, prompt=PromptWrapping(template="{question} at {now}", slots=("now",)))
+        )[-3:],
+        "options": [str(sentences.facts(changed(plain, plan=options))[1])],
+        "a scorer asked for": spoken(
+            changed(plain, plan=plan.model_copy(update={"follow_ups": ("score:rating",)}), estimator=scorer), facts=True
+        ),
+        "only right answers": spoken(
+            changed(plain, calibration=CalibrationScores(uncertainty=(0.0, 1.0), error=(0, 0))), facts=True
+        )[-6:],
+        "too few labels to rank": spoken(changed(plain, certificate=too_few, calibration=few.calibration)),
         "clusters": spoken(fitted(groups="cluster", part=paired(calibration)))[:4],
     }
     tested: dict[str, list[str]] = {}
@@ -573,6 +590,77 @@ def test_sentences(population: RecordFile) -> None:
     same("report/sentences.txt", "\n".join(lines))
     lines = [line for name, story in tested.items() for line in (f"== {name} ==", *story, "")]
     same("report/sentences-tested.txt", "\n".join(lines))
+
+
+def test_sentences_of_audits(population: RecordFile) -> None:
+    calibration, test = split(population.records, test_fraction=0.4)
+    lines = []
+    for rule in ("certified", "acrc"):
+        artifact = fit_artifact(population, estimator=KEY, alpha=0.2, part=calibration, rule=rule)
+        wrong = [record.model_copy(update={"correct": bool(record.correct and i % 4)}) for i, record in enumerate(test)]
+        seen = audit(artifact, wrong, KEY)
+        shift = seen.shift
+        near = {"base_error_p": 0.5, "error_p": 0.5, "verdict": "refuted"}
+        counts = seen.held_out
+        changes: dict[str, dict[str, Any]] = {
+            "as it is": {},
+            "nothing labelled": {"n": 0},
+            "of all questions": {"population": "all"},
+            "at any time": {"anytime": True, "verdict": "refuted"},
+            "other questions": {"verdict": "refuted", "shift": shift.model_copy(update={"ks_p": 0.001})},
+            "other labels": {"verdict": "refuted", "base_error_p": 0.001},
+            "by chance": near,
+            "by chance, certified": {**near, "certified": "supported"},
+            "undecided": {"verdict": "undecided", "needed": 1234},
+            "never decided": {"verdict": "undecided", "needed": None},
+            "supported": {"verdict": "supported", "upper": 0.15},
+            "nothing answered": {"held_out": counts.model_copy(update={"error_rate": None, "power": None})},
+            "nothing at calibration": {"at_calibration": counts.model_copy(update={"error_rate": None}), **near},
+            "further warnings": {
+                "n_repeated": 3, "n_unlabelled": 4, "seen_before": 5,
+                "shift": shift.model_copy(update={"within": 0.5, "acceptance_p": 0.001}),
+            },
+            "nothing accepted at calibration": {"shift": shift.model_copy(update={"calibration": None})},
+        }  # fmt: skip
+        for name, fields in changes.items():
+            changed = seen.model_copy(update=fields)
+            lines += [f"== {rule}, {name} ==", *(f"audited: {text}" for text in sentences.audited(changed))]
+            verdict = sentences.standing(artifact, changed)
+            lines += [f"{verdict.status}, {verdict.title}, {verdict.colour}: {sentences.headline(artifact, changed)}"]
+            lines += [f"advice: {text}" for text in sentences.advice(changed)]
+            lines += [f"shifted: {text}" for text in sentences.shifted(changed)]
+            lines += [sentences.held_out(artifact, changed.held_out), ""]
+    same("report/sentences-of-audits.txt", "\n".join(lines))
+
+
+def test_refusals_of_reports(population: RecordFile, tmp_path: Path) -> None:
+    calibration, test = split(population.records, test_fraction=0.3)
+    artifact = fit_artifact(population, estimator=KEY, alpha=0.3, part=calibration)
+    made = record_file(tmp_path / "records.jsonl", invoices(60))
+    file = label_parts(measure_records(made, parts_measure(json_spec(made.header.plan.bindings))), "parts_json")
+    parts = fit_parts_artifact(file, alpha=0.15, rule="wrong_share")
+    others = RecordFile(file.path, file.header, tuple(record_of(record) for record in file.records))
+    pooled = compare_rules(artifact, population.records, KEY, splits=2)
+    lines = []
+    for name, call in {
+        "records of another fit": lambda: write_report(tmp_path / "x.html", artifact, test, estimator=KEY),
+        "another estimator": lambda: write_report(tmp_path / "x.html", artifact, calibration, estimator="num_sets"),
+        "an evaluation of other questions": lambda: write_report(
+            tmp_path / "x.html", artifact, calibration, estimator=KEY, evaluation=pooled
+        ),
+        "an artifact of whole answers": lambda: write_parts_report(tmp_path / "x.html", artifact, file),
+        "other records of parts": lambda: write_parts_report(tmp_path / "x.html", parts, others),
+    }.items():
+        with pytest.raises(UsageError) as refused:
+            call()
+        lines.append(f"{name}\n  {str(refused.value).replace(str(tmp_path), '(folder)')}")
+    assert not (tmp_path / "x.html").exists()
+    same("report/refusals.txt", "\n".join(lines))
+
+
+def record_of(record: Record) -> Record:
+    """Another question with the same answer."""
+    return record.model_copy(update={"question": f"another {record.question}"})
 
 
 def paired(records: Sequence[Record]) -> list[Record]:

@@ -6,13 +6,16 @@ Each file is one story: what was called, and what it returned or refused. The cl
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import os
+import resource
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +29,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoTurnError
 from starlette.testclient import TestClient
 
 from guardrail.__main__ import main
@@ -58,21 +62,24 @@ from guardrail.review import command as review_command
 from guardrail.review.destinations import announce
 from guardrail.review.hooks import content_of
 from guardrail.review.limits import check_callback, check_seconds, check_text, passes
+from guardrail.review.monitors.inbox import FOLD_AT_ONCE, Inbox, InboxWorker
 from guardrail.review.monitors.rows import inbox
 from guardrail.review.monitors.rows import monitors as monitor_table
-from guardrail.review.queue.deadline import Circuit
+from guardrail.review.queue.database import _check_in_time, _unavailable
+from guardrail.review.queue.deadline import Circuit, Operation
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.item import frozen, writable
 from guardrail.review.queue.schema import events, items, metadata, outbox
+from guardrail.review.queue.writers import _Transaction
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.server import Limits, check_proxies, server_of
 from guardrail.review.web.sessions import RateLimit, Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import ToolCall
-from guardrail.verdict import Verdict
+from guardrail.types import Sample, ToolCall, Uncertainty
+from guardrail.verdict import Reason, Verdict
 from tests.golden.shown import same
-from tests.golden.test_shown_pages import TOKENS, _counted, call_item, part_item, sentences_item
+from tests.golden.test_shown_pages import TOKENS, _counted, call_item, nested, part_item, sentences_item
 from tests.review_pages import REVIEWERS, held_back
 
 __all__ = ["_counted"]  # a fixture
@@ -124,7 +131,7 @@ class Story:
         """Call, and note what it returned or refused; returns the value."""
         try:
             value = call(*arguments)
-        except (GuardrailError, ValueError) as error:
+        except (GuardrailError, ValueError, NoTurnError) as error:
             text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             text = text.replace("JSON compliant: nan", "JSON compliant")  # Python names the number since 3.13
             self.lines.append(f"{name}\n  {type(error).__name__}: {text}")
@@ -465,14 +472,6 @@ def test_tables(store: ReviewStore) -> None:
 # -- refusals ------------------------------------------------------------------------------------------------------
 
 
-def nested(depth: int) -> Any:
-    """A list in a list in a list."""
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 def test_refusals_of_the_store(store: ReviewStore, story: Story) -> None:
     did = story.did
 
@@ -574,6 +573,8 @@ def test_refusals_of_decisions(store: ReviewStore, story: Story) -> None:
     did("frozen: nested too deeply", lambda: frozen(held_back(metadata={"a": nested(300)})))
     did("frozen: what JSON lacks", lambda: frozen(held_back(metadata={"a": float("inf"), "b\ud800": {1}})).metadata)
     did("frozen: not JSON", lambda: frozen(held_back(metadata={"a": object()})))
+    did("a verdict that cannot be read", lambda: held_back().parsed_verdict())
+    did("no verdict", lambda: SHORT.parsed_verdict())
     did("writable", lambda: writable(Decision(action="approve")))
     parts = part_item()
     places = [part.place for part in parts.parts if not part.kept]
@@ -627,6 +628,7 @@ def test_refusals_of_databases(tmp_path: Path, story: Story, new_store: Path, mo
     did = story.did
     did("not a URL", lambda: ReviewStore("://"))
     did("another database", lambda: ReviewStore("mysql://host/name"))
+    did("another driver", lambda: ReviewStore("sqlite+nothing:///x.db?key=secret"))
     did("in memory", lambda: ReviewStore("sqlite://"))
     did("in memory, too", lambda: ReviewStore("sqlite:///:memory:"))
     did("a deadline of no time", lambda: ReviewStore("reviews.db", deadline=0))
@@ -680,6 +682,39 @@ def test_failures_of_a_database(store: ReviewStore, story: Story) -> None:
     ):
         with pytest.raises(OperationalError):
             failing(other)()
+    late, soon = Operation(2.5), Operation(2.5)
+    late.late = True
+    for name, error in (
+        ("late", OperationalError("SELECT", {}, OSError("interrupted"))),
+        ("late, refused", ValueError("no")),
+        ("no turn", NoTurnError("other threads were writing")),
+        ("no connection", StoreUnavailableError("cannot be reached")),
+        ("another error", ValueError("no")),
+    ):
+        did(name, _unavailable, error, late if "late" in name else soon)
+    did("late before it began", _check_in_time, late)
+    did("in time", _check_in_time, soon)
+    with ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(database.read())
+        did("the ninth connection", lambda: database._connected(Operation(0.05), False).__enter__())
+    did("a free one again", lambda: len(store.items()))
+
+    def undone() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("ROLLBACK")
+
+    did("a transaction that SQLite undid", undone)
+    did("the next one", lambda: store.check())
+    writers = database._writers
+    writers._taken = True
+    did("writers that wait", lambda: writers.write(0.01).__enter__())
+    writers._taken = False
+    with closing(database.engine.connect()) as connection:
+        waiting = _Transaction(connection)
+        did("a commit that takes too long", waiting.wait, 0.01)
+        waiting.commit()
+        did("a commit", waiting.wait, 0.01)
     clock = [0.0]
     circuit = Circuit(lambda: clock[0])
     for after in (0.0, 0.0, 0.0, 0.0, 3.75, 1.25, 0.0, 5.0):
@@ -1129,6 +1164,7 @@ def test_monitors(store: ReviewStore, now: list[float], story: Story) -> None:
     def hear(alarm: Alarm) -> None:
         heard.append(alarm.detail)
 
+    alarm = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="Somebody said so.")
     risk = monitors.risk("errors", 0.1, min_audit_rate=0.5, on_alarm=hear)
     did("before the first audit", lambda: (risk.interval(), risk.state))
     did("update", lambda: risk.update(False, audit_rate=0.5, key="a"))
@@ -1178,6 +1214,19 @@ def test_monitors(store: ReviewStore, now: list[float], story: Story) -> None:
     did("more", lambda: monitors.switch(names="scores", every=0.0).reason())
     did("fold", monitors.fold)
     did("fold again", monitors.fold)
+    read = store.database.read
+    store.database.read = fails  # type: ignore[method-assign]
+    did("a database that cannot be read", lambda: monitors.switch(every=0.0).reason())
+    followed = monitors.switch(every=0.0)
+    did("it accepts", lambda: followed.allows(0.0))
+    store.database.read = read  # type: ignore[method-assign]
+    with followed._reading:
+        did("while another thread reads", followed.reason)
+    did("waits", lambda: [monitors.switch(every=each)._wait for each in (0.0, 2.0, 60.0)])
+    did("give it an alarm", followed.alarm, alarm)
+    did("its own alarm", lambda: (followed.reason(), len(followed.alarms)))
+    remembered = monitors.switch(every=60.0)
+    did("remembered", lambda: remembered.reason())
     story.note("refusals:")
     did("another kind", lambda: monitors.risk("scores", 0.1))
     did("another alpha", lambda: monitors.risk("errors", 0.2, min_audit_rate=0.5))
@@ -1289,10 +1338,16 @@ def test_accounts(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch)
     did("remembered", lambda: len(limit._seen))
     story.note("the server:")
     did("a trusted proxy", lambda: check_proxies(["10.0.0.0/8", "::1", "proxy"]))
-    for settings in (server_of(None, trusted_proxies=("10.0.0.1",)), server_of(None, limits=Limits(3, 1.0, 2.0))):  # type: ignore[arg-type]
-        config = settings.config
-        did("settings", lambda config=config: {name: getattr(config, name) for name in SETTINGS})
-        did("limits", lambda config=config: asdict(config.http.limits))
+    for descriptors, how in (
+        (10_000, {"trusted_proxies": ("10.0.0.1",)}),
+        (10_000, {"limits": Limits(3, 1.0, 2.0)}),
+        (100, {}),
+        (resource.RLIM_INFINITY, {"limits": Limits(connections=700)}),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, most=descriptors: (most, most))
+        config = server_of(None, **how).config  # type: ignore[arg-type]
+        did("settings", lambda c: {name: getattr(c, name) for name in SETTINGS}, config)
+        did("limits", lambda c: asdict(c.http.limits), config)
     story.same("accounts.txt")
 
 
@@ -1346,6 +1401,9 @@ def test_commands(
         return SimpleNamespace(run=run)
 
     made = delivery.Deliverer
+
+    def fails() -> str:
+        raise OSError("no user")
 
     def deliverer(store: Any, secret: str, **how: Any) -> Any:
         served["destinations"] = [(each.format, each.page, each.url) for each in how["destinations"]]
@@ -1414,8 +1472,25 @@ def test_commands(
     run("review", "--purge", "90", "--dry-run")
     run("review", "--purge", "90.5")
     run("review", "--purge", "0")
+    monkeypatch.setattr("guardrail.review.queue.purging._PATIENCE", 0.01)
+    with closing(sqlite3.connect("reviews.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM review_items").fetchone()
+        with ReviewStore("reviews.db") as store:  # it is now in the log, which a reader keeps
+            store.note_event("checked", {})
+        run("review", "--purge", "90", "--db", "reviews.db")
+    signals: list[int] = []
+    ended = SimpleNamespace(wait=lambda seconds: bool(signals), set=lambda: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(monitor_command, "threading", SimpleNamespace(Event=lambda: ended))
+        patched.setattr("signal.signal", lambda number, call: signals.append(int(number)))
+        run("monitor", "--poll", "0.5")
+    story.lines.append(f"  signals {signals}")
+    with monkeypatch.context() as nameless:
+        nameless.setattr("getpass.getuser", fails)
+        run("review", "--purge", "0.001")
     with ReviewStore("reviews.db") as store:
-        story.did("the trail", lambda: store.trail()[-1])
+        story.did("the trail", lambda: store.trail()[-3:])
     run("review", "--port", "0")
     run(
         "review",
@@ -1458,3 +1533,170 @@ def _quiet() -> Iterator[None]:
     assert not [
         thread for thread in threading.enumerate() if thread.name in ("guardrail-monitor", "guardrail-deliverer")
     ]
+
+
+# -- trouble -------------------------------------------------------------------------------------------------------
+
+
+class Pauses:
+    """Stands for an event that nobody sets: notes how long each wait is, and ends after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.waited: list[float] = []
+
+    def is_set(self) -> bool:
+        return len(self.waited) >= self.most
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+@pytest.fixture
+def logged(story: Story, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Callable[[], None]:
+    """Move what was logged into the story."""
+
+    def move() -> None:
+        for record in caplog.records:
+            text = record.getMessage().replace(f"{tmp_path}/", "")
+            story.lines.append(f"  logged {record.name} {record.levelname.lower()}: {text}")
+        caplog.clear()
+
+    return move
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    """Stand for a call of a database that fails."""
+    raise OperationalError("SELECT", {}, OSError("disk full\nvalues: a secret question"))
+
+
+def unavailable(*_: Any, **__: Any) -> Any:
+    """Stand for a call of a store that is not available."""
+    raise StoreUnavailableError("it does not answer")
+
+
+def test_a_deliverer_whose_database_fails(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliverer = Deliverer(store, SECRET)
+    for poll, broken in ((1.0, True), (0.5, False), (100.0, True)):
+        with monkeypatch.context() as patched:
+            if broken:
+                patched.setattr(store, "expire", fails)
+            pauses = Pauses(9 if broken else 2)
+            deliverer._stop = pauses  # type: ignore[assignment]
+            deliverer.run(poll)
+        story.did(f"pauses, poll {poll:g}, the database {'fails' if broken else 'answers'}", lambda p: p.waited, pauses)
+        logged()
+    story.did("a count", lambda: deliverer._succeeded("count", lambda: 5))
+    story.did("a count that fails", lambda: deliverer._succeeded("count", unavailable))
+    logged()
+    hook = ask_reviewer(store, wait=30)
+    verdict_ = Verdict(**VERDICT)
+    monkeypatch.setattr(store, "wait", lambda item, seconds: None)
+    monkeypatch.setattr(store, "give_up", unavailable)
+    story.did("an item that cannot be closed", lambda: hook.on_abstention(Abstention(verdict_, (), hook, "")))
+    logged()
+    story.lines = [line.replace(store.items(newest=True)[0].id, "(ticket)") for line in story.lines]
+    story.same("trouble-of-deliveries.txt")
+
+
+def test_a_worker_that_folds(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = InboxWorker(store.database, 0.5)
+
+    def run(name: str, fold: Callable[[Any], int]) -> None:
+        pauses, calls = Pauses(2), itertools.count(1)
+        worker._stop = pauses  # type: ignore[assignment]
+
+        def folding(database: Any) -> int:
+            if next(calls) == 5:  # it folds on without a pause
+                pauses.most = 0
+            return fold(database)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("guardrail.review.monitors.inbox.fold_all", folding)
+            worker.run()
+        story.did(name, lambda: (pauses.waited, f"call {next(calls)} would follow"))
+        logged()
+
+    run("pauses while the database fails", fails)
+    run("pauses while many scores wait", lambda _: FOLD_AT_ONCE)
+    run("pauses while few scores wait", lambda _: FOLD_AT_ONCE - 1)
+    story.same("trouble-of-folding.txt")
+
+
+def test_an_inbox_that_cannot_be_written(
+    store: ReviewStore, story: Story, logged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did = story.did
+    artifact = make_artifact(ScriptedChat(), threshold=0.7)
+    drift = Monitors(store).drift("scores", artifact, on_watch_failure="pass")
+    strict = Monitors(store).drift("scores", artifact)
+    kept, scored = Inbox(store.database, "scores"), Verdict(**{**VERDICT, "artifact": artifact.digest})
+    with monkeypatch.context() as broken:
+        broken.setattr("guardrail.review.monitors.inbox._KEPT", 2)
+        broken.setattr(store.database, "write", unavailable)
+        for number in range(4):
+            did(f"add {number}", kept.add, float(number), f"key-{number}")
+        for watching in (drift, strict):
+            broken.setattr(watching, "_watch_on", lambda: None)
+            did("watch", watching.watch, scored)
+            did("unwritten", lambda w: w.unwritten, watching)
+        did("kept", lambda: [row["key"] for row in kept._kept])
+        logged()
+    store.database.deadline = 0.02
+    with kept._writing:
+        did("add while others write", kept.add, 5.0, "key-5")
+    store.database.deadline = 5.0
+    did("flush", kept.flush)
+    did("kept", lambda: kept._kept)
+    did("add", kept.add, 9.0, "key-9")
+    did("add the same key", kept.add, 8.0, "key-9")
+    did("folded", Monitors(store).fold)
+    did("history", lambda: [(step.n, step.value) for step in Monitors(store).history("scores")])
+    kept.add(1.0, "late")
+    with store.database.write() as connection:
+        connection.execute(update(monitor_table).values(state="{"))
+    did("a state that cannot be read", Monitors(store).fold)
+    logged()
+    story.note("an acknowledged alarm:")
+    risk = Monitors(store).risk("errors", 0.1)
+    while not risk.state.alarmed:
+        risk.update(True)
+    Monitors(store).acknowledge("errors", who="eve")
+    for _ in range(2):
+        did("update", lambda: risk.update(False).n)
+        logged()
+    story.same("trouble-of-monitors.txt")
+
+
+def test_a_file_of_tokens_that_is_being_written(story: Story, logged: Callable[[], None], tmp_path: Path) -> None:
+    path, good = tmp_path / "tokens.json", '{"ann": {"role": "admin", "sha256": "0"}}'
+    path.write_text(good, encoding="utf-8")
+    os.utime(path, (9, 9))
+    accounts = Accounts(path)
+    for number, text in enumerate((good, "{", "{", good.replace("ann", "bob"), None, "{", good)):
+        if text is None:
+            path.unlink()
+        else:
+            path.write_text(text, encoding="utf-8")
+            os.utime(path, (number, number))
+        for name in (f"the file {text}", "again"):
+            story.did(name, lambda: [account.name for account in accounts.all()])
+        logged()
+    story.same("trouble-of-tokens.txt")
+
+
+VERDICT: dict[str, Any] = {
+    "accepted": False,
+    "reason": Reason.ABOVE_THRESHOLD,
+    "detail": "Held back.",
+    "uncertainty": Uncertainty(value=0.5, unit="nats", estimator="discrete_semantic_entropy"),
+    "threshold": 0.25,
+    "alpha": 0.1,
+    "guarantee": "None.",
+    "artifact": "sha256:0",
+    "candidate": Sample(text="Woolf"),
+}

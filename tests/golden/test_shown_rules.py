@@ -37,7 +37,8 @@ Reals = NDArray[np.float64]
 
 def spread(n: int, factor: float) -> Reals:
     """Numbers in [0, 1) that are spread evenly and follow no order: the same on every machine."""
-    return np.floor((np.arange(1, n + 1) * factor % 1.0) * 10_000) / 10_000
+    numbers: Reals = np.floor((np.arange(1, n + 1) * factor % 1.0) * 10_000) / 10_000
+    return numbers
 
 
 def items(n: int, power: float = 2.0, share: float = 1.0) -> tuple[Reals, NDArray[np.int64]]:
@@ -196,7 +197,7 @@ def test_bounds_rules_and_what_is_refused() -> None:
         "an unknown rule": lambda: fit(u, e, alpha=0.1, rule="anchord"),
         "a rule that is far from all": lambda: fit(u, e, alpha=0.1, rule="zzz"),
         "another diagnosis": lambda: fit(u, e, alpha=0.1, diagnose="slow"),  # type: ignore[arg-type]
-        "one group as a word": lambda: fit(u, e, alpha=0.1, groups="user"),  # type: ignore[arg-type]
+        "one group as a word": lambda: fit(u, e, alpha=0.1, groups="user"),
         "too few groups": lambda: fit(u, e, alpha=0.1, groups=["a", "b"]),
         "a rule with another's name": lambda: rule_named(type("Mine", (type(RULES["lec"]),), {"name": "acrc"})()),
         "a batch in a table": lambda: conformal_selection(u, e, [u], 0.1),
@@ -272,15 +273,16 @@ def test_stages() -> None:
                 outcome = fit_stages(u, e, alpha=alpha, rule=rule, delta=delta, price=price)
                 story.show("outcome", outcome)
     story.head("refused")
-    for title, settings in {
+    refused: dict[str, dict[str, Any]] = {
         "an unknown rule": {"rule": "acrc"},
         "a negative price": {"rule": "certified", "price": -1.0},
         "a delta for a rule without one": {"rule": "lec_joint", "delta": 0.1},
         "alpha of 2": {"rule": "certified", "alpha": 2.0},
-    }.items():
+    }
+    for title, settings in refused.items():
         chosen: dict[str, Any] = {"alpha": 0.1} | settings
         story.refused(title, lambda: fit_stages(u, e, **chosen))  # noqa: B023
-    story.refused("one stage", lambda: fit_stages(u[:, 0], e[:, 0], alpha=0.1))  # type: ignore[arg-type]
+    story.refused("one stage", lambda: fit_stages(u[:, 0], e[:, 0], alpha=0.1))
     story.refused("not a number", lambda: fit_stages(np.where(u > 0.99, np.nan, u), e, alpha=0.1))
     story.refused("a label of 2", lambda: fit_stages(u, 2 * e, alpha=0.1))
     story.compare()
@@ -327,7 +329,7 @@ def test_evaluations() -> None:
     story.show("rules", [rule_of(label) for label in names])
     story.head("refused")
     common: dict[str, Any] = {"rules": ["lec"], "alphas": [0.1], "n_calibration": 80}
-    for title, changes in {
+    refused: dict[str, dict[str, Any]] = {
         "no rule": {"rules": []},
         "no alpha": {"alphas": []},
         "a rule as a word": {"rules": "lec"},
@@ -337,7 +339,8 @@ def test_evaluations() -> None:
         "too few groups": {"groups": ["a"]},
         "groups that are too large": {"groups": ["a"] * 160},
         "an unknown option": {"rules": [("lec", {"start": 1})]},
-    }.items():
+    }
+    for title, changes in refused.items():
         story.refused(title, lambda: evaluate(u, error, **(common | changes)))  # noqa: B023
     story.refused("no pool", lambda: tables([]))
     story.refused("a pool without a score", lambda: tables(RecordPool("x", "y", error, {})))
@@ -405,7 +408,7 @@ def test_plans() -> None:
     tied = np.round(scores)
     story.say(*(spelled(row) for row in plan_reach(tied, tied, alpha=0.1, labels=[40], repetitions=3, rule="lec")))
     story.head("refused")
-    for title, settings in {
+    guesses: dict[str, dict[str, Any]] = {
         "no guess of AUROC": {"accuracy": 0.8},
         "guesses and a pilot": {"accuracy": 0.8, "pilot": pilot},
         "an accuracy of 80": {"accuracy": 80, "auroc": 0.8},
@@ -417,8 +420,9 @@ def test_plans() -> None:
         "another population": {"accuracy": 0.8, "auroc": 0.8, "populations": "beta"},
         "a target of 40": {"accuracy": 0.8, "auroc": 0.8, "target_acceptance": 40},
         "a delta of 5": {"accuracy": 0.8, "auroc": 0.8, "delta": 5},
-    }.items():
-        story.refused(title, lambda: plan(0.1, **settings))  # type: ignore[arg-type]  # noqa: B023
+    }
+    for title, guess in guesses.items():
+        story.refused(title, lambda: plan(0.1, **guess))  # noqa: B023
     story.refused("a small pilot", lambda: Pilot.of(scores[:19], errors[:19]))
     story.refused("a pilot without an error", lambda: Pilot.of(scores, 0 * errors))
     story.compare()
