@@ -26,7 +26,7 @@ from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.draws import Draw, Draws
 from guardrail.sampling.effects import run
 from guardrail.sampling.follow_ups import FOLLOW_UPS, FollowUp, Scoring, follow_up, register, scorer_of
-from guardrail.sampling.limits import Limit, bounded, current_limits
+from guardrail.sampling.limits import Limit, ain_flight, bounded, current_limits, in_flight
 from guardrail.sampling.native import (
     NativeChat,
     call_seed,
@@ -402,7 +402,8 @@ class Native(ScriptedChat):
     ) -> list[SampleSet]:
         questions = [str(prompt[-1].text) for prompt in prompts]
         type(self).asked.append(
-            f"{[q[:20] for q in questions]} n {plan.n} options {plan.options} primary {primary} max {plan.max_tokens}"
+            f"{[q[:20] for q in questions]} n {plan.n} options {plan.options} primary {primary} max {plan.max_tokens} "
+            f"seeds {list(seeds)}"
         )
         if "bad" in questions:
             raise ValueError("quotes an answer")
@@ -837,6 +838,13 @@ def test_limits_and_callbacks() -> None:
     limit.release()
     with bounded(3), bounded(5), bounded(2):
         rows.append(f"limits {[each.n for each in current_limits()]}")
+    with bounded(1):
+        own = current_limits()[0]
+        draw(ScriptedChat(), [[HumanMessage("q")]], SamplingPlan(n=2))
+        rows.append(f"free again {own._free}")
+        with in_flight():
+            rows.append(f"taken {own._free}, inside {[each.n for each in current_limits()]}")
+        rows.append(f"given back {own._free} {asyncio.run(_in_flight())}")
     with bounded(None):
         rows.append(f"no limit {current_limits()}")
     model, tokens = Telling(default=["Paris"]), Tokens()
@@ -960,6 +968,13 @@ def _without_addresses(text: str) -> str:
 async def _probed(model: Any) -> list[str]:
     report, _ = await aprobe(model, SamplingPlan())
     return [] if report is None else report.lines()
+
+
+async def _in_flight() -> list[int]:
+    own = current_limits()[0]
+    async with ain_flight():
+        taken = own._free
+    return [taken, own._free]
 
 
 async def _taken() -> list[int]:

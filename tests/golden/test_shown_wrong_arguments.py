@@ -1241,7 +1241,10 @@ def test_shared_memory_of_draws() -> None:
     now[0] = 9.99
     rows.append(f"{first.get('a')}")
     now[0] = 10.0
-    rows.append(f"{first._own.get(first._key('a'), 10.0)} {first.get('a')} {copy.deepcopy(first).seconds}")
+    rows.append(
+        f"{first._own.get(first._key('a'), 10.0)} {first.get('a')} {copy.deepcopy(first).seconds} "
+        f"{copy.deepcopy(first).get('a')}"
+    )
     small = Draws(10.0, most_bytes=400, clock=lambda: 0.0)
     small.add("a", "x" * 60)
     small.add("b", "y" * 60)
