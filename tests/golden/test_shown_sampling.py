@@ -625,6 +625,14 @@ def test_scores_of_scorers() -> None:
         error_of(lambda: load_scorer("json:nothing")),
         repr(Scoring.of([], prompt))[:40],
     ]
+    certain = rated(0.75, False)
+    scoring = Scoring(
+        {certain.follow_up: certain}, concerns=lambda answer: {certain.follow_up} & {f"score:{answer.text}@1"}
+    )
+    named = [SampleSet(question="", primary=Sample(text=text)) for text in ("rate", "other")]
+    named += [SampleSet(question="", primary=None), SampleSet(question="", primary=Sample(text=""))]
+    asked = run(scoring.ask(ASK * 2, named, SamplingPlan(n=0, follow_ups=(certain.follow_up,)), 1))
+    rows.append(f"asked about some answers: {[sorted(each.follow_ups) for each in asked]} {asked[0].cost.calls}")
     same("core/scores_of_scorers.txt", "\n".join(rows))
 
 
